@@ -1,0 +1,95 @@
+"""Deterministic event-time joins of two keyed streams on Spark.
+
+    import cojoin as cj
+
+    pair = cj.connect(
+        cj.Input(trades, key="customer_id", event_time="event_time", name="trades"),
+        cj.Input(customers, key="customer_id", event_time="event_time", name="customers"),
+    )
+    pair.asof_join().to_dataframe()
+
+Names that need Spark are imported when they are first used: the engine and its tests run without it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import (
+    CheckpointError,
+    CodecError,
+    CojoinError,
+    ConfigurationError,
+    EnvironmentSetupError,
+    FunctionError,
+    QueryFailedError,
+    SchemaError,
+)
+from cojoin.functions import Context, KeyedCoProcessFunction, RuntimeContext
+from cojoin.rows import Row
+from cojoin.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from cojoin.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from cojoin.spark import sinks, sources
+    from cojoin.spark.connect import ConnectedInputs, connect
+    from cojoin.spark.input import Input
+    from cojoin.spark.joined import Joined
+    from cojoin.spark.query import Query
+    from cojoin.spark.session import spark_session
+    from cojoin.spark.triggers import Trigger
+
+__all__ = [
+    "CheckpointError",
+    "CodecError",
+    "CojoinError",
+    "ConfigurationError",
+    "ConnectedInputs",
+    "Context",
+    "EnvironmentSetupError",
+    "FunctionError",
+    "Input",
+    "Joined",
+    "KeyedCoProcessFunction",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+    "Query",
+    "QueryFailedError",
+    "Row",
+    "RuntimeContext",
+    "SchemaError",
+    "Trigger",
+    "ValueStateDescriptor",
+    "WatermarkStrategy",
+    "connect",
+    "sinks",
+    "sources",
+    "spark_session",
+]
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "ConnectedInputs": "cojoin.spark.connect",
+    "Input": "cojoin.spark.input",
+    "Joined": "cojoin.spark.joined",
+    "Query": "cojoin.spark.query",
+    "Trigger": "cojoin.spark.triggers",
+    "connect": "cojoin.spark.connect",
+    "sinks": "",
+    "sources": "",
+    "spark_session": "cojoin.spark.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        msg = f"module 'cojoin' has no attribute {name!r}"
+        raise AttributeError(msg)
+    module = _LAZY[name]
+    return getattr(import_module(module), name) if module else import_module(f"cojoin.spark.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,93 @@
+"""Which query a checkpoint belongs to: ``query.json``, written before the first batch and compared at every start.
+
+Compared is what the stored state depends on: the inputs' names, columns and keys, the operation, the output's columns, the key
+groups. Watermark strategies, triggers and sinks may change between runs.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import CheckpointError
+from cojoin.types import schema_to_ddl
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.inputs import InputSpec
+
+__all__ = ["claim_checkpoint", "describe_query"]
+
+FORMAT = 1
+_FILE = "query.json"
+
+
+def describe_query(
+    operation: dict[str, Any], inputs: tuple[InputSpec, InputSpec], output: pa.Schema, key_groups: int
+) -> dict[str, Any]:
+    """Give the shape of a query, as JSON values."""
+    return {
+        **operation,
+        "output": schema_to_ddl(output),
+        "key_groups": key_groups,
+        "inputs": [
+            {
+                "name": spec.name,
+                "columns": schema_to_ddl(spec.schema),
+                "key": list(spec.key),
+                "event_time": spec.event_time,
+                "partition": list(spec.partition),
+                "sequence": list(spec.sequence),
+            }
+            for spec in inputs
+        ],
+    }
+
+
+def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
+    """Make the checkpoint this query's, or see that it already is.
+
+    Returns:
+        The query's id, the same for all runs on this checkpoint.
+
+    Raises:
+        CheckpointError: It belongs to another query, to another shape of this one, or to something else.
+    """
+    text = files.read(_FILE)
+    if text is None:
+        if files.exists("offsets") or files.exists("spark/offsets"):
+            msg = f"checkpoint {files.root}: it belongs to a query that cojoin did not start; choose another directory"
+            raise CheckpointError(msg)
+        query_id = str(uuid.uuid4())
+        files.write(_FILE, json.dumps({"format": FORMAT, "query_id": query_id, "query": query}, indent=2))
+        return query_id
+    stored = json.loads(text)
+    if stored["format"] > FORMAT:
+        msg = f"checkpoint {files.root}: its format {stored['format']} is newer than {FORMAT}; upgrade cojoin"
+        raise CheckpointError(msg)
+    differences = list(_differences(stored["query"], query))
+    if differences:
+        listed = "; ".join(differences)
+        msg = (
+            f"checkpoint {files.root} belongs to another query, or to another shape of this one: {listed}. "
+            f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds"
+        )
+        raise CheckpointError(msg)
+    return str(stored["query_id"])
+
+
+def _differences(stored: Any, asked: Any, place: str = "") -> list[str]:
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        found = []
+        for name in [*stored, *(name for name in asked if name not in stored)]:
+            found += _differences(stored.get(name), asked.get(name), f"{place}.{name}" if place else name)
+        return found
+    if isinstance(stored, list) and isinstance(asked, list) and len(stored) == len(asked):
+        found = []
+        for position, (one, two) in enumerate(zip(stored, asked, strict=True)):
+            found += _differences(one, two, f"{place}[{position}]")
+        return found
+    return [] if stored == asked else [f"{place} is {stored!r} there and {asked!r} here"]

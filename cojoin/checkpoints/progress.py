@@ -1,0 +1,128 @@
+"""The ``progress`` table: a row a batch with content, for people and their queries.
+
+Rows are added in groups, since a Delta commit costs some tenths of a second. Until then they stand in the manifests, so a crash loses
+none: the next run adds what is missing. Times are timestamps; a watermark before every input has spoken, or at the end of time, is null.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.watermarks import END_OF_TIME, NONE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.checkpoints.manifest import Manifest, Manifests
+
+__all__ = ["PROGRESS_DDL", "ProgressTable"]
+
+PROGRESS_DDL = """
+    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained boolean,
+    inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string, bigint>,
+        late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
+        holding_partition: string, partitions: map<string, timestamp>>>,
+    rows_out bigint, emitted map<string, bigint>, state_bytes bigint, details map<string, bigint>,
+    durations_ms map<string, double>, offsets array<string>, outputs string
+"""
+
+_GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
+_KEPT_MANIFESTS = 100
+
+
+class ProgressTable:
+    """Adds batches to the progress table, in groups."""
+
+    def __init__(self, spark: SparkSession, files: CheckpointFiles, manifests: Manifests) -> None:
+        self._spark = spark
+        self._manifests = manifests
+        self._path = files.path("progress")
+        self._waiting: list[Manifest] = []
+        self._since = time.monotonic()
+
+    def recover(self) -> None:
+        """Take the batches that count but are not yet in the table."""
+        known = -1
+        if DeltaTable.isDeltaTable(self._spark, self._path):
+            newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
+            known = -1 if newest is None or newest[0] is None else int(newest[0])
+        for batch_id in self._manifests.batch_ids():
+            manifest = self._manifests.read(batch_id) if batch_id > known else None
+            if manifest is not None:
+                self._waiting.append(manifest)
+
+    def add(self, manifest: Manifest) -> None:
+        """Take a batch; the group is written once it is large or old enough."""
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting = [waiting for waiting in self._waiting if waiting.batch_id != manifest.batch_id]
+        self._waiting.append(manifest)
+        if len(self._waiting) >= _GROUP_BATCHES or time.monotonic() - self._since >= _GROUP_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the batches that wait, and clean away old manifests that are no longer needed."""
+        if not self._waiting:
+            return
+        last = self._waiting[-1]
+        rows = [_row(manifest) for manifest in self._waiting]
+        frame = self._spark.createDataFrame(rows, PROGRESS_DDL).coalesce(1)
+        writer = frame.write.format("delta").mode("append").option("txnAppId", f"cojoin-{last.query_id}-progress")
+        writer.option("txnVersion", last.batch_id).save(self._path)
+        self._waiting = []
+        self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
+
+
+def _row(manifest: Manifest) -> dict[str, Any]:
+    report = manifest.report
+    inputs = [
+        {
+            "name": each.name,
+            "rows_in": each.rows_in,
+            "done": each.done,
+            "buffered": each.buffered,
+            "rejected": dict(each.rejected),
+            "late_applied": each.late_applied,
+            "watermark": _timestamp(each.watermark),
+            "max_timestamp": _timestamp(each.max_timestamp),
+            "lag_ms": each.lag,
+            "status": each.status,
+            "holding_partition": each.holding_partition,
+            "partitions": {name: _timestamp(watermark) for name, watermark in each.partitions.items()},
+        }
+        for each in report.inputs
+    ]
+    return {
+        "batch_id": report.batch_id,
+        "query_id": manifest.query_id,
+        "processing_time": _timestamp(report.processing_time) if report.processing_time else None,
+        "watermark": _timestamp(report.watermark),
+        "holding_input": report.holding_input,
+        "drained": report.drained,
+        "inputs": inputs,
+        "rows_out": report.rows_out,
+        "emitted": dict(report.emitted),
+        "state_bytes": report.state_bytes,
+        "details": dict(report.details),
+        "durations_ms": {name: float(value) for name, value in manifest.durations_ms.items()},
+        "offsets": list(manifest.offsets),
+        "outputs": json.dumps(manifest.outputs),
+    }
+
+
+def _timestamp(millis: int) -> datetime | None:
+    """Give a time as Spark takes it; None where it stands for no moment that a timestamp can hold."""
+    if millis in (NONE, END_OF_TIME):
+        return None
+    try:
+        whole = datetime.fromtimestamp(millis // 1000, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return whole.replace(microsecond=millis % 1000 * 1000)

@@ -1,0 +1,88 @@
+"""Operator state to bytes and back: a version byte, a JSON header, and Arrow tables. No pickle, so reading runs no code.
+
+``b"cojoin"``, one version byte, the header's length (4 bytes, little endian), the header, then each table as an Arrow IPC stream.
+The header holds small JSON values and each table's name, length and CRC-32. Tables are read without copying them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["VERSION", "decode", "encode"]
+
+VERSION = 1
+_MAGIC = b"cojoin"
+_PREFIX = struct.Struct("<6sBI")
+
+
+def encode(header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> bytes:
+    """Turn JSON values and tables into bytes.
+
+    >>> header, tables = decode(encode({"watermark": 5}, {"buffer": pa.table({"a": [1]})}))
+    >>> header["watermark"], tables["buffer"].to_pydict()
+    (5, {'a': [1]})
+    """
+    bodies = [write_table(table) for table in tables.values()]
+    index = [
+        {"name": name, "length": body.size, "crc32": zlib.crc32(body)}
+        for name, body in zip(tables, bodies, strict=True)
+    ]
+    head = json.dumps({"header": dict(header), "tables": index}).encode()
+    return b"".join([_PREFIX.pack(_MAGIC, VERSION, len(head)), head, *(memoryview(body) for body in bodies)])
+
+
+def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+    """Turn bytes back into the header's values and the tables.
+
+    Raises:
+        CodecError: They are no state, truncated, damaged, or of a newer version.
+    """
+    buffer = pa.py_buffer(data)
+    if len(data) < _PREFIX.size:
+        msg = f"state bytes: expected at least {_PREFIX.size} bytes, got {len(data)}: they are truncated"
+        raise CodecError(msg)
+    magic, version, length = _PREFIX.unpack_from(data)
+    if magic != _MAGIC:
+        msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is no state of cojoin"
+        raise CodecError(msg)
+    if version > VERSION:
+        msg = f"state bytes: format {version} is newer than {VERSION}, the newest that this version of cojoin reads; upgrade cojoin"
+        raise CodecError(msg)
+    try:
+        head = json.loads(data[_PREFIX.size : _PREFIX.size + length])
+    except ValueError as error:
+        msg = f"state bytes: the header can't be read ({error}): they are truncated or damaged"
+        raise CodecError(msg) from error
+    tables, offset = {}, _PREFIX.size + length
+    for entry in head["tables"]:
+        body = buffer.slice(offset, entry["length"])
+        if body.size < entry["length"] or zlib.crc32(body) != entry["crc32"]:
+            msg = f"state bytes: table {entry['name']!r} is truncated or damaged at byte {offset}"
+            raise CodecError(msg)
+        tables[entry["name"]] = read_table(body)
+        offset += entry["length"]
+    return head["header"], tables
+
+
+def write_table(table: pa.Table) -> pa.Buffer:
+    """Write a table as a self-describing Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def read_table(body: pa.Buffer | bytes) -> pa.Table:
+    """Read what ``write_table`` wrote."""
+    with pa.ipc.open_stream(body) as reader:
+        return reader.read_all()

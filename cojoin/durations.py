@@ -1,0 +1,94 @@
+"""Durations as Spark's users write them: ``"5 seconds"``, ``"1 minute 30 seconds"`` or a ``timedelta``.
+
+Inside cojoin a duration is a whole number of milliseconds (watermarks, timers) or microseconds (``tolerance``).
+Bare numbers are refused: nobody can see their unit.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TypeAlias
+
+from cojoin.errors import ConfigurationError, did_you_mean
+
+__all__ = ["Duration", "milliseconds", "microseconds"]
+
+Duration: TypeAlias = str | timedelta
+"""A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``."""
+
+_MICROSECONDS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_SHORT = {"us": "microsecond", "ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
+_PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)\s*")
+
+
+def microseconds(duration: Duration, what: str) -> int:
+    """Turn a duration into whole microseconds.
+
+    Args:
+        duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.
+        what: What it configures, for the message, such as ``"tolerance"``.
+
+    Raises:
+        ConfigurationError: It does not parse, is negative, or is a bare number.
+
+    >>> microseconds("1 minute 30 seconds", "tolerance")
+    90000000
+    """
+    if isinstance(duration, timedelta):
+        value = duration // timedelta(microseconds=1)
+    elif isinstance(duration, str):
+        value = _parse(duration, what)
+    else:
+        msg = f"{what}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}; write its unit"
+        raise ConfigurationError(msg)
+    if value < 0:
+        msg = f"{what}: expected a duration of zero or more, got {duration!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
+def milliseconds(duration: Duration, what: str) -> int:
+    """Turn a duration into whole milliseconds; a finer one is refused rather than rounded.
+
+    >>> milliseconds("5 seconds", "out-of-orderness")
+    5000
+    """
+    value = microseconds(duration, what)
+    if value % 1_000:
+        msg = f"{what}: expected whole milliseconds, the unit of watermarks and timers, got {duration!r}"
+        raise ConfigurationError(msg)
+    return value // 1_000
+
+
+def _parse(text: str, what: str) -> int:
+    total, position = 0.0, 0
+    body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE)
+    exact = 0
+    while position < len(body):
+        match = _PART.match(body, position)
+        if match is None:
+            break
+        number, unit = match.groups()
+        name = _SHORT.get(unit, unit.lower().rstrip("s") or unit)
+        if name not in _MICROSECONDS:
+            near = did_you_mean(unit, [f"{known}s" for known in _MICROSECONDS])
+            msg = f"{what}: unknown unit {unit!r} in {text!r}{near}"
+            raise ConfigurationError(msg)
+        if "." in number:
+            total += float(number) * _MICROSECONDS[name]
+        else:
+            exact += int(number) * _MICROSECONDS[name]
+        position = match.end()
+    if position == 0 or position < len(body):
+        msg = f"{what}: expected a duration such as '5 seconds' or '1 minute 30 seconds', got {text!r}"
+        raise ConfigurationError(msg)
+    return exact + round(total)

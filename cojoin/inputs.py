@@ -1,0 +1,142 @@
+"""An input as the engine sees it, and which of its rows are admitted.
+
+A row with a null key or a null event time, or too far ahead of the clock, is rejected with that reason and moves no watermark.
+Whether a row is late is the operator's to say: it knows the watermark. The map side asks for the same verdict, so both agree.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.rows import decode_rows
+from cojoin.watermarks import NONE, WatermarkStrategy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["REJECTED_SCHEMA", "InputSpec", "Reason", "event_micros", "event_millis", "reject_reasons", "rejected_table"]
+
+Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "late"]
+"""Why a row is rejected.
+
+- *null_key*: a column of its key is null.
+- *null_event_time*: its event time is null.
+- *too_far_ahead*: its event time is later than the batch's processing time by more than ``max_ahead``.
+- *late*: its timestamp is at or below the operator's watermark before its batch.
+"""
+
+_ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead")
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        pa.field("input", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("watermark", pa.int64()),
+        pa.field("event_time", pa.timestamp("us", "UTC")),
+        pa.field("row", pa.string()),
+    ]
+)
+"""A rejected row of any input: the input's name, the reason, the operator's watermark before the batch (epoch milliseconds,
+null = none), the row's event time, and the whole row as JSON."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input of the operator. Picklable; holds no data and no Spark.
+
+    Attributes:
+        name: What people call it, such as ``"trades"``.
+        schema: Its columns as declared; event time is ``timestamp[us, UTC]``.
+        key: The names of its key columns.
+        event_time: The name of its event-time column.
+        partition: The columns that tell which source partition a row came from; none means one partition.
+        sequence: The columns that order rows of one partition at the source, such as Kafka's offset.
+        watermark: How its watermark follows its rows.
+        max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None means any distance.
+    """
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+    event_time: str
+    partition: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
+    watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy)
+    max_ahead_ms: int | None = None
+
+    def keys(self, table: pa.Table) -> pa.Table:
+        """Give the key columns of a table of this input."""
+        return table.select(list(self.key))
+
+    @property
+    def source_order(self) -> tuple[str, ...]:
+        """The columns of the source's own sequence: the partition's, then the sequence's, each once."""
+        return tuple(dict.fromkeys((*self.partition, *self.sequence)))
+
+
+def event_micros(table: pa.Table, column: str) -> NDArray[np.int64]:
+    """Give a timestamp column as epoch microseconds; a null becomes 0."""
+    values = table.column(column).combine_chunks().cast(pa.int64())
+    return (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def event_millis(micros: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Floor microseconds to the timestamps that watermarks and timers compare, before 1970 too."""
+    return np.floor_divide(micros, 1_000)
+
+
+def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.int8]:
+    """Judge every row by itself.
+
+    Returns:
+        0 for an admitted row, else 1 + the position of its reason.
+    """
+    reasons = np.zeros(table.num_rows, dtype=np.int8)
+    if spec.max_ahead_ms is not None:
+        limit = processing_time + spec.max_ahead_ms
+        reasons[event_millis(event_micros(table, spec.event_time)) > limit] = 3
+    for column, reason in [(spec.event_time, 2), *((name, 1) for name in spec.key)]:
+        if table.column(column).null_count:
+            reasons[pc.is_null(table.column(column)).to_numpy()] = reason
+    return reasons
+
+
+def split_admitted(table: pa.Table, spec: InputSpec, processing_time: int) -> tuple[pa.Table, dict[str, pa.Table]]:
+    """Part the admitted rows from the rejected ones, by reason."""
+    reasons = reject_reasons(table, spec, processing_time)
+    if not reasons.any():
+        return table, {}
+    rejected = {
+        reason: table.filter(pa.array(reasons == code))
+        for code, reason in enumerate(_REASONS, start=1)
+        if (reasons == code).any()
+    }
+    return table.filter(pa.array(reasons == _ADMITTED)), rejected
+
+
+def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int) -> pa.Table:
+    """Turn rows of an input into rows of the ``rejected`` output."""
+    count = table.num_rows
+    rows = [json.dumps(row.as_dict(), default=_json, ensure_ascii=False) for row in decode_rows(table)]
+    return pa.Table.from_arrays(
+        [
+            pa.array([spec.name] * count, pa.string()),
+            pa.array([reason] * count, pa.string()),
+            pa.array([None if watermark == NONE else watermark] * count, pa.int64()),
+            table.column(spec.event_time).cast(pa.timestamp("us", "UTC")),
+            pa.array(rows, pa.string()),
+        ],
+        schema=REJECTED_SCHEMA,
+    )
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

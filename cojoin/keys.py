@@ -1,0 +1,73 @@
+"""Keys as small integers.
+
+All vectorised work on keys (sorting, joining, finding the touched ones) is done on codes: equal keys, of whichever table,
+get equal codes from 0 to n - 1. The numbers mean nothing beyond one call. One dictionary encoding a key column:
+some 20 to 60 ns a row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["KEYABLE", "encode_keys", "is_keyable"]
+
+KEYABLE = "boolean, tinyint, smallint, int, bigint, string, binary, date, timestamp, timestamp_ntz, decimal"
+"""Spark's types that a key column may have: those with one spelling for each value (floats have two zeros and NaN)."""
+
+
+def is_keyable(dtype: pa.DataType) -> bool:
+    """Tell whether a column of this type can be (a part of) a key."""
+    types = pa.types
+    return (
+        types.is_boolean(dtype)
+        or types.is_integer(dtype)
+        or types.is_string(dtype)
+        or types.is_binary(dtype)
+        or types.is_date(dtype)
+        or types.is_timestamp(dtype)
+        or types.is_decimal(dtype)
+    )
+
+
+def encode_keys(tables: Sequence[pa.Table]) -> tuple[list[NDArray[np.int64]], int]:
+    """Give every row of several tables a code that stands for its key.
+
+    Args:
+        tables: Tables of key columns only, of the same types in the same order; the names may differ. No nulls.
+
+    Returns:
+        For each table the codes of its rows, and the number of distinct keys.
+    """
+    lengths = [table.num_rows for table in tables]
+    bounds = np.cumsum([0, *lengths])
+    codes: NDArray[np.int64] = np.zeros(int(bounds[-1]), dtype=np.int64)
+    count = 1 if bounds[-1] else 0
+    for position in range(tables[0].num_columns):
+        chunks = [chunk for table in tables for chunk in table.column(position).chunks]
+        column_codes, column_count = _encode_column(chunks)
+        if position == 0:
+            codes, count = column_codes, column_count
+        else:
+            codes, count = _renumber(codes * column_count + column_codes)
+    return [codes[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)], count
+
+
+def _encode_column(chunks: list[pa.Array]) -> tuple[NDArray[np.int64], int]:
+    whole = pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
+    if pa.types.is_boolean(whole.type):
+        whole = whole.cast(pa.int8())
+    encoded = whole.dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+
+
+def _renumber(combined: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    distinct, codes = np.unique(combined, return_inverse=True)
+    return codes.astype(np.int64).reshape(-1), len(distinct)

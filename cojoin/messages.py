@@ -1,0 +1,38 @@
+"""Arrow messages in binary cells: how tables cross between the JVM and Python.
+
+A message is one Arrow record batch without its schema, which both ends know; cells hold messages end to end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["binary_column", "read_message", "write_messages"]
+
+
+def write_messages(table: pa.Table) -> Iterator[pa.Buffer]:
+    """Give a table's rows as messages: one, unless its strings exceed 2 GB."""
+    for batch in table.combine_chunks().to_batches():
+        yield batch.serialize()
+
+
+def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Give a message's rows, without copying them."""
+    return pa.ipc.read_record_batch(message, schema)
+
+
+def binary_column(contents: Sequence[Any]) -> pa.Array:
+    """Lay buffers or bytes end to end in a binary column: one copy, where going over Python's bytes would take two."""
+    offsets = np.cumsum([0, *(memoryview(content).nbytes for content in contents)], dtype=np.int64)
+    if not offsets[-1] or offsets[-1] >= 1 << 31:
+        return pa.array([bytes(memoryview(content)) for content in contents], pa.binary())
+    joined = np.concatenate([np.frombuffer(content, dtype=np.uint8) for content in contents if len(memoryview(content))])
+    return pa.Array.from_buffers(
+        pa.binary(), len(contents), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(joined)]
+    )

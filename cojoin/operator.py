@@ -1,0 +1,264 @@
+"""The operator of two keyed inputs: what every join and every function runs on, one instance a key group.
+
+Keeps: rows that wait for the watermark, as one Arrow table an input; every source partition's largest timestamp; the counters.
+Takes: a micro-batch's rows and control rows. Folds the watermarks first, so all key groups agree on the watermark before the batch (it
+judges what is late) and after it (it says what is due). Emits: what the new watermark makes due, in the same batch. Forgets: a row
+once it is done. At the end of input the watermark first goes where the rows took it, then to the end of time.
+
+Conservation, at every batch and input: rows in = rows done + rows buffered + rows rejected.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from cojoin import codec
+from cojoin.errors import CheckpointError
+from cojoin.inputs import event_micros, event_millis, rejected_table, split_admitted
+from cojoin.watermarks import Control, OperatorWatermark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from cojoin.inputs import InputSpec
+
+__all__ = ["Batch", "Emission", "InputCounts", "LatePolicy", "Operator", "Sides", "concat", "take_rows"]
+
+LatePolicy: TypeAlias = Literal["reject", "apply"]
+"""What becomes of a row at or below the operator's watermark before its batch.
+
+- *reject*: it goes to the ``rejected`` output.
+- *apply*: it is processed all the same, and counted as ``late_applied``.
+"""
+
+Sides: TypeAlias = "tuple[pa.Table, pa.Table]"
+"""Rows of the left (first) and of the right (second) input."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One key group's part of a micro-batch.
+
+    Attributes:
+        rows: The rows of both inputs, as they came.
+        controls: What the map tasks of both inputs saw.
+        end_of_input: All inputs are finished after these rows.
+    """
+
+    rows: Sides
+    controls: Sequence[Control] = ()
+    end_of_input: bool = False
+
+
+@dataclass(frozen=True)
+class Emission:
+    """A piece of what an operator gives out.
+
+    Attributes:
+        kind: Which output it belongs to.
+        table: Rows in that output's schema.
+    """
+
+    kind: Literal["output", "rejected"]
+    table: pa.Table
+
+
+@dataclass
+class InputCounts:
+    """The counters of one input since the query's first batch."""
+
+    rows_in: int = 0
+    done: int = 0
+    late_applied: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the counters as JSON values."""
+        return {
+            "rows_in": self.rows_in,
+            "done": self.done,
+            "late_applied": self.late_applied,
+            "rejected": dict(self.rejected),
+        }
+
+
+class Operator(ABC):
+    """Runs one key group: restore, process, snapshot, close. Subclasses say what a row that is due does.
+
+    Args:
+        inputs: The left and the right input.
+        late: What becomes of late rows of each.
+        holds_rows: Whether rows wait until the watermark passes them, or are due at once.
+    """
+
+    def __init__(
+        self, inputs: tuple[InputSpec, InputSpec], late: tuple[LatePolicy, LatePolicy], *, holds_rows: bool = True
+    ) -> None:
+        self.inputs = inputs
+        self.watermark = OperatorWatermark([spec.watermark for spec in inputs])
+        self.counts = (InputCounts(), InputCounts())
+        self.processing_time = 0
+        self.rows_out = 0
+        self._late = late
+        self._holds_rows = holds_rows
+        self._held = tuple(spec.schema.empty_table() for spec in inputs)
+
+    @abstractmethod
+    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[pa.Table]:
+        """Take the rows that are due and give the output that the watermark's advance makes due.
+
+        Args:
+            due: The due rows of both inputs, in no order.
+            before: The operator's watermark before, in epoch milliseconds.
+            after: The operator's watermark after.
+            last_event: In a drain, the largest timestamp seen in any input; else None.
+        """
+
+    @abstractmethod
+    def state_tables(self) -> dict[str, pa.Table]:
+        """Give what the subclass keeps, as tables."""
+
+    @abstractmethod
+    def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
+        """Take what ``state_tables`` gave."""
+
+    def process(self, batch: Batch) -> Iterator[Emission]:
+        """Run a micro-batch; exhaust the iterator before asking for a report or a snapshot."""
+        before = self.watermark.current()
+        for control in batch.controls:
+            self.watermark.fold(control)
+            self.counts[control.input - 1].rows_in += control.rows
+            self.processing_time = max(self.processing_time, control.processing_time)
+        after = self.watermark.current()
+        waiting = []
+        for side in (0, 1):
+            fresh, rejections = self._admit(side, batch.rows[side], before)
+            yield from rejections
+            waiting.append(concat([self._held[side], fresh]))
+        yield from self._advance_to((waiting[0], waiting[1]), before, after, None)
+        if batch.end_of_input:
+            last_event = self.watermark.max_timestamp()
+            self.watermark.finish()
+            yield from self._advance_to((self._held[0], self._held[1]), after, self.watermark.current(), last_event)
+
+    def _admit(self, side: int, rows: pa.Table, watermark: int) -> tuple[pa.Table, list[Emission]]:
+        """Part the rows to process from those to reject, and count both."""
+        spec, counts = self.inputs[side], self.counts[side]
+        admitted, rejected = split_admitted(rows, spec, self.processing_time)
+        late = event_millis(event_micros(admitted, spec.event_time)) <= watermark
+        if late.any():
+            if self._late[side] == "reject":
+                rejected["late"] = admitted.filter(pa.array(late))
+                admitted = admitted.filter(pa.array(~late))
+            else:
+                counts.late_applied += int(late.sum())
+        for reason, table in rejected.items():
+            counts.rejected[reason] += table.num_rows
+        return admitted, [
+            Emission("rejected", rejected_table(table, spec, reason, watermark)) for reason, table in rejected.items()
+        ]
+
+    def _advance_to(self, waiting: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
+        due, held = [], []
+        for spec, counts, table in zip(self.inputs, self.counts, waiting, strict=True):
+            is_due = event_millis(event_micros(table, spec.event_time)) <= after
+            if not self._holds_rows or is_due.all():
+                due.append(table)
+                held.append(table.slice(0, 0))
+            else:
+                due.append(table.filter(pa.array(is_due)))
+                held.append(table.filter(pa.array(~is_due)))
+            counts.done += due[-1].num_rows
+        self._held = (held[0], held[1])
+        for table in self.advance((due[0], due[1]), before, after, last_event):
+            if table.num_rows:
+                self.rows_out += table.num_rows
+                yield Emission("output", table)
+
+    def close(self) -> None:
+        """Let go of what the operator holds; called once, after an error too."""
+
+    def report(self) -> dict[str, Any]:
+        """Give the counters, buffers and watermarks after the batch, as JSON values."""
+        return {
+            "inputs": [
+                counts.as_dict() | {"buffered": held.num_rows}
+                for counts, held in zip(self.counts, self._held, strict=True)
+            ],
+            "rows_out": self.rows_out,
+            "watermark": self.watermark.current(),
+            "input_watermarks": [
+                {
+                    "watermark": each.current(),
+                    "max_timestamp": each.max_timestamp(),
+                    "partitions": each.partitions(),
+                    "holding_partition": each.holding_partition(),
+                    "status": "finished" if each.finished else "active",
+                }
+                for each in self.watermark.inputs
+            ],
+            "holding_input": self.watermark.holding_input(),
+            "processing_time": self.processing_time,
+            "details": self.details(),
+        }
+
+    def details(self) -> dict[str, int]:
+        """Give what the subclass adds to the report."""
+        return {}
+
+    def snapshot(self) -> bytes:
+        """Give all that the operator keeps, as versioned bytes."""
+        header = {
+            "watermark": self.watermark.snapshot(),
+            "counts": [counts.as_dict() for counts in self.counts],
+            "rows_out": self.rows_out,
+            "processing_time": self.processing_time,
+        }
+        held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
+        return codec.encode(header, {**held, **self.state_tables()})
+
+    def restore(self, data: bytes) -> None:
+        """Take what ``snapshot`` gave.
+
+        Raises:
+            CodecError: The bytes can't be read.
+            CheckpointError: They were written by an operator over other columns.
+        """
+        header, tables = codec.decode(data)
+        self.watermark.restore(header["watermark"])
+        for counts, saved in zip(self.counts, header["counts"], strict=True):
+            counts.rows_in, counts.done, counts.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
+            counts.rejected = Counter(saved["rejected"])
+        self.rows_out = header["rows_out"]
+        self.processing_time = header["processing_time"]
+        held = [tables.pop(f"held{number}") for number in (1, 2)]
+        for spec, table in zip(self.inputs, held, strict=True):
+            if not table.schema.equals(spec.schema):
+                msg = (
+                    f"input {spec.name!r}: the checkpoint's rows have the columns {table.schema.names}, the query's input has "
+                    f"{spec.schema.names}, or their types differ; keep the input's columns, or start with a new checkpoint"
+                )
+                raise CheckpointError(msg)
+        self._held = (held[0], held[1])
+        self.load_state_tables(tables)
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Put tables of one schema together, without the empty ones."""
+    full = [table for table in tables if table.num_rows]
+    if not full:
+        return tables[0]
+    return full[0] if len(full) == 1 else pa.concat_tables(full)
+
+
+def take_rows(table: pa.Table, positions: NDArray[np.int64]) -> pa.Table:
+    """Take rows by position; one chunk a column first, which makes taking strings many times faster."""
+    return table.combine_chunks().take(pa.array(positions))

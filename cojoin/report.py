@@ -1,0 +1,184 @@
+"""What a batch reports of itself: counts, watermarks, sizes; and how people read it.
+
+Every key group reports its own counters and, since watermarks travel in band, the same watermarks; here they become one report.
+The law of conservation is checked on it: per input, rows in = done + buffered + rejected.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cojoin.watermarks import NONE, format_time
+
+__all__ = ["BatchReport", "InputReport"]
+
+
+@dataclass(frozen=True)
+class InputReport:
+    """One input after a batch; counts are since the query's first batch, times are epoch milliseconds.
+
+    Attributes:
+        name: The input's name.
+        rows_in: Rows that the map side sent.
+        done: Rows that are finished: emitted, unmatched in an inner join, in force, superseded, or processed by a function.
+        buffered: Rows that wait for the watermark.
+        rejected: Rows that were not admitted, by reason.
+        late_applied: Late rows that were processed all the same; they are among ``done``.
+        watermark: The input's watermark; ``-2**63`` before it has spoken.
+        max_timestamp: The largest timestamp seen.
+        status: ``"active"`` or ``"finished"``.
+        holding_partition: The source partition that has come least far.
+        partitions: Each source partition's watermark.
+    """
+
+    name: str
+    rows_in: int
+    done: int
+    buffered: int
+    rejected: Mapping[str, int]
+    late_applied: int
+    watermark: int
+    max_timestamp: int
+    status: str
+    holding_partition: str | None
+    partitions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_conserved(self) -> bool:
+        """Whether every row is accounted for."""
+        return self.rows_in == self.done + self.buffered + sum(self.rejected.values())
+
+    @property
+    def lag(self) -> int | None:
+        """How many milliseconds the watermark is behind the largest timestamp; None before the input has spoken."""
+        return None if self.watermark == NONE else max(0, self.max_timestamp - self.watermark)
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """A query after a batch.
+
+    Attributes:
+        batch_id: The micro-batch, counted from 0 in one checkpoint.
+        processing_time: Its processing time in epoch milliseconds, where an input asks for it; else 0.
+        watermark: The operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken.
+        holding_input: The name of the input that holds time back; None once all are finished.
+        inputs: The left and the right input.
+        rows_out: Output rows since the first batch.
+        emitted: Rows of this batch alone, by output.
+        state_bytes: The size of the state, all key groups together.
+        details: What the operation adds, such as ``versions_in_force`` or ``timers``.
+        drained: Whether all inputs are finished.
+    """
+
+    batch_id: int
+    processing_time: int
+    watermark: int
+    holding_input: str | None
+    inputs: tuple[InputReport, InputReport]
+    rows_out: int
+    emitted: Mapping[str, int]
+    state_bytes: int
+    details: Mapping[str, int]
+    drained: bool = False
+
+    @classmethod
+    def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
+        """Make one report of all key groups' statistics."""
+        first = groups[0]
+        left, right = (_merge_input(name, position, groups) for position, name in enumerate(names))
+        holding = first["holding_input"]
+        details: Counter[str] = Counter()
+        emitted: Counter[str] = Counter({"output": 0, "rejected": 0})
+        for group in groups:
+            details.update(group["details"])
+            emitted.update(group["emitted"])
+        return cls(
+            batch_id=batch_id,
+            processing_time=max(group["processing_time"] for group in groups),
+            watermark=min(group["watermark"] for group in groups),
+            holding_input=None if holding is None else names[holding - 1],
+            inputs=(left, right),
+            rows_out=sum(group["rows_out"] for group in groups),
+            emitted=dict(emitted),
+            state_bytes=sum(group["state_bytes"] for group in groups),
+            details=dict(details),
+            drained=all(each["status"] == "finished" for each in first["input_watermarks"]),
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> BatchReport:
+        """Read what ``as_dict`` gave."""
+        left, right = (InputReport(**each) for each in values["inputs"])
+        return cls(**{**values, "inputs": (left, right)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the report as JSON values."""
+        return asdict(self)
+
+    @property
+    def is_conserved(self) -> bool:
+        """Whether every row of both inputs is accounted for."""
+        return all(each.is_conserved for each in self.inputs)
+
+    def ending(self) -> str:
+        """Say in a line how a run over what was available ended."""
+        waiting = [f"{each.buffered:,} rows of {each.name!r}" for each in self.inputs if each.buffered]
+        if self.drained:
+            left = self.details.get("timers_not_fired", 0)
+            return "drained: all inputs are finished" + (f"; {left:,} timers set during the drain did not fire" if left else "")
+        if not waiting:
+            return f"paused: no row waits; the watermark is {format_time(self.watermark)}"
+        return (
+            f"paused: {' and '.join(waiting)} wait for the watermark of {self.holding_input!r}, "
+            f"which is {format_time(self.watermark)}; they come out when the next run moves it, or with drain=True"
+        )
+
+    def table(self) -> str:
+        """Give the counts and watermarks as a text table."""
+        header = ("input", "rows in", "done", "buffered", "rejected", "late applied", "watermark (UTC)", "held by")
+        rows = [header]
+        for each in self.inputs:
+            rejected = sum(each.rejected.values())
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(each.rejected.items()))
+            rows.append(
+                (
+                    each.name,
+                    f"{each.rows_in:,}",
+                    f"{each.done:,}",
+                    f"{each.buffered:,}",
+                    f"{rejected:,}" + (f" ({reasons})" if reasons else ""),
+                    f"{each.late_applied:,}",
+                    format_time(each.watermark),
+                    each.holding_partition or "" if each.status == "active" else each.status,
+                )
+            )
+        return text_table(rows)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Align rows of texts, the first being the header; numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    numeric = [all(row[column].replace(",", "").isdigit() for row in rows[1:]) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) -> InputReport:
+    rejected: Counter[str] = Counter()
+    for group in groups:
+        rejected.update(group["inputs"][position]["rejected"])
+    counts = {
+        counter: sum(group["inputs"][position][counter] for group in groups)
+        for counter in ("rows_in", "done", "buffered", "late_applied")
+    }
+    return InputReport(name=name, rejected=dict(rejected), **counts, **groups[0]["input_watermarks"][position])

@@ -1,0 +1,103 @@
+"""What the driver does with each micro-batch: execute it once, write its outputs, and make it count.
+
+The packed outputs are persisted and executed by one action; every sink reads what that action kept. Output and rejected rows are written
+each in a transaction of its own, only where there are any; the manifest comes last. A batch that is run again after a crash is executed
+again, since Spark's state needs it, and writes what a transaction id does not already cover.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.draining import source_offsets
+from cojoin.checkpoints.manifest import Manifest
+from cojoin.inputs import REJECTED_SCHEMA
+from cojoin.report import BatchReport
+from cojoin.spark.call import OUTPUT, REJECTED, STATISTICS, Plan
+from cojoin.spark.sinks import Sink, WriteContext
+from cojoin.spark.unpacking import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.checkpoints.manifest import Manifests
+    from cojoin.checkpoints.progress import ProgressTable
+
+__all__ = ["BatchWriter"]
+
+
+class BatchWriter:
+    """Takes each micro-batch of one query.
+
+    Args:
+        plan: What the workers were told.
+        query_id: The query's own id.
+        sinks: Where ``"output"`` and ``"rejected"`` go.
+        files: The checkpoint.
+        manifests: Its manifests.
+        progress: Its progress table.
+        on_batch: Called with each batch's report once it counts.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        query_id: str,
+        sinks: Mapping[str, Sink],
+        files: CheckpointFiles,
+        manifests: Manifests,
+        progress: ProgressTable,
+        on_batch: Callable[[BatchReport], None],
+    ) -> None:
+        self._plan = plan
+        self._query_id = query_id
+        self._sinks = sinks
+        self._files, self._manifests, self._progress = files, manifests, progress
+        self._on_batch = on_batch
+        self._kinds: dict[str, tuple[int, pa.Schema]] = {
+            "output": (OUTPUT, plan.output),
+            "rejected": (REJECTED, REJECTED_SCHEMA),
+        }
+
+    def __call__(self, emitted: DataFrame, batch_id: int) -> None:
+        """Write a micro-batch; Spark commits it afterwards."""
+        durations: dict[str, float] = {}
+        emitted.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            report = self._execute(emitted, batch_id, durations)
+            written = {}
+            for output, (kind, schema) in self._kinds.items():
+                if report.emitted[output]:
+                    started = time.perf_counter()
+                    context = WriteContext(self._query_id, output, batch_id)
+                    written[output] = self._sinks[output].write(unpack(emitted, kind, schema), context)
+                    durations[output] = _since(started)
+        finally:
+            emitted.unpersist()
+        manifest = Manifest(self._query_id, report, source_offsets(self._files, batch_id), written, durations)
+        self._manifests.write(manifest)
+        self._progress.add(manifest)
+        self._on_batch(report)
+
+    def _execute(self, emitted: DataFrame, batch_id: int, durations: dict[str, float]) -> BatchReport:
+        """Run the calls, once: the action that collects their statistics also fills what the sinks read."""
+        started = time.perf_counter()
+        rows = emitted.where(F.col("kind") == F.lit(STATISTICS)).select("payload").collect()
+        statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows]
+        durations["execute"] = _since(started)
+        durations["calls"] = round(sum(each["call_ms"] for each in statistics), 1)
+        left, right = self._plan.inputs
+        return BatchReport.merge(batch_id, (left.name, right.name), statistics)
+
+
+def _since(started: float) -> float:
+    return round(1000 * (time.perf_counter() - started), 1)

@@ -1,0 +1,203 @@
+"""What a user says of an input, checked at once against its columns: every mistake is named before a query starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_type
+
+from cojoin.durations import Duration, milliseconds
+from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.inputs import InputSpec
+from cojoin.keys import KEYABLE, is_keyable
+from cojoin.spark.sources import Source
+from cojoin.spark.packing import GROUP_COLUMN, NOW_COLUMN, PACKED_DDL, Packer
+from cojoin.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["Input"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One of the two inputs: a DataFrame, streaming or static, and where its key and its time are.
+
+    Attributes:
+        source: A DataFrame, or a source such as ``cojoin.sources.delta("/lake/trades")``, which is opened with the active session.
+        key: The key column or columns. Both inputs' keys must have the same types; their names may differ.
+        event_time: The column with the event time, a ``timestamp``.
+        name: What messages, progress and the result's columns call it; ``"left"`` or ``"right"`` if not given.
+        partition: Columns that tell which source partition a row came from, such as ``["topic", "partition"]``: each has a
+            watermark of its own. Without them the input is one partition. A Kafka source knows its own.
+        sequence: Columns that order rows of one partition at the source, such as ``"offset"``; they break ties of event time.
+        watermark: How the input's watermark follows its rows; by default rows are expected in order.
+        max_ahead: Rows later than processing time by more are rejected and move no watermark; None lets all pass. On static
+            inputs, which have no clock, it has no effect.
+
+    Raises:
+        ConfigurationError: A column that is not there or has the wrong type, or a value that can't be right.
+
+    Example:
+        >>> trades = Input(trades_df, key="customer_id", event_time="event_time", name="trades")  # doctest: +SKIP
+    """
+
+    source: DataFrame | Source
+    key: str | Sequence[str]
+    event_time: str
+    name: str = ""
+    partition: str | Sequence[str] = ()
+    sequence: str | Sequence[str] = ()
+    watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy)
+    max_ahead: Duration | None = "1 day"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.watermark, WatermarkStrategy):
+            msg = (
+                f"{self._label}: watermark: expected a WatermarkStrategy, such as "
+                f'WatermarkStrategy.for_bounded_out_of_orderness("5 seconds"), got {self.watermark!r}'
+            )
+            raise ConfigurationError(msg)
+        if self.max_ahead is not None:
+            milliseconds(self.max_ahead, f"{self._label}: max_ahead")
+
+    @property
+    def _label(self) -> str:
+        return f"input {self.name!r}" if self.name else "input"
+
+
+class BoundInput:
+    """An input whose columns were found and checked.
+
+    Args:
+        declared: What the user said.
+        default_name: Its name where the user gave none.
+        tag: 1 (left) or 2 (right).
+    """
+
+    def __init__(self, declared: Input, default_name: str, tag: Literal[1, 2]) -> None:
+        if not isinstance(declared, Input):
+            msg = f"{default_name} input: expected a cojoin.Input, got {type(declared).__name__}"
+            raise ConfigurationError(msg)
+        self.tag = tag
+        name = declared.name or default_name
+        self._what = f"input {name!r}"
+        defaults: Any = declared.source if isinstance(declared.source, Source) else None
+        self.frame = _open(declared.source, self._what)
+        self._fields = self._columns()
+        partition = _names(declared.partition) or (defaults.partition if defaults else ())
+        sequence = _names(declared.sequence) or (defaults.sequence if defaults else ())
+        self.spec = InputSpec(
+            name=name,
+            schema=pa.schema(list(self._fields.values())),
+            key=self._key(declared.key),
+            event_time=self._event_time(declared.event_time),
+            partition=tuple(self._find(column, "partition") for column in partition),
+            sequence=tuple(self._find(column, "sequence") for column in sequence),
+            watermark=declared.watermark,
+            max_ahead_ms=self._max_ahead(declared.max_ahead),
+        )
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether its DataFrame is a stream."""
+        return bool(self.frame.isStreaming)
+
+    def _max_ahead(self, declared: Duration | None) -> int | None:
+        if declared is None or not self.is_streaming:
+            return None
+        return milliseconds(declared, f"{self._what}: max_ahead")
+
+    def _columns(self) -> dict[str, pa.Field]:
+        fields: dict[str, pa.Field] = {}
+        for column in self.frame.schema.fields:
+            if column.name.lower() in {name.lower() for name in fields}:
+                msg = f"{self._what} has two columns {column.name!r}; rename or drop one"
+                raise SchemaError(msg)
+            try:
+                dtype = to_arrow_type(column.dataType, timezone="UTC")
+            except (PySparkException, TypeError) as error:
+                msg = (
+                    f"{self._what}: column {column.name!r} has the type {column.dataType.simpleString()}, "
+                    f"which has no Arrow form; cast it to string, or drop it"
+                )
+                raise SchemaError(msg) from error
+            fields[column.name] = pa.field(column.name, dtype)
+        return fields
+
+    def _find(self, column: Any, role: str) -> str:
+        if not isinstance(column, str):
+            msg = f"{self._what}: {role}: expected a column's name, got {column!r}"
+            raise SchemaError(msg)
+        if column in self._fields:
+            return column
+        for name in self._fields:
+            if name.lower() == column.lower():
+                return name
+        msg = f"{self._what} has no {role} column {column!r}{did_you_mean(column, self._fields)}"
+        raise SchemaError(msg)
+
+    def _key(self, declared: Any) -> tuple[str, ...]:
+        key = tuple(self._find(column, "key") for column in _names(declared))
+        if not key or len(set(key)) < len(key):
+            msg = f"{self._what}: key: expected one or more different columns, got {declared!r}"
+            raise SchemaError(msg)
+        for name in key:
+            if not is_keyable(self._fields[name].type):
+                spelled = self.frame.schema[name].dataType.simpleString()
+                msg = f"{self._what}: key column {name!r} has the type {spelled}, which can't be a key; valid are {KEYABLE}"
+                raise SchemaError(msg)
+        return key
+
+    def _event_time(self, declared: Any) -> str:
+        name = self._find(declared, "event time")
+        dtype = self._fields[name].type
+        if not pa.types.is_timestamp(dtype) or dtype.tz is None:
+            spelled = self.frame.schema[name].dataType.simpleString()
+            cure = {
+                "timestamp_ntz": "it has no time zone; say which it is meant in: to_utc_timestamp(col, 'Europe/Berlin')",
+                "bigint": "turn epoch milliseconds into one with timestamp_millis(col)",
+                "string": "turn it into one with to_timestamp(col)",
+            }.get(spelled, "cast it to timestamp")
+            msg = f"{self._what}: event time column {name!r}: expected a timestamp, got {spelled}; {cure}"
+            raise SchemaError(msg)
+        return name
+
+    def packed(self, key_groups: int) -> DataFrame:
+        """Give the input's rows and watermarks as ``(key_group, tag, payload)``."""
+        keys = [self.frame[_quoted(name)] for name in self.spec.key]
+        group = F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int").alias(GROUP_COLUMN)
+        columns = [self.frame[_quoted(name)] for name in self.spec.schema.names]
+        if self.spec.max_ahead_ms is not None:
+            # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch sees the same.
+            columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
+        packer = Packer(self.spec, self.tag, key_groups)
+
+        def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return packer(batches)
+
+        return self.frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
+
+
+def _open(source: Any, what: str) -> DataFrame:
+    if isinstance(source, Source):
+        return source.open()
+    if not hasattr(source, "isStreaming") or not hasattr(source, "mapInArrow"):
+        msg = f"{what}: expected a DataFrame or one of cojoin.sources, got {type(source).__name__}"
+        raise ConfigurationError(msg)
+    return source  # type: ignore[no-any-return]
+
+
+def _names(declared: Any) -> tuple[Any, ...]:
+    return (declared,) if isinstance(declared, str) else tuple(declared)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

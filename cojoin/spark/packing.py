@@ -1,0 +1,155 @@
+"""The map side of an input: its rows cut by key group, each piece one Arrow message, and the control rows that close the task.
+
+Takes the input's columns with the key group that Spark computed. Emits ``(key_group, tag, payload)``: a piece of rows with the
+input's tag, and at the task's end for every key group one control row (tag 0) with the largest timestamp of each source
+partition and the number of rows sent there. So whatever the inputs' schemas, the shuffle moves a few large binary rows, and
+every key group hears of every partition. Costs one sort of small integers and one copy of the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.inputs import InputSpec, event_micros, event_millis, reject_reasons
+from cojoin.messages import binary_column, write_messages
+from cojoin.rows import decode_column
+from cojoin.watermarks import Control
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["CONTROL_TAG", "GROUP_COLUMN", "NOW_COLUMN", "PACKED_DDL", "Packer", "end_of_input_message", "read_control"]
+
+PACKED_DDL = "key_group int, tag tinyint, payload binary"
+CONTROL_TAG = 0
+GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
+
+_PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
+_END_OF_INPUT = b'{"end_of_input": true}'
+
+# Fewer and larger pieces cost less to shuffle and to join; this many rows bound a map task's memory.
+_CHUNK_ROWS = 131_072
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Packs one input; called once a map task by ``mapInArrow``.
+
+    Attributes:
+        spec: The input.
+        tag: 1 (left) or 2 (right).
+        key_groups: How many key groups there are.
+    """
+
+    spec: InputSpec
+    tag: Any
+    key_groups: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack a task's rows."""
+        seen = _Seen()
+        for chunk in _chunks(batches):
+            yield from self._pack(chunk, seen)
+        if seen.any_row:
+            yield self._controls(seen)
+
+    def _pack(self, chunk: pa.Table, seen: _Seen) -> Iterator[pa.RecordBatch]:
+        groups = chunk.column(GROUP_COLUMN).to_numpy()
+        if NOW_COLUMN in chunk.column_names:
+            seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
+        rows = chunk.select(self.spec.schema.names).cast(self.spec.schema).combine_chunks()
+        self._observe(rows, seen)
+        order = np.argsort(groups, kind="stable")
+        cut = rows.take(pa.array(order))
+        present, starts = np.unique(groups[order], return_index=True)
+        bounds = [*starts.tolist(), len(order)]
+        payloads = []
+        for group, start, stop in zip(present.tolist(), bounds, bounds[1:], strict=False):
+            seen.rows[group] += stop - start
+            payloads += write_messages(cut.slice(start, stop - start))
+        yield _packed(present, self.tag, payloads)
+
+    def _observe(self, rows: pa.Table, seen: _Seen) -> None:
+        """Remember the largest timestamp of each source partition; rejected rows move no watermark."""
+        seen.any_row = True
+        admitted = _moves_time(rows, self.spec, seen.processing_time)
+        if not admitted.any():
+            return
+        millis = event_millis(event_micros(rows, self.spec.event_time))
+        if not self.spec.partition:
+            seen.observe("[]", int(millis[admitted].max()))
+            return
+        columns = list(self.spec.partition)
+        table = rows.select(columns).append_column("@timestamp", pa.array(millis)).filter(pa.array(admitted))
+        largest = table.group_by(columns).aggregate([("@timestamp", "max")])
+        partitions = zip(*(decode_column(largest.column(name)) for name in columns), strict=True)
+        for partition, timestamp in zip(partitions, largest.column("@timestamp_max").to_pylist(), strict=True):
+            seen.observe(json.dumps(partition, default=str), timestamp)
+
+    def _controls(self, seen: _Seen) -> pa.RecordBatch:
+        shared = {"input": self.tag, "partitions": seen.partitions, "processing_time": seen.processing_time}
+        groups = range(self.key_groups)
+        messages = [json.dumps({**shared, "rows": seen.rows[group]}).encode() for group in groups]
+        return _packed(np.arange(self.key_groups), CONTROL_TAG, messages)
+
+
+class _Seen:
+    """What a map task has seen."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, int] = {}
+        self.rows: Counter[int] = Counter()
+        self.any_row = False
+        self.processing_time = 0
+
+    def observe(self, partition: str, timestamp: int) -> None:
+        self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
+
+
+def end_of_input_message() -> bytes:
+    """Give the control message that finishes all inputs."""
+    return _END_OF_INPUT
+
+
+def read_control(payload: bytes) -> Control | None:
+    """Read a control message; None is the end of input."""
+    message = json.loads(payload)
+    if message.get("end_of_input"):
+        return None
+    return Control(message["input"], message["partitions"], message["rows"], message["processing_time"])
+
+
+def _moves_time(rows: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.bool_]:
+    # A null key says nothing against the row's time, so such a row still moves the watermark.
+    reasons = reject_reasons(rows, spec, processing_time)
+    moves: NDArray[np.bool_] = reasons <= 1
+    return moves
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+        if rows >= _CHUNK_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _packed(groups: NDArray[np.int64], tag: int, payloads: list[Any]) -> pa.RecordBatch:
+    tags = np.full(len(payloads), tag, dtype=np.int8)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(groups.astype(np.int32)), pa.array(tags), binary_column(payloads)], schema=_PACKED_SCHEMA
+    )

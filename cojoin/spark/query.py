@@ -1,0 +1,190 @@
+"""A running query: its phases, its progress, and how it ends.
+
+A bounded run ends by itself. With ``drain`` a last batch follows that finishes all inputs (``checkpoints.draining``). The phases follow
+each other in a thread, so a query that nobody waits for ends as well; ``await_termination`` raises what stopped it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+from cojoin.checkpoints.draining import drain_is_planned, plan_drain
+from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.identity import claim_checkpoint, describe_query
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.progress import ProgressTable
+from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
+from cojoin.spark.batches import BatchWriter
+from cojoin.spark.control import END_OF_INPUT_OFFSET, open_control
+from cojoin.spark.progress_line import ProgressLine
+from cojoin.spark.sinks import as_sink, delta
+from cojoin.spark.triggers import Trigger
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+    from cojoin.report import BatchReport
+    from cojoin.spark.joined import Joined
+
+__all__ = ["Query", "start_query"]
+
+_CAUSE = re.compile(r"cojoin\.errors\.(\w+): (.*?)(?=\n\s*(?:at |\n|$)|\n[A-Z]\w+ stacktrace|\Z)", re.DOTALL)
+
+
+def start_query(
+    joined: Joined, *, output: Any, rejected: Any, checkpoint: str, trigger: Trigger, name: str | None
+) -> Query:
+    """Check everything, claim the checkpoint, and start; see ``Joined.start``."""
+    if not isinstance(trigger, Trigger):
+        msg = f"trigger: expected Trigger.available_now() or Trigger.processing_time('10 seconds'), got {trigger!r}"
+        raise ConfigurationError(msg)
+    if not isinstance(checkpoint, str) or not checkpoint:
+        msg = f"checkpoint: expected the path of a directory, got {checkpoint!r}"
+        raise ConfigurationError(msg)
+    plan = joined.plan
+    spark = joined.inputs[0].frame.sparkSession
+    main = as_sink(output, "output")
+    files = CheckpointFiles(spark, checkpoint)
+    sinks = {
+        "output": main,
+        "rejected": delta(files.path("rejected")) if rejected is None else as_sink(rejected, "rejected"),
+    }
+    query_id = claim_checkpoint(
+        files, describe_query(plan.operation.describe(), plan.inputs, plan.output, plan.key_groups)
+    )
+    manifests = Manifests(files)
+    last = manifests.last()
+    if last is not None and last.report.drained:
+        msg = (
+            f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: all inputs are finished, so it is over; "
+            f"start a new query with a checkpoint of its own"
+        )
+        raise CheckpointError(msg)
+    progress = ProgressTable(spark, files, manifests)
+    progress.recover()
+    query = Query(trigger, files, progress, None if last is None else last.report)
+    writer = BatchWriter(plan, query_id, sinks, files, manifests, progress, query.take_report)
+    stream = (
+        joined.emitted(open_control(spark, plan.key_groups))
+        .writeStream.foreachBatch(writer)
+        .option("checkpointLocation", files.path("spark"))
+    )
+    query.run(stream.queryName(name) if name else stream)
+    return query
+
+
+class Query:
+    """A query that was started; ``Joined.start`` gives it."""
+
+    def __init__(
+        self, trigger: Trigger, files: CheckpointFiles, progress: ProgressTable, last: BatchReport | None
+    ) -> None:
+        self._trigger, self._files, self._progress_table = trigger, files, progress
+        self._report = last
+        self._batches = 0
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._stream: StreamingQuery | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: list[Any] = []
+
+    @property
+    def progress(self) -> BatchReport | None:
+        """The newest batch's counts, watermarks and sizes; None before a checkpoint's first batch."""
+        return self._report
+
+    @property
+    def batches(self) -> int:
+        """How many batches this run has finished."""
+        return self._batches
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still runs."""
+        return not self._ended.is_set()
+
+    def exception(self) -> BaseException | None:
+        """Give what stopped it, or None."""
+        return self._error
+
+    def await_termination(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:
+        """Wait until the query ends.
+
+        Args:
+            timeout: Seconds to wait at the most; None waits for the end.
+            progress: Whether to show a line of progress; by default where the output is a terminal or a notebook.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            QueryFailedError: An error stopped it; the message is the cause's own.
+        """
+        with ProgressLine(self, enabled=progress) as line:
+            ended = line.wait(self._ended, timeout)
+        if self._error is not None:
+            raise self._error
+        return ended
+
+    def stop(self) -> None:
+        """Stop it after what Spark has under way; it can be started again from its checkpoint. An error is not raised here."""
+        self._stopping = True
+        with self._lock:
+            stream = self._stream
+        if stream is not None:
+            stream.stop()
+        self._ended.wait()
+
+    def take_report(self, report: BatchReport) -> None:
+        """Take a batch's report once the batch counts."""
+        self._report = report
+        self._batches += 1
+
+    def run(self, stream: DataStreamWriter) -> None:
+        """Start the first phase, and a thread for what follows it."""
+        if drain_is_planned(self._files, END_OF_INPUT_OFFSET):
+            # A crash came between planning the drain and its end: it is finished first, and reads nothing newer.
+            self._begin(stream.trigger(once=True))
+            phases = False
+        else:
+            self._begin(self._trigger.apply(stream))
+            phases = self._trigger.drain
+        threading.Thread(target=self._follow, args=(stream, phases), name="cojoin-query", daemon=True).start()
+
+    def _begin(self, stream: DataStreamWriter) -> None:
+        with self._lock:
+            self._stream = stream.start()
+
+    def _follow(self, stream: DataStreamWriter, drain: bool) -> None:
+        try:
+            self._wait()
+            if drain and not self._stopping and plan_drain(self._files, END_OF_INPUT_OFFSET):
+                self._begin(stream.trigger(once=True))
+                self._wait()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the user waits
+            self._error = _own_words(error)
+        finally:
+            try:
+                self._progress_table.flush()
+            except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
+                self._error = self._error or _own_words(error)
+            self._ended.set()
+
+    def _wait(self) -> None:
+        stream = self._stream
+        assert stream is not None
+        stream.awaitTermination()
+
+
+def _own_words(error: BaseException) -> BaseException:
+    """Find our own error in the text that Spark wraps around a worker's; keep Spark's where it is none of ours."""
+    found = _CAUSE.findall(str(error))
+    if not found:
+        failed = QueryFailedError(str(error).split("\nJVM stacktrace")[0])
+    else:
+        failed = QueryFailedError(found[-1][1].strip())
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,99 @@
+"""A Spark session with what cojoin needs; a user's own session serves as well."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import EnvironmentSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["KAFKA_PACKAGE", "spark_session"]
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+_OLDEST_JAVA = 17
+
+
+def spark_session(
+    app_name: str = "cojoin", *, master: str | None = None, kafka: bool = False, conf: Mapping[str, Any] | None = None
+) -> SparkSession:
+    """Give a session with Delta and, if asked, Kafka; one that runs already is given as it is.
+
+    Args:
+        app_name: The application's name in Spark's UI.
+        master: Such as ``"local[4]"`` or ``"spark://host:7077"``; all local cores if neither this nor Spark's own settings say.
+        kafka: Whether Spark's Kafka source is needed. Its jar, as Delta's, is fetched once and cached.
+        conf: Further settings of Spark's; they win over those made here.
+
+    Raises:
+        EnvironmentSetupError: Java 17 or later is missing.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - Java is checked before Spark is touched
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    if not str(master or "").startswith("sc://"):
+        check_java()
+    # Spark would take the python3 on PATH, which may not have the packages that this one has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    packages = [DELTA_PACKAGE, *([KAFKA_PACKAGE] if kafka else [])]
+    cores = os.cpu_count() or 1
+    settings: dict[str, Any] = {
+        "spark.jars.packages": ",".join(packages),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Spark's 200 tasks a shuffle are for large clusters; a state is bound to the number of its first batch.
+        "spark.sql.shuffle.partitions": cores,
+        # Small tables are read with one task, not 50.
+        "spark.databricks.delta.snapshotPartitions": 2,
+        # A key group's state is written whole each batch: 100 kept versions would fill the disk.
+        "spark.sql.streaming.minBatchesToRetain": 10,
+        # Fewer and larger Arrow batches between the JVM and Python.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": 131_072,
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder: Any = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in {**settings, **(conf or {})}.items():
+        builder = builder.config(name, str(value))
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def check_java() -> None:
+    """See that Java is there and new enough, before Spark fails without saying so.
+
+    Raises:
+        EnvironmentSetupError: It is missing or too old; the message says in one sentence what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not (shutil.which(java) or Path(java).exists()):
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
+        msg = f"Spark needs Java {_OLDEST_JAVA} or later, and {where}: {_cure()}"
+        raise EnvironmentSetupError(msg)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if found is not None and int(found[1]) < _OLDEST_JAVA:
+        msg = f"Spark needs Java {_OLDEST_JAVA} or later, and {java} is Java {found[1]}: {_cure()}"
+        raise EnvironmentSetupError(msg)
+
+
+def _cure() -> str:
+    commands = {
+        "darwin": "`brew install openjdk@17` installs it",
+        "win32": "`winget install EclipseAdoptium.Temurin.17.JDK` installs it",
+    }
+    return commands.get(sys.platform, "`sudo apt-get install openjdk-17-jre-headless` (or your system's package) installs it")

@@ -1,0 +1,142 @@
+"""Where an input's rows come from, said in one line: Kafka topics, Delta tables, folders of files.
+
+A source is a description that cojoin opens itself, as a stream or whole. A bare DataFrame serves as well; a source knows more: a
+Kafka source carries topic, partition and offset, so watermarks follow each partition and ties fall by offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.types import parse_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["Source", "delta", "files", "kafka"]
+
+_KAFKA_COLUMNS = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source, made by ``kafka``, ``delta`` or ``files``.
+
+    Attributes:
+        format: Spark's name of its format.
+        location: A path, a table's name, or topics; None for formats that have none.
+        schema: The columns as DDL, where the format does not know them.
+        options: Spark's options for the format. They may hold secrets, so they are never shown.
+        partition: The columns with the source partition that it gives.
+        sequence: The columns with the order at the source that it gives.
+    """
+
+    format: str
+    location: str | None
+    schema: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    partition: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
+
+    def open(self, *, streaming: bool = True) -> DataFrame:
+        """Open it with the active Spark session.
+
+        Args:
+            streaming: A stream, or all that is there now.
+
+        Raises:
+            ConfigurationError: There is no active session.
+        """
+        spark = SparkSession.getActiveSession()
+        if spark is None:
+            msg = f"source {self.format} {self.location or ''}: there is no Spark session; make one with cojoin.spark_session()"
+            raise ConfigurationError(msg)
+        reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
+        if self.format == "kafka":
+            return _decoded(reader.load(), self.schema)
+        if self.schema is not None:
+            reader = reader.schema(self.schema)
+        is_table = self.format == "delta" and not _is_path(str(self.location))
+        frame: DataFrame = reader.table(self.location) if is_table else reader.load(self.location)
+        return frame
+
+
+def kafka(
+    bootstrap_servers: str,
+    topic: str | Sequence[str],
+    *,
+    schema: str | None = None,
+    starting_offsets: str = "earliest",
+    options: Mapping[str, Any] | None = None,
+) -> Source:
+    """Read Kafka topics by Spark's own source.
+
+    Args:
+        bootstrap_servers: Such as ``"localhost:9092"``.
+        topic: A topic, or several.
+        schema: DDL of the records' JSON values, which become columns; without it ``key`` and ``value`` come as binary. A value that is
+            not of this form has nulls, so its row is rejected for its null key.
+        starting_offsets: Where a new query begins: ``"earliest"``, ``"latest"`` or Spark's JSON.
+        options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``. Never shown or stored by cojoin.
+
+    Returns:
+        A source with the value's columns, then ``topic``, ``partition`` and ``offset``.
+    """
+    topics = topic if isinstance(topic, str) else ",".join(topic)
+    if schema is not None:
+        taken = {name.lower() for name in parse_schema(schema, what="schema").names} & set(_KAFKA_COLUMNS)
+        if taken:
+            msg = f"schema: the value's fields {sorted(taken)} have the names of Kafka's own columns; read the topic with spark.readStream and rename them"
+            raise SchemaError(msg)
+    settings = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topics, "startingOffsets": starting_offsets}
+    settings |= {name: str(value) for name, value in (options or {}).items()}
+    return Source("kafka", topics, schema, settings, ("topic", "partition"), ("offset",))
+
+
+def delta(location: str, *, options: Mapping[str, Any] | None = None) -> Source:
+    """Read a Delta table.
+
+    Args:
+        location: A path, or a table's name.
+        options: Options of Delta's source, such as ``maxFilesPerTrigger``.
+    """
+    return Source("delta", location, None, _texts(options))
+
+
+def files(path: str, format: str, *, schema: str | None = None, options: Mapping[str, Any] | None = None) -> Source:  # noqa: A002
+    """Read a folder of files.
+
+    Args:
+        path: The folder; a stream takes files as they appear.
+        format: ``"parquet"``, ``"json"``, ``"csv"``, ``"orc"`` or ``"avro"``.
+        schema: DDL of the columns; a stream of files needs it.
+        options: Options of the format, such as ``maxFilesPerTrigger``.
+    """
+    if schema is None:
+        msg = f"files {path!r}: expected schema=, such as 'customer_id long, event_time timestamp': a stream of files can't infer it"
+        raise ConfigurationError(msg)
+    parse_schema(schema, what="schema")
+    return Source(format, path, schema, _texts(options))
+
+
+def _texts(options: Mapping[str, Any] | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (options or {}).items()}
+
+
+def _is_path(location: str) -> bool:
+    return "/" in location or "\\" in location
+
+
+def _decoded(records: DataFrame, schema: str | None) -> DataFrame:
+    if schema is None:
+        return records.select("key", "value", *_KAFKA_COLUMNS)
+    # The session's zone must not matter: a time without a zone of its own is read as UTC.
+    value = F.from_json(F.col("value").cast("string"), schema, {"timeZone": "UTC"})
+    return records.select(value.alias("value"), *_KAFKA_COLUMNS).select("value.*", *_KAFKA_COLUMNS)

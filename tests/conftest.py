@@ -1,0 +1,66 @@
+"""What all tests share: one Spark session and one Kafka broker, both started by the first test that asks for them.
+
+The session's time zone is deliberately not UTC: whatever turns an instant into a local time by mistake is off by hours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from tests.servers.broker import Broker
+
+PROJECT = Path(__file__).resolve().parents[1]
+DELTA = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
+
+SETTINGS = {
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of all tests, with Delta and Kafka: a Python process can hold only one."""
+    from pyspark.sql import SparkSession
+
+    from tests.servers.jars import kafka_session_conf
+
+    # Python workers take these from the environment: the interpreter that has the dependencies, and the tests' modules,
+    # which they must find even when pytest was called from another folder.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    kafka = kafka_session_conf()
+    settings = SETTINGS | kafka | {"spark.jars.packages": f"{DELTA},{kafka['spark.jars.packages']}"}
+    settings["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
+    session = SparkSession.builder.master("local[2]").appName("cojoin-tests").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The Kafka broker of all tests; each test makes topics of its own."""
+    from tests.servers.broker import Broker
+
+    with Broker() as running:
+        yield running

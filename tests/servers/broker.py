@@ -1,0 +1,169 @@
+"""A Kafka broker for the tests: real, alone, without Docker, with nothing kept when it stops.
+
+Records carry event times of any year, so the broker never deletes by age, rolls no file by a record's time and takes
+times from the future. Topics are made only on demand: a misspelled name is an error, not an empty topic.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.servers import Server, ServerError, free_ports
+from tests.servers.jars import cache_folder, fetch_jars, java
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+KAFKA_VERSION = "4.2.0"
+CLUSTER_ID = "Y29qb2luLXRlc3RzLTAwMQ"  # any 16 bytes: no other broker ever reads the storage
+START_SECONDS = 90
+TOPIC_SECONDS = 30
+
+SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+log.retention.ms=-1
+log.roll.ms=9223372036854775807
+log.message.timestamp.after.max.ms=9223372036854775807
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+# The three requests of Kafka's protocol that this needs, as (key, version); a Java tool takes seconds for each of them.
+LIST_OFFSETS, METADATA, CREATE_TOPICS = (2, 1), (3, 1), (19, 2)
+
+
+class Broker:
+    """A single-node broker, running inside its `with` block."""
+
+    def __init__(self) -> None:
+        """Choose the address; nothing runs yet."""
+        self._port, self._controller_port = free_ports(2)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._server: Server | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What Kafka's clients call the address."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        return self._running.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Fetch the jars if need be, format the storage, start the broker and wait until it serves."""
+        kafka = ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
+        logger = ("org.slf4j", "slf4j-simple", "1.7.36")  # without it the broker's log stays empty
+        jars = fetch_jars([kafka, logger], cache_folder() / f"kafka-{KAFKA_VERSION}", transitive=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="cojoin-kafka-")
+        folder = Path(self._folder.name)
+        options = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        command = [java(), *options, "-cp", os.pathsep.join(map(str, jars))]
+        settings = folder / "server.properties"
+        values = {"port": self._port, "controller_port": self._controller_port, "data": (folder / "data").as_posix()}
+        settings.write_text(SETTINGS.format(**values), encoding="utf-8")
+        try:
+            _format(command, settings)
+            self._server = Server("kafka", [*command, "kafka.Kafka", str(settings)], folder)
+            self._server.wait_until(self._serves, START_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the broker that this object started, and forget its data; a second call does nothing."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic, and return when each of its partitions can be read and written."""
+        server = self._running
+        topic = _text(name) + struct.pack(">ihii", partitions, 1, 0, 0)
+        body = struct.pack(">i", 1) + topic + struct.pack(">ib", TOPIC_SECONDS * 1000, 0)
+        answer = self._ask(CREATE_TOPICS, body)
+        (code,) = struct.unpack_from(">h", answer, 4 + 4 + len(_text(name)))
+        if code:
+            msg = f"made no topic {name!r} of {partitions} partitions: Kafka's error code {code}"
+            raise ServerError(server.report(msg))
+        server.wait_until(lambda: self._leads(name, partitions), TOPIC_SECONDS)
+
+    @property
+    def _running(self) -> Server:
+        if self._server is None:
+            msg = "the broker is not running: use it inside its `with` block"
+            raise ServerError(msg)
+        return self._server
+
+    def _serves(self) -> bool:
+        """Whether the broker counts itself among the live ones, which it does last of all."""
+        (brokers,) = struct.unpack_from(">i", self._ask(METADATA, struct.pack(">i", 0)))
+        return bool(brokers)
+
+    def _leads(self, topic: str, partitions: int) -> bool:
+        """Whether the broker knows the end of each partition: the topic is made a moment before."""
+        latest = b"".join(struct.pack(">iq", partition, -1) for partition in range(partitions))
+        body = struct.pack(">ii", -1, 1) + _text(topic) + struct.pack(">i", partitions) + latest
+        answers = self._ask(LIST_OFFSETS, body)[4 + len(_text(topic)) + 4 :]
+        return all(code == 0 for _, code, _, _ in struct.iter_unpack(">ihqq", answers))
+
+    def _ask(self, request: tuple[int, int], body: bytes) -> bytes:
+        """Send one request over a connection of its own, and return the answer without its header."""
+        header = struct.pack(">hhi", *request, 0) + _text("cojoin-tests")
+        with socket.create_connection(("127.0.0.1", self._port), timeout=TOPIC_SECONDS) as connection:
+            connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+            with connection.makefile("rb") as stream:
+                prefix = stream.read(4)
+                answer = stream.read(struct.unpack(">i", prefix)[0]) if len(prefix) == 4 else b""
+        if len(answer) < 4:
+            msg = "the broker closed the connection without an answer"
+            raise ConnectionError(msg)
+        return answer[4:]
+
+
+def _text(value: str) -> bytes:
+    """A string as Kafka's protocol writes it: its length, then its bytes."""
+    encoded = value.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def _format(command: list[str], settings: Path) -> None:
+    """Write the storage's identity, without which a broker does not start."""
+    tool = [*command, "kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(settings)]
+    run = subprocess.run(tool, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    if run.returncode != 0:
+        msg = f"could not format the broker's storage:\n{run.stdout[-2000:]}{run.stderr[-2000:]}"
+        raise ServerError(msg)
