@@ -1,7 +1,8 @@
-"""Operator state to bytes and back: a version byte, a JSON header, and Arrow tables. No pickle, so reading runs no code.
+"""Operator state to bytes and back: a version, a JSON header, and Arrow tables. No pickle, so reading runs no code.
 
-``b"cojoin"``, one version byte, the header's length (4 bytes, little endian), the header, then each table as an Arrow IPC stream.
-The header holds small JSON values and each table's name, length and CRC-32. Tables are read without copying them.
+``b"cojoin"``, one version byte, the header's length and CRC-32 (4 bytes each, little endian), the header, then each
+table as an Arrow IPC stream. The header holds small JSON values and each table's name, length and CRC-32, so that no
+damage goes unseen. Tables are read without copying them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from cojoin.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["VERSION", "decode", "encode"]
+__all__ = ["VERSION", "decode", "encode", "read_table", "write_table"]
 
 VERSION = 1
 _MAGIC = b"cojoin"
-_PREFIX = struct.Struct("<6sBI")
+_PREFIX = struct.Struct("<6sBII")
 
 
 def encode(header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> bytes:
@@ -38,7 +39,8 @@ def encode(header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> bytes:
         for name, body in zip(tables, bodies, strict=True)
     ]
     head = json.dumps({"header": dict(header), "tables": index}).encode()
-    return b"".join([_PREFIX.pack(_MAGIC, VERSION, len(head)), head, *(memoryview(body) for body in bodies)])
+    prefix = _PREFIX.pack(_MAGIC, VERSION, len(head), zlib.crc32(head))
+    return b"".join([prefix, head, *(memoryview(body) for body in bodies)])
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
@@ -51,34 +53,38 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     if len(data) < _PREFIX.size:
         msg = f"state bytes: expected at least {_PREFIX.size} bytes, got {len(data)}: they are truncated"
         raise CodecError(msg)
-    magic, version, length = _PREFIX.unpack_from(data)
+    magic, version, length, checksum = _PREFIX.unpack_from(data)
     if magic != _MAGIC:
         msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is no state of cojoin"
         raise CodecError(msg)
-    if version > VERSION:
-        msg = f"state bytes: format {version} is newer than {VERSION}, the newest that this version of cojoin reads; upgrade cojoin"
+    if version != VERSION:
+        action = "upgrade cojoin" if version > VERSION else "they are damaged"
+        msg = f"state bytes: expected format {VERSION}, which this version of cojoin reads, got {version}; {action}"
         raise CodecError(msg)
-    try:
-        head = json.loads(data[_PREFIX.size : _PREFIX.size + length])
-    except ValueError as error:
-        msg = f"state bytes: the header can't be read ({error}): they are truncated or damaged"
-        raise CodecError(msg) from error
+    text = data[_PREFIX.size : _PREFIX.size + length]
+    if len(text) < length or zlib.crc32(text) != checksum:
+        msg = "state bytes: the header is truncated or damaged"
+        raise CodecError(msg)
+    head = json.loads(text)
     tables, offset = {}, _PREFIX.size + length
     for entry in head["tables"]:
-        body = buffer.slice(offset, entry["length"])
+        body = buffer[offset : offset + entry["length"]]
         if body.size < entry["length"] or zlib.crc32(body) != entry["crc32"]:
             msg = f"state bytes: table {entry['name']!r} is truncated or damaged at byte {offset}"
             raise CodecError(msg)
         tables[entry["name"]] = read_table(body)
         offset += entry["length"]
+    if offset != len(data):
+        msg = f"state bytes: expected {offset} bytes, got {len(data)}: something was appended to them"
+        raise CodecError(msg)
     return head["header"], tables
 
 
 def write_table(table: pa.Table) -> pa.Buffer:
-    """Write a table as a self-describing Arrow stream."""
+    """Write a table as a self-describing Arrow stream, in one batch however many pieces it was made of."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+        writer.write_table(table.combine_chunks())
     return sink.getvalue()
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from cojoin.errors import ConfigurationError, did_you_mean
 
-__all__ = ["Duration", "milliseconds", "microseconds"]
+__all__ = ["Duration", "microseconds", "milliseconds"]
 
 Duration: TypeAlias = str | timedelta
 """A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``."""
@@ -26,7 +26,16 @@ _MICROSECONDS = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
-_SHORT = {"us": "microsecond", "ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
+_SHORT = {
+    "us": "microsecond",
+    "µs": "microsecond",
+    "ms": "millisecond",
+    "s": "second",
+    "m": "minute",
+    "h": "hour",
+    "d": "day",
+    "w": "week",
+}
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)\s*")
 
 
@@ -59,6 +68,13 @@ def microseconds(duration: Duration, what: str) -> int:
 def milliseconds(duration: Duration, what: str) -> int:
     """Turn a duration into whole milliseconds; a finer one is refused rather than rounded.
 
+    Args:
+        duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.
+        what: What it configures, for the message, such as ``"max_out_of_orderness"``.
+
+    Raises:
+        ConfigurationError: It does not parse, is negative or finer than a millisecond, or is a bare number.
+
     >>> milliseconds("5 seconds", "out-of-orderness")
     5000
     """
@@ -70,25 +86,24 @@ def milliseconds(duration: Duration, what: str) -> int:
 
 
 def _parse(text: str, what: str) -> int:
-    total, position = 0.0, 0
+    exact, fractions, position = 0, 0.0, 0
     body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE)
-    exact = 0
     while position < len(body):
         match = _PART.match(body, position)
         if match is None:
             break
         number, unit = match.groups()
-        name = _SHORT.get(unit, unit.lower().rstrip("s") or unit)
+        name = _SHORT.get(unit, unit.lower().removesuffix("s"))
         if name not in _MICROSECONDS:
             near = did_you_mean(unit, [f"{known}s" for known in _MICROSECONDS])
             msg = f"{what}: unknown unit {unit!r} in {text!r}{near}"
             raise ConfigurationError(msg)
         if "." in number:
-            total += float(number) * _MICROSECONDS[name]
+            fractions += float(number) * _MICROSECONDS[name]
         else:
             exact += int(number) * _MICROSECONDS[name]
         position = match.end()
     if position == 0 or position < len(body):
         msg = f"{what}: expected a duration such as '5 seconds' or '1 minute 30 seconds', got {text!r}"
         raise ConfigurationError(msg)
-    return exact + round(total)
+    return exact + round(fractions)

@@ -1,52 +1,44 @@
-"""A user's Python values back into Arrow, checked against their declared types.
+"""What a user's function yields, into Arrow, checked against the declared output.
 
-Two ways for two needs. Outputs are many: they go column by column through pyarrow, and only when that refuses is the guilty row
-looked for. State values are few and are read again: ``coercer`` checks and copies each at once, so that a value reads the same
-before and after a restart (5 stored as ``double`` reads 5.0, a list changed after ``update`` changes nothing).
+Outputs are many: they go column by column through pyarrow, and those that it would bend (1.5 to the integer 1, 5 to a
+timestamp) by way of ``converters``. Only when a column is refused is the guilty row looked for.
 """
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from cojoin.converters import coercer, misfit
 from cojoin.errors import FunctionError
-from cojoin.rows import describe_row, row_class
+from cojoin.rows import describe_row
 from cojoin.types import type_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Coercer", "coercer", "encode_column", "encode_rows", "has_mutable_parts"]
+    from cojoin.converters import Coercer
 
-Coercer: TypeAlias = "Callable[[Any], Any]"
-"""Takes a user's value, gives the value that is stored; raises ``FunctionError`` where it does not fit."""
+__all__ = ["encode_column", "encode_rows"]
 
-_INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+_REFUSALS = (FunctionError, pa.ArrowException, TypeError, ValueError, OverflowError)
 
-
-def coercer(dtype: pa.DataType, what: str) -> Coercer:
-    """Compile the check of one type.
-
-    Args:
-        dtype: The declared type.
-        what: What has it, for the message, such as ``"EnrichTrades: state 'customer'"``.
-
-    Returns:
-        A function from a value to the stored value; None passes (states and fields may be null).
-    """
-    convert = _converter(dtype, what)
-    return lambda value: None if value is None else convert(value)
-
-
-def has_mutable_parts(dtype: pa.DataType) -> bool:
-    """Tell whether values of this type hold a list or a dict, which a reader might change."""
-    if pa.types.is_struct(dtype):
-        return any(has_mutable_parts(field.type) for field in dtype)
-    return pa.types.is_list(dtype) or pa.types.is_map(dtype)
+_FAITHFUL: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
+    (pa.types.is_integer, frozenset({int})),
+    (pa.types.is_floating, frozenset({float, int})),
+    (pa.types.is_string, frozenset({str})),
+    (pa.types.is_timestamp, frozenset({datetime})),
+    (pa.types.is_boolean, frozenset({bool})),
+    (pa.types.is_decimal, frozenset({Decimal, int})),
+    (pa.types.is_binary, frozenset({bytes})),
+    (pa.types.is_date, frozenset({date})),
+    (pa.types.is_duration, frozenset({timedelta})),
+    (pa.types.is_time, frozenset({time})),
+)
+"""The classes whose values pyarrow takes for a type as they are, or refuses; any other class is converted first."""
 
 
 def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
@@ -59,6 +51,10 @@ def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
 
     Raises:
         FunctionError: A row of another width, with other names, or with a value that does not fit its field.
+
+    >>> schema = pa.schema([("trade_id", pa.int64()), ("tier", pa.string())])
+    >>> encode_rows([(7, "gold"), {"trade_id": 8, "tier": None}], schema, "EnrichTrades").to_pylist()
+    [{'trade_id': 7, 'tier': 'gold'}, {'trade_id': 8, 'tier': None}]
     """
     width = len(schema)
     tuples = [row if isinstance(row, tuple) and len(row) == width else _as_tuple(row, schema, what) for row in rows]
@@ -67,7 +63,7 @@ def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
     for field, values in zip(schema, columns, strict=True):
         try:
             array = encode_column(values, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        except _REFUSALS:
             array = None
         if array is None or (not field.nullable and array.null_count):
             raise _misfit(field, values, rows, what)
@@ -76,26 +72,32 @@ def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
 
 
 def encode_column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    """Turn Python values into an Arrow column; raises pyarrow's or Python's own error where one does not fit."""
+    """Turn Python values into an Arrow column.
+
+    Raises:
+        FunctionError: A value does not fit; for some of them it is pyarrow's own error.
+    """
+    if pa.types.is_nested(dtype):
+        convert, lower = coercer(dtype, ""), _lowering(dtype)
+        return pa.array([lower(convert(value)) for value in values], type=dtype)
     if pa.types.is_timestamp(dtype):
         _check_zones(values, aware=dtype.tz is not None)
-    plain = _to_arrow(dtype)
-    return pa.array(values if plain is None else [None if value is None else plain(value) for value in values], type=dtype)
+    if not set(map(type, values)) <= _faithful_classes(dtype):
+        values = list(map(coercer(dtype, ""), values))
+    return pa.array(values, type=dtype)
+
+
+def _faithful_classes(dtype: pa.DataType) -> frozenset[type]:
+    for matches, classes in _FAITHFUL:
+        if matches(dtype):
+            return classes | {type(None)}
+    return frozenset({type(None)})
 
 
 def _check_zones(values: Sequence[Any], *, aware: bool) -> None:
     for value in values:
         if isinstance(value, datetime) and (value.tzinfo is not None) is not aware:
             raise ValueError(value)
-
-
-def _to_arrow(dtype: pa.DataType) -> Coercer | None:
-    """What pyarrow needs done to nested values first; None where it takes them as they are."""
-    if pa.types.is_struct(dtype) or pa.types.is_map(dtype) or pa.types.is_list(dtype):
-        convert = _converter(dtype, "")
-        lower = _lowering(dtype)
-        return lambda value: lower(convert(value))
-    return None
 
 
 def _lowering(dtype: pa.DataType) -> Coercer:
@@ -113,106 +115,6 @@ def _lowering(dtype: pa.DataType) -> Coercer:
     return lambda value: value
 
 
-def _converter(dtype: pa.DataType, what: str) -> Coercer:
-    types = pa.types
-    if types.is_struct(dtype):
-        return _struct_converter(dtype, what)
-    if types.is_list(dtype):
-        element = coercer(dtype.value_type, f"{what}[]" if what else "an element")
-        return lambda value: [element(item) for item in _expect(value, (list, tuple), dtype, what)]
-    if types.is_map(dtype):
-        key, item = coercer(dtype.key_type, f"{what} key"), coercer(dtype.item_type, f"{what} value")
-        return lambda value: {key(k): item(v) for k, v in _expect(value, dict, dtype, what).items()}
-    if dtype in _INTEGERS:
-        return _integer_converter(dtype, what)
-    if types.is_floating(dtype):
-        return lambda value: float(_expect(value, (int, float), dtype, what, refused=bool))
-    if types.is_timestamp(dtype):
-        return _timestamp_converter(dtype, what)
-    if types.is_decimal(dtype):
-        return _decimal_converter(dtype, what)
-    expected: dict[bool, Any] = {
-        types.is_string(dtype): str,
-        types.is_binary(dtype): bytes,
-        types.is_boolean(dtype): bool,
-        types.is_date(dtype): date,
-        types.is_duration(dtype): timedelta,
-    }
-    return lambda value: _expect(value, expected.get(True, object), dtype, what)
-
-
-def _integer_converter(dtype: pa.DataType, what: str) -> Coercer:
-    limit = 1 << (_INTEGERS[dtype] - 1)
-
-    def convert(value: Any) -> int:
-        if type(value) is not int:
-            index = getattr(value, "__index__", None)
-            if index is None or isinstance(value, bool):
-                raise _unfit(value, dtype, what)
-            value = index()
-        if not -limit <= value < limit:
-            raise _unfit(value, dtype, what)
-        return value  # type: ignore[no-any-return]
-
-    return convert
-
-
-def _timestamp_converter(dtype: pa.DataType, what: str) -> Coercer:
-    aware = dtype.tz is not None
-
-    def convert(value: Any) -> datetime:
-        if not isinstance(value, datetime) or (value.tzinfo is not None) is not aware:
-            raise _unfit(value, dtype, what)
-        return value.astimezone(timezone.utc) if aware else value
-
-    return convert
-
-
-def _decimal_converter(dtype: pa.DataType, what: str) -> Coercer:
-    def convert(value: Any) -> Decimal:
-        if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-            raise _unfit(value, dtype, what)
-        try:
-            return pa.scalar(Decimal(value), dtype).as_py()  # type: ignore[no-any-return]
-        except pa.ArrowException:
-            raise _unfit(value, dtype, what) from None
-
-    return convert
-
-
-def _struct_converter(dtype: pa.StructType, what: str) -> Coercer:
-    names = tuple(field.name for field in dtype)
-    make = row_class(names)
-    parts = [coercer(field.type, f"{what}, field {field.name!r}" if what else f"field {field.name!r}") for field in dtype]
-    known = frozenset(names)
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, dict):
-            if value.keys() != known:
-                raise _unfit(value, dtype, what)
-            value = [value[name] for name in names]
-        elif not isinstance(value, (tuple, list)) or len(value) != len(names):
-            raise _unfit(value, dtype, what)
-        return make([part(item) for part, item in zip(parts, value, strict=True)])
-
-    return convert
-
-
-def _expect(value: Any, expected: Any, dtype: pa.DataType, what: str, refused: Any = ()) -> Any:
-    if not isinstance(value, expected) or isinstance(value, refused):
-        raise _unfit(value, dtype, what)
-    return value
-
-
-def _unfit(value: Any, dtype: pa.DataType, what: str) -> FunctionError:
-    hint = ""
-    if pa.types.is_timestamp(dtype) and isinstance(value, datetime):
-        hint = "; give the datetime a time zone" if dtype.tz else "; a timestamp_ntz has no time zone"
-    return FunctionError(
-        f"{what}: expected {type_to_ddl(dtype)}, got {describe_row(value)} ({type(value).__name__}){hint}"
-    )
-
-
 def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
     names = schema.names
     if isinstance(row, dict):
@@ -227,7 +129,7 @@ def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
     elif len(names) == 1 and not hasattr(row, "__iter__"):
         return (row,)
     else:
-        detail = type(row).__name__
+        detail = f"{type(row).__name__} (a callback yields its rows, or returns a list of them)"
     msg = (
         f"{what}: expected a row of {len(names)} fields ({', '.join(names)}) as a tuple or a dict, "
         f"got {detail}: {describe_row(row)}"
@@ -244,9 +146,9 @@ def _misfit(field: pa.Field, values: Sequence[Any], rows: list[Any], what: str) 
             try:
                 encode_column([value], field.type)
                 fits = True
-            except (FunctionError, pa.ArrowException, TypeError, ValueError, OverflowError):
+            except _REFUSALS:
                 fits = False
         if not fits:
-            error = _unfit(value, field.type, f"{what}: output field {field.name!r}")
+            error = misfit(value, field.type, f"{what}: output field {field.name!r}")
             return FunctionError(f"{error}; in the row {describe_row(row)}")
     return FunctionError(f"{what}: output field {field.name!r} does not fit {type_to_ddl(field.type)}")

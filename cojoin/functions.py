@@ -1,7 +1,8 @@
-"""The user's contract: a function over two keyed inputs, with PyFlink's names (``pyflink.datastream.KeyedCoProcessFunction``).
+"""The user's contract: a function over two keyed inputs, with PyFlink's names (``pyflink.datastream``).
 
-The callbacks of one key never overlap and see the rows and timers of that key in the declared order. A function must keep
-what it remembers in states: its own attributes are copied fresh for every call of a key group, so they carry nothing over.
+The callbacks of one key never overlap and see the rows and timers of that key in the declared order. A function must
+keep what it remembers in states: its own attributes are copied fresh for every call of a key group, so they carry
+nothing over.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ __all__ = ["Context", "KeyedCoProcessFunction", "Order", "RuntimeContext"]
 Order: TypeAlias = Literal["event_time", "arrival"]
 """In which order a function sees its rows.
 
-- *event_time*: rows wait until the watermark passes them; rows and timers come in one sequence of time. Deterministic; late rows are rejected.
+- *event_time*: rows wait until the watermark passes them; rows and timers come in one sequence of time. Deterministic;
+  late rows are rejected.
 - *arrival*: Flink's. A micro-batch's rows come at once, late ones too; then the watermark moves and timers fire.
 """
 
@@ -78,7 +80,8 @@ class Context:
 class KeyedCoProcessFunction:
     """A function over two keyed inputs with state and timers. Subclass it; every callback may be left out.
 
-    The callbacks return None or an iterable of rows (usually they are generators): tuples or dicts that fit the ``output_type``.
+    The callbacks return None or an iterable of rows (usually they are generators): tuples or dicts that fit the
+    ``output_type``.
 
     >>> class Latest(KeyedCoProcessFunction):
     ...     def open(self, ctx):

@@ -1,12 +1,14 @@
 """An input as the engine sees it, and which of its rows are admitted.
 
-A row with a null key or a null event time, or too far ahead of the clock, is rejected with that reason and moves no watermark.
-Whether a row is late is the operator's to say: it knows the watermark. The map side asks for the same verdict, so both agree.
+A row with a null event time, one too far ahead of the clock, and one with a null key is rejected with the first of
+these reasons. Only the last moves the watermark: nothing is wrong with its time. Whether a row is late is the
+operator's to say: it knows the watermark. The map side asks for the same verdict, so both agree.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -14,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.rows import decode_rows
+from cojoin.rows import Row, decode_rows
 from cojoin.watermarks import NONE, WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "lat
 
 _ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead")
 
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""Spark's own spelling of them in JSON, where numbers can't be."""
+
 REJECTED_SCHEMA = pa.schema(
     [
         pa.field("input", pa.string()),
@@ -42,8 +47,8 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("row", pa.string()),
     ]
 )
-"""A rejected row of any input: the input's name, the reason, the operator's watermark before the batch (epoch milliseconds,
-null = none), the row's event time, and the whole row as JSON."""
+"""A rejected row of any input: the input's name, the reason, the operator's watermark before the batch (in epoch
+milliseconds; null is none), the row's event time, and the whole row as JSON."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +103,27 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
         0 for an admitted row, else 1 + the position of its reason.
     """
     reasons = np.zeros(table.num_rows, dtype=np.int8)
+    for name in spec.key:
+        _mark_nulls(table, name, reasons, 1)
+    # A fault of the time outweighs one of the key: else a null key would let a poisoned timestamp move the watermark.
     if spec.max_ahead_ms is not None:
         limit = processing_time + spec.max_ahead_ms
         reasons[event_millis(event_micros(table, spec.event_time)) > limit] = 3
-    for column, reason in [(spec.event_time, 2), *((name, 1) for name in spec.key)]:
-        if table.column(column).null_count:
-            reasons[pc.is_null(table.column(column)).to_numpy()] = reason
+    _mark_nulls(table, spec.event_time, reasons, 2)
     return reasons
 
 
+def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason: int) -> None:
+    if table.column(column).null_count:
+        reasons[pc.is_null(table.column(column)).to_numpy()] = reason
+
+
 def split_admitted(table: pa.Table, spec: InputSpec, processing_time: int) -> tuple[pa.Table, dict[str, pa.Table]]:
-    """Part the admitted rows from the rejected ones, by reason."""
+    """Part the admitted rows from the rejected ones, by reason.
+
+    Returns:
+        The admitted rows in their order, and for each reason that occurs its rows.
+    """
     reasons = reject_reasons(table, spec, processing_time)
     if not reasons.any():
         return table, {}
@@ -121,9 +136,17 @@ def split_admitted(table: pa.Table, spec: InputSpec, processing_time: int) -> tu
 
 
 def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int) -> pa.Table:
-    """Turn rows of an input into rows of the ``rejected`` output."""
+    """Turn rows of an input into rows of the ``rejected`` output.
+
+    Args:
+        table: The rows.
+        spec: Their input.
+        reason: Why they are rejected.
+        watermark: The operator's watermark before the batch, in epoch milliseconds.
+    """
     count = table.num_rows
-    rows = [json.dumps(row.as_dict(), default=_json, ensure_ascii=False) for row in decode_rows(table)]
+    # What is rejected may well be the moment that Python can't hold: its spelling stands for it.
+    rows = [json.dumps(_json(row), ensure_ascii=False) for row in decode_rows(table, beyond=str)]
     return pa.Table.from_arrays(
         [
             pa.array([spec.name] * count, pa.string()),
@@ -136,7 +159,22 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
     )
 
 
-def _json(value: Any) -> Any:
+def _json(value: Any) -> Any:  # noqa: PLR0911 - one a class
+    """Give a decoded value as JSON has it: rows and maps are objects, bytes hex digits, what JSON lacks is a string."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, Row):
+        return {name: _json(item) for name, item in zip(value._fields, value, strict=True)}
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else _text(_json(key)): _json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NOT_FINITE[str(value)]
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,12 +1,13 @@
 """Keys as small integers.
 
-All vectorised work on keys (sorting, joining, finding the touched ones) is done on codes: equal keys, of whichever table,
-get equal codes from 0 to n - 1. The numbers mean nothing beyond one call. One dictionary encoding a key column:
+All vectorised work on keys (sorting, joining, finding the touched ones) is done on codes: equal keys, of whichever
+table, get equal codes from 0 to n - 1. The numbers mean nothing beyond one call. One dictionary encoding a key column:
 some 20 to 60 ns a row.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ KEYABLE = "boolean, tinyint, smallint, int, bigint, string, binary, date, timest
 def is_keyable(dtype: pa.DataType) -> bool:
     """Tell whether a column of this type can be (a part of) a key."""
     types = pa.types
-    return (
+    return bool(
         types.is_boolean(dtype)
         or types.is_integer(dtype)
         or types.is_string(dtype)
@@ -45,6 +46,10 @@ def encode_keys(tables: Sequence[pa.Table]) -> tuple[list[NDArray[np.int64]], in
 
     Returns:
         For each table the codes of its rows, and the number of distinct keys.
+
+    >>> (left, right), count = encode_keys([pa.table({"id": ["a", "b"]}), pa.table({"customer": ["b"]})])
+    >>> left.tolist(), right.tolist(), count
+    ([0, 1], [1], 2)
     """
     lengths = [table.num_rows for table in tables]
     bounds = np.cumsum([0, *lengths])
@@ -57,7 +62,7 @@ def encode_keys(tables: Sequence[pa.Table]) -> tuple[list[NDArray[np.int64]], in
             codes, count = column_codes, column_count
         else:
             codes, count = _renumber(codes * column_count + column_codes)
-    return [codes[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)], count
+    return [codes[start:stop] for start, stop in pairwise(bounds)], count
 
 
 def _encode_column(chunks: list[pa.Array]) -> tuple[NDArray[np.int64], int]:

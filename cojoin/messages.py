@@ -32,7 +32,9 @@ def binary_column(contents: Sequence[Any]) -> pa.Array:
     offsets = np.cumsum([0, *(memoryview(content).nbytes for content in contents)], dtype=np.int64)
     if not offsets[-1] or offsets[-1] >= 1 << 31:
         return pa.array([bytes(memoryview(content)) for content in contents], pa.binary())
-    joined = np.concatenate([np.frombuffer(content, dtype=np.uint8) for content in contents if len(memoryview(content))])
+    joined = np.concatenate(
+        [np.frombuffer(content, dtype=np.uint8) for content in contents if memoryview(content).nbytes]
+    )
     return pa.Array.from_buffers(
         pa.binary(), len(contents), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(joined)]
     )

@@ -1,9 +1,10 @@
 """The operator of two keyed inputs: what every join and every function runs on, one instance a key group.
 
-Keeps: rows that wait for the watermark, as one Arrow table an input; every source partition's largest timestamp; the counters.
-Takes: a micro-batch's rows and control rows. Folds the watermarks first, so all key groups agree on the watermark before the batch (it
-judges what is late) and after it (it says what is due). Emits: what the new watermark makes due, in the same batch. Forgets: a row
-once it is done. At the end of input the watermark first goes where the rows took it, then to the end of time.
+Keeps: rows that wait for the watermark, as one Arrow table an input; every source partition's largest timestamp; the
+counters. Takes: a micro-batch's rows and control rows. Folds the watermarks first, so all key groups agree on the
+watermark before the batch (it judges what is late) and after it (it says what is due). Emits: what the new watermark
+makes due, in the same batch. Forgets: a row once it is done. At the end of input the watermark first goes where the
+rows took it, then to the end of time.
 
 Conservation, at every batch and input: rows in = rows done + rows buffered + rows rejected.
 """
@@ -20,6 +21,7 @@ import pyarrow as pa
 from cojoin import codec
 from cojoin.errors import CheckpointError
 from cojoin.inputs import event_micros, event_millis, rejected_table, split_admitted
+from cojoin.rows import describe_columns
 from cojoin.watermarks import Control, OperatorWatermark
 
 if TYPE_CHECKING:
@@ -136,7 +138,9 @@ class Operator(ABC):
         for control in batch.controls:
             self.watermark.fold(control)
             self.counts[control.input - 1].rows_in += control.rows
-            self.processing_time = max(self.processing_time, control.processing_time)
+        self.processing_time = max(
+            filter(None, (each.processing_time for each in batch.controls)), default=self.processing_time
+        )
         after = self.watermark.current()
         waiting = []
         for side in (0, 1):
@@ -183,7 +187,7 @@ class Operator(ABC):
                 self.rows_out += table.num_rows
                 yield Emission("output", table)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most operators hold nothing
         """Let go of what the operator holds; called once, after an error too."""
 
     def report(self) -> dict[str, Any]:
@@ -217,6 +221,7 @@ class Operator(ABC):
     def snapshot(self) -> bytes:
         """Give all that the operator keeps, as versioned bytes."""
         header = {
+            "operator": type(self).__name__,
             "watermark": self.watermark.snapshot(),
             "counts": [counts.as_dict() for counts in self.counts],
             "rows_out": self.rows_out,
@@ -230,25 +235,31 @@ class Operator(ABC):
 
         Raises:
             CodecError: The bytes can't be read.
-            CheckpointError: They were written by an operator over other columns.
+            CheckpointError: They were written by another operator, or one over other columns.
         """
         header, tables = codec.decode(data)
+        if header.get("operator") != type(self).__name__:
+            msg = (
+                f"the checkpoint was written by {header.get('operator')}, the query runs {type(self).__name__}; "
+                f"run the query that wrote it, or start with a new checkpoint"
+            )
+            raise CheckpointError(msg)
+        held = [tables.pop(f"held{number}") for number in (1, 2)]
+        for spec, table in zip(self.inputs, held, strict=True):
+            if not table.schema.equals(spec.schema):
+                msg = (
+                    f"input {spec.name!r}: the checkpoint has the columns {describe_columns(table.schema)}; the "
+                    f"query's input has {describe_columns(spec.schema)}; keep them, or start with a new checkpoint"
+                )
+                raise CheckpointError(msg)
+        self.load_state_tables(tables)
+        self._held = (held[0], held[1])
         self.watermark.restore(header["watermark"])
         for counts, saved in zip(self.counts, header["counts"], strict=True):
             counts.rows_in, counts.done, counts.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
             counts.rejected = Counter(saved["rejected"])
         self.rows_out = header["rows_out"]
         self.processing_time = header["processing_time"]
-        held = [tables.pop(f"held{number}") for number in (1, 2)]
-        for spec, table in zip(self.inputs, held, strict=True):
-            if not table.schema.equals(spec.schema):
-                msg = (
-                    f"input {spec.name!r}: the checkpoint's rows have the columns {table.schema.names}, the query's input has "
-                    f"{spec.schema.names}, or their types differ; keep the input's columns, or start with a new checkpoint"
-                )
-                raise CheckpointError(msg)
-        self._held = (held[0], held[1])
-        self.load_state_tables(tables)
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

@@ -1,8 +1,9 @@
 """The total order of a key's rows, the same whatever order they arrived in.
 
-Event time in microseconds; at equal time input 2 (right) before input 1 (left); the source's own sequence; the row's content,
-column by column as declared, nulls first, NaN last, -0.0 before 0.0. Rows equal in all of these are the same row twice.
-Costs one sort of one integer a row; sequence and content are looked at only for rows that tie in key, time and input.
+Event time in microseconds; at equal time input 2 (right) before input 1 (left); the source's own sequence; the row's
+content, column by column as declared, nulls first, NaN last, -0.0 before 0.0. Rows equal in all of these are the same
+row twice. Costs one sort of one integer a row; sequence and content are looked at only for rows that tie in key, time
+and input.
 """
 
 from __future__ import annotations
@@ -52,14 +53,18 @@ def total_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
 
 
 def arrival_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
-    """Give the positions of one micro-batch's rows sorted by key code, input, sequence and content; time plays no part."""
+    """Give the positions of a micro-batch's rows, sorted by key code, input, sequence and content; not by time."""
     codes = np.concatenate([part.codes for part in parts])
     inputs = np.repeat([1 - part.rank for part in parts], [len(part.codes) for part in parts])
     return _sort(combine(codes, inputs), parts)
 
 
 def combine(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Fold columns of integers into one that sorts as they do, one after the other, and is equal where all are equal."""
+    """Fold columns of integers into one that sorts as they do, one after the other, and is equal where all are equal.
+
+    >>> combine(np.array([1, 0, 1]), np.array([5, 9, -2])).tolist()
+    [19, 11, 12]
+    """
     folded = columns[0]
     for column in columns[1:]:
         if not len(folded):
@@ -75,7 +80,8 @@ def combine(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _ranks(column: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    ranks: NDArray[np.int64] = np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return ranks
 
 
 def _sort(primary: NDArray[np.int64], parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
@@ -95,7 +101,7 @@ def _sort(primary: NDArray[np.int64], parts: Sequence[OrderedPart]) -> NDArray[n
 def _untie(members: NDArray[np.int64], groups: NDArray[np.int64], parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
     """Sort tied rows within their groups; a group's rows are all of one part, since its rank is in the group."""
     start = 0
-    resolved = members.copy()
+    resolved: NDArray[np.int64] = members.copy()
     for part in parts:
         stop = start + len(part.codes)
         places = np.flatnonzero((members >= start) & (members < stop))
@@ -109,7 +115,7 @@ def _untie(members: NDArray[np.int64], groups: NDArray[np.int64], parts: Sequenc
     return resolved
 
 
-def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:
+def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:  # noqa: PLR0911 - one a type
     """Give arrays whose lexicographic order is the column's canonical order."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     types, dtype = pa.types, array.type
@@ -130,7 +136,16 @@ def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:
         return [present, array.cast(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False)]
     if types.is_timestamp(dtype) or types.is_duration(dtype):
         return [present, array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)]
-    return [present, pc.rank(array, sort_keys="ascending", null_placement="at_start", tiebreaker="dense").to_numpy()]
+    return [present, _dense_ranks(array)]
+
+
+def _dense_ranks(array: pa.Array) -> NDArray[np.int64]:
+    """Rank values that only Arrow can compare: strings and binaries by their bytes, decimals by value."""
+    encoded = array.dictionary_encode()
+    ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
+    ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
+    positions: NDArray[np.int64] = encoded.indices.fill_null(len(ranks)).to_numpy(zero_copy_only=False)
+    return np.append(ranks, 0)[positions]
 
 
 def _float_keys(array: pa.Array) -> NDArray[np.int64]:

@@ -1,10 +1,11 @@
 """Runs a ``KeyedCoProcessFunction`` for one key group: Arrow in, Python rows for the function, Arrow out.
 
-Keeps: each declared state and the timers, as Arrow tables with the key's columns; rows that wait (``operator``). Only the keys that a
-batch touches, by a due row or a due timer, are decoded. Emits: what the callbacks yield, key by key, in pieces.
-Order ``"event_time"``: a key's rows and timers in one sequence of time, rows of a millisecond before its timers, whatever the
-batches were; a row of time t sees the watermark t - 1, a timer t sees t. Order ``"arrival"``: the batch's rows at once, seeing the
-watermark before the batch, then the due timers, seeing the one after. Costs: some microseconds of Python a row or timer.
+Keeps: each declared state and the timers, as Arrow tables with the key's columns; rows that wait (``operator``). Only
+the keys that a batch touches, by a due row or a due timer, are decoded. Emits: what the callbacks yield, key by key, in
+pieces. Order ``"event_time"``: a key's rows and timers in one sequence of time, rows of a millisecond before its
+timers, whatever the batches were; a row of time t sees the watermark t - 1, a timer t sees t. Order ``"arrival"``: the
+batch's rows at once, seeing the watermark before the batch, then the due timers, seeing the one after. Costs: some
+microseconds of Python a row or timer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cojoin.operator import Operator, Sides
 from cojoin.ordering import OrderedPart, arrival_order, total_order
 from cojoin.rows import decode_rows, describe_row
 from cojoin.store import KeyedStore
-from cojoin.watermarks import NONE
+from cojoin.watermarks import NONE, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,17 +100,20 @@ class KeyedCoProcessOperator(Operator):
         """Call the function for the due rows and timers of every touched key."""
         if not (due[0].num_rows or due[1].num_rows or self._store.has_due_timers(after)):
             return
-        codes, row_codes = self._store.begin([spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)], after)
+        codes, row_codes = self._store.begin(
+            [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)], after
+        )
         self._open()
-        run = _KeyRun(self._function, self._store, self._name, self.inputs, self._yielded, self.processing_time)
+        self._store.timer_service.processing_time = self.processing_time
+        run = _KeyRun(self._function, self._store, name=self._name, inputs=self.inputs, yielded=self._yielded)
         rows = self._rows_by_key(due, row_codes)
         for code in codes:
             run.select(code)
             start, stop = rows.bounds(code)
             if self._by_time:
-                run.in_event_time(rows, start, stop, after, last_event)
+                run.in_event_time(rows, start, stop, after=after, last_event=last_event)
             else:
-                run.in_arrival(rows, start, stop, before, after, last_event)
+                run.in_arrival(rows, start, stop, before=before, after=after, last_event=last_event)
             if len(self._yielded) >= _PIECE_ROWS:
                 yield self._flush()
         yield self._flush()
@@ -124,13 +128,23 @@ class KeyedCoProcessOperator(Operator):
         except CojoinError:
             raise
         except Exception as error:
-            msg = f"{self._name}.open raised {type(error).__name__}: {error}"
+            msg = f"{self._name}.open {_fault(error)}"
             raise FunctionError(msg) from error
 
     def close(self) -> None:
-        """Close the function, if it was opened."""
-        if self._opened:
+        """Close the function, if it was opened.
+
+        Raises:
+            FunctionError: It raised an error.
+        """
+        if not self._opened:
+            return
+        self._opened = False
+        try:
             self._function.close()
+        except Exception as error:
+            msg = f"{self._name}.close {_fault(error)}"
+            raise FunctionError(msg) from error
 
     def _flush(self) -> pa.Table:
         table = encode_rows(self._yielded, self._output, self._name)
@@ -146,8 +160,18 @@ class KeyedCoProcessOperator(Operator):
         millis = event_millis(np.concatenate([part.micros for part in parts]))[order]
         codes = np.concatenate(row_codes)[order]
         sides = order >= due[0].num_rows
-        values = decode_rows(due[0]) + decode_rows(due[1])
+        values = self._decode(due[0], 0) + self._decode(due[1], 1)
         return _DueRows(codes, millis.tolist(), sides.tolist(), [values[position] for position in order.tolist()])
+
+    def _decode(self, rows: pa.Table, side: int) -> list[Any]:
+        try:
+            return list(decode_rows(rows))
+        except OverflowError:
+            msg = (
+                f"{self._name}: input {self.inputs[side].name!r} has a time beyond the years 1 to 9999, which Python's "
+                f"datetimes can't show to the function; cast the column to bigint, or reject such rows with max_ahead"
+            )
+            raise FunctionError(msg) from None
 
     def state_tables(self) -> dict[str, pa.Table]:
         """Give the states and timers."""
@@ -182,10 +206,10 @@ class _KeyRun:
         self,
         function: KeyedCoProcessFunction,
         store: KeyedStore,
+        *,
         name: str,
         inputs: tuple[InputSpec, InputSpec],
         yielded: list[Any],
-        processing_time: int,
     ) -> None:
         self._callbacks = (function.process_element1, function.process_element2)
         self._on_timer = function.on_timer
@@ -195,7 +219,6 @@ class _KeyRun:
         self._inputs = inputs
         self._yielded = yielded
         self._service = store.timer_service
-        self._service.processing_time = processing_time
         self._context = Context(store.timer_service)
         self._code = -1
 
@@ -205,7 +228,7 @@ class _KeyRun:
         self._context._key = self._store.key_of(code)  # noqa: SLF001 - the context is read-only to functions
         self._service.watermark = NONE
 
-    def in_event_time(self, rows: _DueRows, start: int, stop: int, after: int, last_event: int | None) -> None:
+    def in_event_time(self, rows: _DueRows, start: int, stop: int, *, after: int, last_event: int | None) -> None:
         """Take the key's rows and timers in one sequence of time."""
         service, context, timers, code = self._service, self._context, self._timers, self._code
         first, second = self._callbacks
@@ -230,7 +253,7 @@ class _KeyRun:
             self._sweep(after, last_event, None)
 
     def in_arrival(
-        self, rows: _DueRows, start: int, stop: int, before: int, after: int, last_event: int | None
+        self, rows: _DueRows, start: int, stop: int, *, before: int, after: int, last_event: int | None
     ) -> None:
         """Take the key's rows at once, then its due timers."""
         service, context = self._service, self._context
@@ -252,14 +275,15 @@ class _KeyRun:
 
         Args:
             watermark: Up to which time.
-            last_event: See ``Timers.sweep``.
+            last_event: See ``Timers.begin_sweep``.
             shown: The watermark that the function sees; None shows each timer's own time, never going back.
         """
         service, context, on_timer, yielded = self._service, self._context, self._on_timer, self._yielded
+        timers = self._timers
         if shown is not None:
             service.watermark = shown
-
-        def fire(timestamp: int) -> None:
+        timers.begin_sweep(watermark, last_event)
+        while (timestamp := timers.pop()) is not None:
             if shown is None and timestamp > service.watermark:
                 service.watermark = timestamp
             context._timestamp = timestamp  # noqa: SLF001
@@ -268,18 +292,24 @@ class _KeyRun:
                 if result is not None:
                     yielded.extend(result)
             except Exception as error:
+                key = context.get_current_key()
                 msg = (
-                    f"{self._name}.on_timer raised {type(error).__name__}: {error}; "
-                    f"key {self._context.get_current_key()!r}, timer {timestamp}"
+                    f"{self._name}.on_timer {_fault(error)}; key {key!r}, timer {timestamp} ({format_time(timestamp)})"
                 )
                 raise FunctionError(msg) from error
-
-        self._timers.sweep(watermark, fire, last_event)
 
     def _row_error(self, error: Exception, value: Any, is_right: bool) -> FunctionError:
         spec = self._inputs[is_right]
         callback = f"{self._name}.process_element{1 + is_right}"
         return FunctionError(
-            f"{callback} raised {type(error).__name__}: {error}; "
+            f"{callback} {_fault(error)}; "
             f"input {spec.name!r}, key {self._context.get_current_key()!r}, row {describe_row(value)}"
         )
+
+
+def _fault(error: Exception) -> str:
+    """Say what a callback did wrong: it raised, or what it returned was refused in our own frame."""
+    is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
+    if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
+        return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"
+    return f"raised {type(error).__name__}: {error}"

@@ -1,19 +1,21 @@
 """What a batch reports of itself: counts, watermarks, sizes; and how people read it.
 
-Every key group reports its own counters and, since watermarks travel in band, the same watermarks; here they become one report.
-The law of conservation is checked on it: per input, rows in = done + buffered + rejected.
+Every key group reports its own counters and, since watermarks travel in band, the same watermarks; here they become one
+report. The law of conservation is checked on it: per input, rows in = done + buffered + rejected.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cojoin.watermarks import NONE, format_time
 
-__all__ = ["BatchReport", "InputReport"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["BatchReport", "InputReport", "text_table"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class InputReport:
     Attributes:
         name: The input's name.
         rows_in: Rows that the map side sent.
-        done: Rows that are finished: emitted, unmatched in an inner join, in force, superseded, or processed by a function.
+        done: Rows that are finished: emitted, unmatched in an inner join, in force, superseded, or processed by a
+            function.
         buffered: Rows that wait for the watermark.
         rejected: Rows that were not admitted, by reason.
         late_applied: Late rows that were processed all the same; they are among ``done``.
@@ -110,6 +113,12 @@ class BatchReport:
         )
 
     @classmethod
+    def before_the_first(cls, names: tuple[str, str]) -> BatchReport:
+        """Make the report of a query that has seen no row."""
+        left, right = (InputReport(name, 0, 0, 0, {}, 0, NONE, NONE, "active", None) for name in names)
+        return cls(-1, 0, NONE, left.name, (left, right), 0, {}, 0, {})
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BatchReport:
         """Read what ``as_dict`` gave."""
         left, right = (InputReport(**each) for each in values["inputs"])
@@ -129,7 +138,9 @@ class BatchReport:
         waiting = [f"{each.buffered:,} rows of {each.name!r}" for each in self.inputs if each.buffered]
         if self.drained:
             left = self.details.get("timers_not_fired", 0)
-            return "drained: all inputs are finished" + (f"; {left:,} timers set during the drain did not fire" if left else "")
+            return "drained: all inputs are finished" + (
+                f"; {left:,} timers set during the drain did not fire" if left else ""
+            )
         if not waiting:
             return f"paused: no row waits; the watermark is {format_time(self.watermark)}"
         return (

@@ -1,8 +1,8 @@
 """Keyed state: what a function remembers for the current key.
 
-Keeps: per declared state one Arrow table of (key columns, value); only the keys that a micro-batch touches are decoded into Python
-and encoded again, so a batch costs Python time for its own keys and Arrow time for the rest. Forgets: an entry when it is cleared,
-and nothing else. Names and methods are PyFlink's (``pyflink.datastream.state``).
+Keeps: per declared state one Arrow table of (key columns, value); only the keys that a micro-batch touches are decoded
+into Python and encoded again, so a batch costs Python time for its own keys and Arrow time for the rest. Forgets: an
+entry when it is cleared, and nothing else. Names and methods are PyFlink's (``pyflink.datastream.state``).
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.encoding import coercer, encode_column, has_mutable_parts
+from cojoin.converters import coercer, has_mutable_parts
+from cojoin.encoding import encode_column
 from cojoin.errors import CheckpointError, FunctionError
-from cojoin.rows import decode_column
+from cojoin.rows import decode_column, hashable
 from cojoin.types import parse_type, type_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cojoin.encoding import Coercer
+    from cojoin.converters import Coercer
 
 __all__ = [
     "ListState",
@@ -65,7 +66,11 @@ class ValueStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True)
 class ListStateDescriptor(StateDescriptor):
-    """A list of elements for each key."""
+    """A list of elements for each key.
+
+    >>> ListStateDescriptor("trades", "amount double, at timestamp").name
+    'trades'
+    """
 
     element_type: Any
 
@@ -76,7 +81,11 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True)
 class MapStateDescriptor(StateDescriptor):
-    """A map from user keys to values for each key, in the order of insertion."""
+    """A map from user keys to values for each key, in the order of insertion.
+
+    >>> MapStateDescriptor("totals", "string", "double").name
+    'totals'
+    """
 
     key_type: Any
     value_type: Any
@@ -114,8 +123,16 @@ class KeyedState:
         self._entries = dict(zip(codes, decode_column(column), strict=True))
 
     def dump(self) -> tuple[list[int], pa.Array]:
-        """Give the touched keys' entries: their codes and the column that stores them."""
-        return list(self._entries), encode_column(list(self._entries.values()), self.type)
+        """Give the touched keys' entries: their codes and the column that stores them.
+
+        Raises:
+            FunctionError: An entry that passed the check can't be stored, such as half a surrogate pair in a string.
+        """
+        try:
+            return list(self._entries), encode_column(list(self._entries.values()), self.type)
+        except (pa.ArrowException, ValueError) as error:
+            msg = f"{self.what}: an entry can't be stored as {type_to_ddl(self.type)}: {error}"
+            raise FunctionError(msg) from error
 
 
 class ValueState(KeyedState):
@@ -160,7 +177,11 @@ class ListState(KeyedState):
         return iter(self.get())
 
     def add(self, value: Any) -> None:
-        """Append an element."""
+        """Append an element.
+
+        Raises:
+            FunctionError: It does not fit the declared type.
+        """
         element = self._coerce(value)
         self._entries.setdefault(self._cursor.code, []).append(element)
 
@@ -186,17 +207,20 @@ class MapState(KeyedState):
         self._coerce_key = coercer(self.type.key_type, f"{self.what}, map key")
         self._coerce_value = coercer(self.type.item_type, f"{self.what}, map value")
         self._copies = has_mutable_parts(self.type.item_type)
+        # A plain key is found as it is; a struct may be given as a dict, and an array as a list.
+        self._find: Coercer = self._key if pa.types.is_nested(self.type.key_type) else lambda key: key
 
     def get(self, key: Any) -> Any:
         """Give the value of a user key, or None."""
-        return self._shown(self._map().get(key))
+        return self._shown(self._map().get(self._find(key)))
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a user key, which must not be None."""
-        if key is None:
-            msg = f"{self.what}: a map key must not be None"
-            raise FunctionError(msg)
-        stored_key, stored_value = self._coerce_key(key), self._coerce_value(value)
+        """Set the value of a user key.
+
+        Raises:
+            FunctionError: The key is None, or one of them does not fit its declared type.
+        """
+        stored_key, stored_value = self._key(key), self._coerce_value(value)
         self._entries.setdefault(self._cursor.code, {})[stored_key] = stored_value
 
     def put_all(self, values: dict[Any, Any]) -> None:
@@ -207,13 +231,13 @@ class MapState(KeyedState):
     def remove(self, key: Any) -> None:
         """Forget a user key; one that is not there is passed over. With the last one the entry itself goes."""
         entry = self._map()
-        entry.pop(key, None)
+        entry.pop(self._find(key), None)
         if not entry:
             self.clear()
 
     def contains(self, key: Any) -> bool:
         """Tell whether a user key is there."""
-        return key in self._map()
+        return self._find(key) in self._map()
 
     def __contains__(self, key: Any) -> bool:
         return self.contains(key)
@@ -237,6 +261,12 @@ class MapState(KeyedState):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
 
+    def _key(self, key: Any) -> Any:
+        if key is None:
+            msg = f"{self.what}: a map key must not be None"
+            raise FunctionError(msg)
+        return hashable(self._coerce_key(key))
+
     def _map(self) -> dict[Any, Any]:
         return self._entries.get(self._cursor.code) or {}
 
@@ -244,16 +274,14 @@ class MapState(KeyedState):
         return self._coerce_value(value) if self._copies else value
 
 
-_KINDS: dict[type[StateDescriptor], type[Any]] = {
-    ValueStateDescriptor: ValueState,
-    ListStateDescriptor: ListState,
-    MapStateDescriptor: MapState,
-}
-
-
-def create_state(descriptor: StateDescriptor, cursor: Cursor, owner: str) -> Any:
+def create_state(descriptor: StateDescriptor, cursor: Cursor, owner: str) -> KeyedState:
     """Make the handle that a function gets for its descriptor."""
-    return _KINDS[type(descriptor)](descriptor, cursor, owner)
+    if isinstance(descriptor, ListStateDescriptor):
+        return ListState(descriptor, cursor, owner)
+    if isinstance(descriptor, MapStateDescriptor):
+        return MapState(descriptor, cursor, owner)
+    assert isinstance(descriptor, ValueStateDescriptor)
+    return ValueState(descriptor, cursor, owner)
 
 
 def check_stored_type(state: KeyedState, stored: pa.DataType) -> None:

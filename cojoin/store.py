@@ -1,8 +1,9 @@
 """The keyed states and timers of one key group, between Arrow at rest and Python at work.
 
-Keeps: per state a table (key columns, ``@value``), and one of timers (key columns, ``@timestamp``). ``begin`` decodes the entries of the keys
-that a batch touches, ``end`` puts them back beside the untouched ones; a key without entry and timer leaves nothing behind.
-States are known once the function's ``open`` asks for them; a stored state that it no longer asks for is kept as it is.
+Keeps: per state a table (key columns, ``@value``), and one of timers (key columns, ``@timestamp``). ``begin`` decodes
+the entries of the keys that a batch touches, ``end`` puts them back beside the untouched ones; a key without entry and
+timer leaves nothing behind. States are known once the function's ``open`` asks for them; a stored state that it no
+longer asks for is kept as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.errors import FunctionError
+from cojoin.errors import CheckpointError, FunctionError
 from cojoin.functions import RuntimeContext
 from cojoin.keys import encode_keys
 from cojoin.operator import concat, take_rows
-from cojoin.rows import decode_column, decode_rows
+from cojoin.rows import decode_column, decode_rows, describe_columns
 from cojoin.state import (
     Cursor,
     KeyedState,
@@ -83,12 +84,13 @@ class KeyedStore(RuntimeContext):
             msg = f"{self._owner}: expected a {expected.__name__}, got {descriptor!r}"
             raise FunctionError(msg)
         name = descriptor.name
-        if name in self._states:
-            if self._states[name].descriptor != descriptor:
-                msg = f"{self._owner}: state {name!r} is declared twice, as {self._states[name].descriptor} and {descriptor}"
-                raise FunctionError(msg)
-            return self._states[name]
         state: KeyedState = create_state(descriptor, self.cursor, self._owner)
+        known = self._states.get(name)
+        if known is not None:
+            if (type(known), known.type) != (type(state), state.type):
+                msg = f"{self._owner}: state {name!r} is declared twice, as {known.descriptor} and {descriptor}"
+                raise FunctionError(msg)
+            return known
         stored = self._at_rest.get(_STATE + name)
         if stored is None:
             self._at_rest[_STATE + name] = _with(self._key_schema, _VALUE, state.type).empty_table()
@@ -174,7 +176,19 @@ class KeyedStore(RuntimeContext):
         return dict(self._at_rest)
 
     def load_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take what ``tables`` gave."""
+        """Take what ``tables`` gave.
+
+        Raises:
+            CheckpointError: They are kept by other key columns.
+        """
+        for table in tables.values():
+            stored = pa.schema([table.schema.field(position) for position in range(table.num_columns - 1)])
+            if not stored.equals(self._key_schema):
+                msg = (
+                    f"{self._owner}: the checkpoint's states have the key {describe_columns(stored)}, the query's "
+                    f"input has {describe_columns(self._key_schema)}; keep them, or start with a new checkpoint"
+                )
+                raise CheckpointError(msg)
         self._at_rest = dict(tables)
 
 

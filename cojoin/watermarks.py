@@ -1,22 +1,23 @@
 """Watermarks: how far event time has come, for each source partition, input and operator.
 
-A watermark W promises that no more rows with timestamp <= W will come. A partition's is its largest timestamp - out-of-orderness - 1 ms;
-an input's is the minimum over its partitions that have spoken; the operator's is the minimum over its inputs. Each only ever
-advances. Before every input has spoken the operator's is ``NONE``. A finished input is left out; when both are finished time ends.
-Keeps: the largest timestamp of every partition. All times are epoch milliseconds. (Flink: ``WatermarkOutputMultiplexer``, FLIP-27.)
+A watermark W promises that no more rows with timestamp <= W will come. A partition's is its largest timestamp -
+out-of-orderness - 1 ms; an input's is the minimum over its partitions that have spoken; the operator's is the minimum
+over its inputs. Each only ever advances. Before every input has spoken the operator's is ``NONE``. A finished input is
+left out; when both are finished time ends. Keeps: the largest timestamp of every partition. All times are epoch
+milliseconds. (Flink: ``WatermarkOutputMultiplexer``, FLIP-27.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from cojoin.durations import Duration, milliseconds
+from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["END_OF_TIME", "NONE", "Control", "InputWatermark", "OperatorWatermark", "WatermarkStrategy", "format_time"]
 
@@ -34,11 +35,19 @@ class WatermarkStrategy:
     Attributes:
         out_of_orderness_ms: How many milliseconds a row may come after a later one.
 
+    Raises:
+        ConfigurationError: It is negative, or no whole number.
+
     >>> WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").out_of_orderness_ms
     5000
     """
 
     out_of_orderness_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.out_of_orderness_ms) is not int or self.out_of_orderness_ms < 0:
+            msg = f"out_of_orderness_ms: expected whole milliseconds, zero or more, got {self.out_of_orderness_ms!r}"
+            raise ConfigurationError(msg)
 
     @classmethod
     def for_bounded_out_of_orderness(cls, max_out_of_orderness: Duration) -> WatermarkStrategy:

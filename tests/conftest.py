@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.servers.broker import Broker
+
+# Long enough to find what random streams find, short enough for every push; a search by night sets another profile.
+settings.register_profile("push", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("night", parent=settings.get_profile("push"), max_examples=3_000)
+settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
 
 PROJECT = Path(__file__).resolve().parents[1]
 DELTA = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"

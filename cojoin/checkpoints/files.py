@@ -1,7 +1,7 @@
 """Small files of a checkpoint, on whatever file system its path names.
 
-They go through Hadoop's file systems, as Spark's own checkpoint does, so a checkpoint works wherever Spark's does. A file is written
-under another name first and renamed: it is there whole or not at all.
+They go through Hadoop's file systems, as Spark's own checkpoint does, so a checkpoint works wherever Spark's does. A
+file is written under another name first and renamed: it is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -67,6 +67,14 @@ class CheckpointFiles:
         if not self._system.rename(partial, target):
             msg = f"could not rename {partial.toString()} to {target.toString()}"
             raise OSError(msg)
+
+    def make_directory(self, name: str) -> None:
+        """Make a directory, where it is not there."""
+        self._system.mkdirs(self._path(name))
+
+    def modified(self, name: str) -> int:
+        """Give when a file was last written, in epoch milliseconds."""
+        return int(self._system.getFileStatus(self._path(name)).getModificationTime())
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is not there is passed over."""

@@ -1,7 +1,7 @@
 """Which query a checkpoint belongs to: ``query.json``, written before the first batch and compared at every start.
 
-Compared is what the stored state depends on: the inputs' names, columns and keys, the operation, the output's columns, the key
-groups. Watermark strategies, triggers and sinks may change between runs.
+Compared is what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
+columns, the key groups. Watermark strategies, triggers and sinks may change between runs.
 """
 
 from __future__ import annotations
@@ -58,13 +58,17 @@ def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
     """
     text = files.read(_FILE)
     if text is None:
-        if files.exists("offsets") or files.exists("spark/offsets"):
-            msg = f"checkpoint {files.root}: it belongs to a query that cojoin did not start; choose another directory"
+        found = files.names("")
+        if found:
+            msg = (
+                f"checkpoint {files.root}: the directory holds {', '.join(map(repr, found[:3]))} and no {_FILE}, "
+                f"so it is no checkpoint of cojoin's; choose another directory, or an empty one"
+            )
             raise CheckpointError(msg)
         query_id = str(uuid.uuid4())
         files.write(_FILE, json.dumps({"format": FORMAT, "query_id": query_id, "query": query}, indent=2))
         return query_id
-    stored = json.loads(text)
+    stored = _parse(text, files)
     if stored["format"] > FORMAT:
         msg = f"checkpoint {files.root}: its format {stored['format']} is newer than {FORMAT}; upgrade cojoin"
         raise CheckpointError(msg)
@@ -77,6 +81,17 @@ def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
         )
         raise CheckpointError(msg)
     return str(stored["query_id"])
+
+
+def _parse(text: str, files: CheckpointFiles) -> dict[str, Any]:
+    try:
+        stored = json.loads(text)
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict) or not {"format", "query_id", "query"} <= set(stored):
+        msg = f"checkpoint {files.root}: its {_FILE} was not written by cojoin; choose another directory"
+        raise CheckpointError(msg)
+    return stored
 
 
 def _differences(stored: Any, asked: Any, place: str = "") -> list[str]:

@@ -1,7 +1,7 @@
 """Manifests: a small file a batch, written last of all; a batch counts once its manifest is there.
 
-Keeps: the batch's report, its source offsets, the outputs' Delta versions and how long each part took, for the newest batches and for
-all that are not yet in the progress table. Costs one small file a batch.
+Keeps: the batch's report, its source offsets, the outputs' Delta versions and how long each part took, for the newest
+batches and for all that are not yet in the progress table. Costs one small file a batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Manifest:
     Attributes:
         query_id: The query's own id.
         report: The counts and watermarks after the batch.
-        offsets: Where each source stood at the batch's end, as Spark's offset log has it; the control input is the last.
+        offsets: Where each source stood at the batch's end, as Spark's offset log has it; the control input is the
+            last.
         outputs: For each output that was written, where, and a Delta table's version.
         durations_ms: How long each part of the batch took on the driver.
     """

@@ -1,7 +1,8 @@
 """The ``progress`` table: a row a batch with content, for people and their queries.
 
-Rows are added in groups, since a Delta commit costs some tenths of a second. Until then they stand in the manifests, so a crash loses
-none: the next run adds what is missing. Times are timestamps; a watermark before every input has spoken, or at the end of time, is null.
+Rows are added in groups, since a Delta commit costs some tenths of a second. Until then they stand in the manifests,
+so a crash loses none: the next run adds what is missing. Times are timestamps; a watermark before every input has
+spoken, or at the end of time, is null.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["PROGRESS_DDL", "ProgressTable"]
 
 PROGRESS_DDL = """
-    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained boolean,
-    inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string, bigint>,
+    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
+    boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,
+    bigint>,
         late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
         holding_partition: string, partitions: map<string, timestamp>>>,
     rows_out bigint, emitted map<string, bigint>, state_bytes bigint, details map<string, bigint>,
@@ -45,21 +47,24 @@ class ProgressTable:
         self._manifests = manifests
         self._path = files.path("progress")
         self._waiting: list[Manifest] = []
+        self._written = -1
         self._since = time.monotonic()
 
     def recover(self) -> None:
         """Take the batches that count but are not yet in the table."""
-        known = -1
         if DeltaTable.isDeltaTable(self._spark, self._path):
             newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
-            known = -1 if newest is None or newest[0] is None else int(newest[0])
+            self._written = -1 if newest is None or newest[0] is None else int(newest[0])
         for batch_id in self._manifests.batch_ids():
-            manifest = self._manifests.read(batch_id) if batch_id > known else None
+            manifest = self._manifests.read(batch_id) if batch_id > self._written else None
             if manifest is not None:
                 self._waiting.append(manifest)
 
     def add(self, manifest: Manifest) -> None:
         """Take a batch; the group is written once it is large or old enough."""
+        if manifest.batch_id <= self._written:
+            # It counted, and its row was written, before a crash made Spark run it again.
+            return
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting = [waiting for waiting in self._waiting if waiting.batch_id != manifest.batch_id]
@@ -77,6 +82,7 @@ class ProgressTable:
         writer = frame.write.format("delta").mode("append").option("txnAppId", f"cojoin-{last.query_id}-progress")
         writer.option("txnVersion", last.batch_id).save(self._path)
         self._waiting = []
+        self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
 
 

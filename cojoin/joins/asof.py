@@ -1,11 +1,12 @@
 """The as-of join, backward: each left row with the right row (version) in force at its event time.
 
-Keeps: left rows until the watermark passes them; of each key's versions the newest at or below the watermark and all later ones.
-Emits: a left row when the watermark reaches its timestamp, once. Forgets: a left row when emitted; a version when a newer one is
-in force, or when it is older than the ``tolerance`` allows any row to come. Ties: a version of the same microsecond is in force
-(unless ``allow_exact_matches=False``), and of two of one microsecond the later in the total order. Late: a left row is rejected;
-a late version is applied, being the truth for every row to come. Costs: a sort of the batch's rows and of the key
-group's versions as integers, then one binary search a left row; no Python per row. (pandas ``merge_asof``, DuckDB ``ASOF JOIN``.)
+Keeps: left rows until the watermark passes them; of each key's versions the newest at or below the watermark and all
+later ones. Emits: a left row when the watermark reaches its timestamp, once. Forgets: a left row when emitted; a
+version when a newer one is in force, or when it is older than the ``tolerance`` allows any row to come. Ties: a version
+of the same microsecond is in force (unless ``allow_exact_matches=False``), and of two of one microsecond the later in
+the total order. Late: a left row is rejected; a late version is applied, being the truth for every row to come. Costs:
+a sort of the batch's rows and of the key group's versions as integers, then one binary search a left row; no Python per
+row. (pandas ``merge_asof``, DuckDB ``ASOF JOIN``.)
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class AsofJoinOperator(Operator):
     def __init__(self, join: AsofJoin, left: InputSpec, right: InputSpec) -> None:
         super().__init__((left, right), ("reject", "apply"))
         self._join = join
-        self._tolerance = None if join.tolerance is None else microseconds(join.tolerance, "tolerance")
+        # Beyond any two timestamps' distance it allows all the same, and its sums stay below 64 bits.
+        self._tolerance = None if join.tolerance is None else min(microseconds(join.tolerance, "tolerance"), 1 << 62)
         self._schema = join.output_schema(left, right)
         self._right_payload = [name for name in right.schema.names if name not in right.key]
         self._versions = right.schema.empty_table()
@@ -149,7 +151,7 @@ class AsofJoinOperator(Operator):
         return pa.Table.from_arrays([*rows.columns, *found.columns], schema=self._schema)
 
     def _retained(self, codes: NDArray[np.int64], micros: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
-        """Of sorted versions, keep each key's newest: all due ones are at or below the watermark, or late and older still."""
+        """Tell which sorted versions to keep: each key's newest, for all of them are at or below the watermark."""
         newest = np.ones(len(codes), dtype=bool)
         newest[:-1] = codes[1:] != codes[:-1]
         if self._tolerance is not None:

@@ -1,7 +1,8 @@
 """The columns of a join's result, the same rule for every join.
 
-The left's columns as they are (so the key comes once, under the left's name), then the right's without its key. The right's event
-time, where its name is taken, becomes ``<right's name>_event_time``; any other equal names need ``suffixes``.
+The left's columns as they are (so the key comes once, under the left's name), then the right's without its key. The
+right's event time, where its name is taken, becomes ``<right's name>_event_time``; any other equal names need
+``suffixes``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def joined_schema(left: InputSpec, right: InputSpec, suffixes: Suffixes | None) 
 def _check(suffixes: Suffixes | None) -> None:
     if suffixes is None:
         return
-    pair = isinstance(suffixes, (tuple, list)) and len(suffixes) == 2  # noqa: PLR2004
+    pair = isinstance(suffixes, (tuple, list)) and len(suffixes) == 2
     if not pair or not all(isinstance(suffix, str) for suffix in suffixes) or suffixes[0] == suffixes[1]:
         msg = f'suffixes: expected two different strings such as ("", "_customer"), got {suffixes!r}'
         raise ConfigurationError(msg)

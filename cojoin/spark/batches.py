@@ -1,24 +1,28 @@
 """What the driver does with each micro-batch: execute it once, write its outputs, and make it count.
 
-The packed outputs are persisted and executed by one action; every sink reads what that action kept. Output and rejected rows are written
-each in a transaction of its own, only where there are any; the manifest comes last. A batch that is run again after a crash is executed
-again, since Spark's state needs it, and writes what a transaction id does not already cover.
+The packed outputs are persisted and executed by one action; every sink reads what that action kept. Output and
+rejected rows are written each in a transaction of its own, only where there are any; the manifest comes last. A batch
+that is run again after a crash is executed again, since Spark's state needs it, and writes what a transaction id does
+not already cover.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.draining import source_offsets
+from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.manifest import Manifest
+from cojoin.errors import QueryFailedError
 from cojoin.inputs import REJECTED_SCHEMA
 from cojoin.report import BatchReport
 from cojoin.spark.call import OUTPUT, REJECTED, STATISTICS, Plan
+from cojoin.spark.failures import explain
 from cojoin.spark.sinks import Sink, WriteContext
 from cojoin.spark.unpacking import unpack
 
@@ -46,6 +50,7 @@ class BatchWriter:
         manifests: Its manifests.
         progress: Its progress table.
         on_batch: Called with each batch's report once it counts.
+        last: The report of the checkpoint's last batch; None before the first.
     """
 
     def __init__(
@@ -57,12 +62,14 @@ class BatchWriter:
         manifests: Manifests,
         progress: ProgressTable,
         on_batch: Callable[[BatchReport], None],
+        last: BatchReport | None,
     ) -> None:
         self._plan = plan
         self._query_id = query_id
         self._sinks = sinks
         self._files, self._manifests, self._progress = files, manifests, progress
         self._on_batch = on_batch
+        self._last = last
         self._kinds: dict[str, tuple[int, pa.Schema]] = {
             "output": (OUTPUT, plan.output),
             "rejected": (REJECTED, REJECTED_SCHEMA),
@@ -79,14 +86,23 @@ class BatchWriter:
                 if report.emitted[output]:
                     started = time.perf_counter()
                     context = WriteContext(self._query_id, output, batch_id)
-                    written[output] = self._sinks[output].write(unpack(emitted, kind, schema), context)
+                    written[output] = self._write(unpack(emitted, kind, schema), context)
                     durations[output] = _since(started)
         finally:
             emitted.unpersist()
         manifest = Manifest(self._query_id, report, source_offsets(self._files, batch_id), written, durations)
         self._manifests.write(manifest)
         self._progress.add(manifest)
+        self._last = report
         self._on_batch(report)
+
+    def _write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
+        sink = self._sinks[context.output]
+        try:
+            return sink.write(frame, context)
+        except Exception as error:
+            msg = f"batch {context.batch_id}: {context.output} to {sink.describe()}: {explain(error)}"
+            raise QueryFailedError(msg) from error
 
     def _execute(self, emitted: DataFrame, batch_id: int, durations: dict[str, float]) -> BatchReport:
         """Run the calls, once: the action that collects their statistics also fills what the sinks read."""
@@ -96,6 +112,10 @@ class BatchWriter:
         durations["execute"] = _since(started)
         durations["calls"] = round(sum(each["call_ms"] for each in statistics), 1)
         left, right = self._plan.inputs
+        if not statistics:
+            # No row came at all, as from an empty file, so no key group was called and nothing has changed.
+            last = self._last or BatchReport.before_the_first((left.name, right.name))
+            return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._kinds, 0))
         return BatchReport.merge(batch_id, (left.name, right.name), statistics)
 
 

@@ -1,8 +1,9 @@
 """The one call: a key group's packed rows in, packed outputs and new state bytes out.
 
-The same operator runs in two surroundings: ``StreamingCall`` inside ``applyInPandasWithState``, where the operator is restored from the
-state bytes and a micro-batch is one call a key group; ``StaticCall`` inside ``applyInArrow``, where it runs once, to the end of time.
-Emits ``(kind, payload)``: an Arrow message of output or rejected rows, or the call's statistics as JSON. Nothing else leaves a call.
+The same operator runs in two surroundings: ``StreamingCall`` inside ``applyInPandasWithState``, where the operator is
+restored from the state bytes and a micro-batch is one call a key group; ``StaticCall`` inside ``applyInArrow``, where
+it runs once, to the end of time. Emits ``(kind, payload)``: an Arrow message of output or rejected rows, or the
+call's statistics as JSON. Nothing else leaves a call.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -26,7 +28,17 @@ if TYPE_CHECKING:
     from cojoin.inputs import InputSpec
     from cojoin.watermarks import Control
 
-__all__ = ["EMITTED_DDL", "OUTPUT", "REJECTED", "STATE_DDL", "STATISTICS", "Operation", "Plan", "StaticCall", "StreamingCall"]
+__all__ = [
+    "EMITTED_DDL",
+    "OUTPUT",
+    "REJECTED",
+    "STATE_DDL",
+    "STATISTICS",
+    "Operation",
+    "Plan",
+    "StaticCall",
+    "StreamingCall",
+]
 
 EMITTED_DDL = "kind tinyint, payload binary"
 STATE_DDL = "state binary"
@@ -89,7 +101,9 @@ class StreamingCall:
         try:
             if state.exists:
                 operator.restore(state.get[0])
-            packed = ((tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True))
+            packed = (
+                (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
+            )
             batch = _unpack_batch(self._plan, packed)
             emitted: Counter[str] = Counter()
             for emission in operator.process(batch):
@@ -155,4 +169,5 @@ def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> Batch:
 
 def _frame(kind: int, payload: Any) -> pd.DataFrame:
     content = payload.to_pybytes() if isinstance(payload, pa.Buffer) else payload
-    return pd.DataFrame({"kind": pd.array([kind], dtype="int8"), "payload": [content]})
+    frame: pd.DataFrame = pd.DataFrame({"kind": np.array([kind], dtype=np.int8), "payload": [content]})
+    return frame

@@ -30,8 +30,9 @@ def connect(left: Input, right: Input, *, key_groups: int = 32) -> ConnectedInpu
     Args:
         left: The first input; in joins each of its rows gets a result.
         right: The second input; in joins its rows are the versions.
-        key_groups: Into how many parts the keys are hashed: the unit of parallel work and of state. A call of one costs some
-            milliseconds whatever it holds, so a few for each core are right. It can't change while a checkpoint is in use.
+        key_groups: Into how many parts the keys are hashed: the unit of parallel work and of state. A call of one
+            costs some milliseconds whatever it holds, so a few for each core are right. It can't change while a
+            checkpoint is in use.
 
     Raises:
         ConfigurationError: The inputs don't go together.
@@ -67,8 +68,8 @@ class ConnectedInputs:
             suffixes: What tells equal names apart, such as ``("", "_customer")``.
 
         Returns:
-            The join; its columns are the left's, then the right's without its key. The right's event time, where its name is
-            taken, becomes ``<right's name>_event_time``.
+            The join; its columns are the left's, then the right's without its key. The right's event time, where its
+            name is taken, becomes ``<right's name>_event_time``.
 
         Raises:
             ConfigurationError: An unknown value, or names that collide.
@@ -76,7 +77,11 @@ class ConnectedInputs:
         return self._apply(AsofJoin(how, tolerance, allow_exact_matches, suffixes))
 
     def process(
-        self, function: KeyedCoProcessFunction, output_type: str | StructType | pa.Schema, *, order: Order = "event_time"
+        self,
+        function: KeyedCoProcessFunction,
+        output_type: str | StructType | pa.Schema,
+        *,
+        order: Order = "event_time",
     ) -> Joined:
         """Run a function over both inputs, key by key.
 
@@ -111,7 +116,8 @@ def _check(left: BoundInput, right: BoundInput) -> None:
     if len(one.key) != len(two.key):
         msg = (
             f"input {one.name!r} has {len(one.key)} key columns ({', '.join(one.key)}), "
-            f"input {two.name!r} has {len(two.key)} ({', '.join(two.key)}); give both the same number, in the same order"
+            f"input {two.name!r} has {len(two.key)} ({', '.join(two.key)}); "
+            f"give both the same number, in the same order"
         )
         raise SchemaError(msg)
     for first, second in zip(one.key, two.key, strict=True):
@@ -120,9 +126,19 @@ def _check(left: BoundInput, right: BoundInput) -> None:
             spelled = [type_to_ddl(dtype) for dtype in types]
             msg = (
                 f"the key types differ: {first!r} of input {one.name!r} is {spelled[0]}, "
-                f"{second!r} of input {two.name!r} is {spelled[1]}; cast one, such as col({second!r}).cast({spelled[0]!r})"
+                f"{second!r} of input {two.name!r} is {spelled[1]}; "
+                f"{_cure(first, second, spelled)}"
             )
             raise SchemaError(msg)
+
+
+def _cure(first: str, second: str, types: list[str]) -> str:
+    """Say which column to cast: to the wider type, or to string, so that no value is lost."""
+    wider = [*("tinyint", "smallint", "int", "bigint"), "string"]
+    if not set(types) <= set(wider):
+        return "cast one to the other's type"
+    column, target = (first, types[1]) if wider.index(types[0]) < wider.index(types[1]) else (second, types[0])
+    return f"cast one: col({column!r}).cast({target!r})"
 
 
 def _output_schema(declared: Any) -> pa.Schema:

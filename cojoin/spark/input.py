@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
@@ -14,8 +15,9 @@ from cojoin.durations import Duration, milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.inputs import InputSpec
 from cojoin.keys import KEYABLE, is_keyable
-from cojoin.spark.sources import Source
+from cojoin.spark.failures import explain
 from cojoin.spark.packing import GROUP_COLUMN, NOW_COLUMN, PACKED_DDL, Packer
+from cojoin.spark.sources import Source
 from cojoin.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -31,16 +33,18 @@ class Input:
     """One of the two inputs: a DataFrame, streaming or static, and where its key and its time are.
 
     Attributes:
-        source: A DataFrame, or a source such as ``cojoin.sources.delta("/lake/trades")``, which is opened with the active session.
+        source: A DataFrame, or a source such as ``cojoin.sources.delta("/lake/trades")``, which is opened with the
+            active session.
         key: The key column or columns. Both inputs' keys must have the same types; their names may differ.
         event_time: The column with the event time, a ``timestamp``.
         name: What messages, progress and the result's columns call it; ``"left"`` or ``"right"`` if not given.
-        partition: Columns that tell which source partition a row came from, such as ``["topic", "partition"]``: each has a
-            watermark of its own. Without them the input is one partition. A Kafka source knows its own.
-        sequence: Columns that order rows of one partition at the source, such as ``"offset"``; they break ties of event time.
+        partition: Columns that tell which source partition a row came from, such as ``["topic", "partition"]``: each
+            has a watermark of its own. Without them the input is one partition. A Kafka source knows its own.
+        sequence: Columns that order rows of one partition at the source, such as ``"offset"``; they break ties of
+            event time.
         watermark: How the input's watermark follows its rows; by default rows are expected in order.
-        max_ahead: Rows later than processing time by more are rejected and move no watermark; None lets all pass. On static
-            inputs, which have no clock, it has no effect.
+        max_ahead: Rows later than processing time by more are rejected and move no watermark; None lets all pass. On
+            static inputs, which have no clock, it has no effect.
 
     Raises:
         ConfigurationError: A column that is not there or has the wrong type, or a value that can't be right.
@@ -59,6 +63,9 @@ class Input:
     max_ahead: Duration | None = "1 day"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            msg = f"input: name: expected a text, got {self.name!r}"
+            raise ConfigurationError(msg)
         if not isinstance(self.watermark, WatermarkStrategy):
             msg = (
                 f"{self._label}: watermark: expected a WatermarkStrategy, such as "
@@ -92,8 +99,8 @@ class BoundInput:
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.frame = _open(declared.source, self._what)
         self._fields = self._columns()
-        partition = _names(declared.partition) or (defaults.partition if defaults else ())
-        sequence = _names(declared.sequence) or (defaults.sequence if defaults else ())
+        partition = self._names(declared.partition, "partition") or (defaults.partition if defaults else ())
+        sequence = self._names(declared.sequence, "sequence") or (defaults.sequence if defaults else ())
         self.spec = InputSpec(
             name=name,
             schema=pa.schema(list(self._fields.values())),
@@ -132,6 +139,14 @@ class BoundInput:
             fields[column.name] = pa.field(column.name, dtype)
         return fields
 
+    def _names(self, declared: Any, role: str) -> tuple[Any, ...]:
+        if isinstance(declared, str):
+            return (declared,)
+        if isinstance(declared, (list, tuple)):
+            return tuple(declared)
+        msg = f"{self._what}: {role}: expected a column's name, or a list of names, got {declared!r}"
+        raise SchemaError(msg)
+
     def _find(self, column: Any, role: str) -> str:
         if not isinstance(column, str):
             msg = f"{self._what}: {role}: expected a column's name, got {column!r}"
@@ -145,14 +160,17 @@ class BoundInput:
         raise SchemaError(msg)
 
     def _key(self, declared: Any) -> tuple[str, ...]:
-        key = tuple(self._find(column, "key") for column in _names(declared))
+        key = tuple(self._find(column, "key") for column in self._names(declared, "key"))
         if not key or len(set(key)) < len(key):
             msg = f"{self._what}: key: expected one or more different columns, got {declared!r}"
             raise SchemaError(msg)
         for name in key:
             if not is_keyable(self._fields[name].type):
                 spelled = self.frame.schema[name].dataType.simpleString()
-                msg = f"{self._what}: key column {name!r} has the type {spelled}, which can't be a key; valid are {KEYABLE}"
+                msg = (
+                    f"{self._what}: key column {name!r} has the type {spelled}, which can't be a key; "
+                    f"valid are {KEYABLE}"
+                )
                 raise SchemaError(msg)
         return key
 
@@ -162,7 +180,7 @@ class BoundInput:
         if not pa.types.is_timestamp(dtype) or dtype.tz is None:
             spelled = self.frame.schema[name].dataType.simpleString()
             cure = {
-                "timestamp_ntz": "it has no time zone; say which it is meant in: to_utc_timestamp(col, 'Europe/Berlin')",
+                "timestamp_ntz": "it has no time zone; say which is meant: to_timestamp(col || ' Europe/Berlin')",
                 "bigint": "turn epoch milliseconds into one with timestamp_millis(col)",
                 "string": "turn it into one with to_timestamp(col)",
             }.get(spelled, "cast it to timestamp")
@@ -188,15 +206,16 @@ class BoundInput:
 
 def _open(source: Any, what: str) -> DataFrame:
     if isinstance(source, Source):
-        return source.open()
+        try:
+            return source.open()
+        except (PySparkException, Py4JJavaError) as error:
+            msg = f"{what}: {source.format} {source.location or ''} can't be read: {explain(error)}"
+            raise ConfigurationError(msg) from error
     if not hasattr(source, "isStreaming") or not hasattr(source, "mapInArrow"):
-        msg = f"{what}: expected a DataFrame or one of cojoin.sources, got {type(source).__name__}"
+        hint = f"; did you mean cojoin.sources.delta({source!r})?" if isinstance(source, str) else ""
+        msg = f"{what}: expected a DataFrame or one of cojoin.sources, got {type(source).__name__}{hint}"
         raise ConfigurationError(msg)
-    return source  # type: ignore[no-any-return]
-
-
-def _names(declared: Any) -> tuple[Any, ...]:
-    return (declared,) if isinstance(declared, str) else tuple(declared)
+    return source
 
 
 def _quoted(name: str) -> str:

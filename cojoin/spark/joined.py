@@ -41,12 +41,13 @@ class Joined:
     def to_dataframe(self, output: Literal["main", "rejected"] = "main") -> DataFrame:
         """Give one output as a plain DataFrame.
 
-        From streams it is a streaming DataFrame for any sink and trigger of Spark's, in append mode; rows that wait for the watermark
-        at its end stay in its state. From static inputs it is a static one: the operator runs once, to the end of time.
+        From streams it is a streaming DataFrame for any sink and trigger of Spark's, in append mode; rows that wait
+        for the watermark at its end stay in its state. From static inputs it is a static one: the operator runs once,
+        to the end of time.
 
         Args:
-            output: ``"main"``, or ``"rejected"`` for the rows that were not admitted, with their reasons. Each DataFrame runs the
-                operator by itself; ``start`` gives both from one run.
+            output: ``"main"``, or ``"rejected"`` for the rows that were not admitted, with their reasons. Each
+                DataFrame runs the operator by itself; ``start`` gives both from one run.
         """
         if output not in ("main", "rejected"):
             msg = f"output: expected 'main' or 'rejected', got {output!r}"
@@ -68,9 +69,11 @@ class Joined:
         """Start a query that writes the output, the rejected rows and its progress, exactly once into Delta.
 
         Args:
-            output: ``cojoin.sinks.delta(...)``, ``cojoin.sinks.parquet(...)``, or a callable that takes ``(DataFrame, batch_id)``.
+            output: ``cojoin.sinks.delta(...)``, ``cojoin.sinks.parquet(...)``, or a callable that takes ``(DataFrame,
+                batch_id)``.
             checkpoint: The directory of the query's checkpoint: one for each query, kept between its runs.
-            trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)`` or ``Trigger.processing_time("10 seconds")``.
+            trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)`` or
+                ``Trigger.processing_time("10 seconds")``.
             rejected: Where rejected rows go; by default a Delta table ``rejected`` in the checkpoint directory.
             name: The query's name in Spark's UI.
 
@@ -99,7 +102,7 @@ class Joined:
         return self._left, self._right
 
     def emitted(self, control: DataFrame | None = None) -> DataFrame:
-        """Give what the calls emit, as a stream of ``(kind, payload)``; ``control`` is a further input of control rows."""
+        """Give what the calls emit: a stream of ``(kind, payload)``. ``control`` is a further input of control rows."""
         call = StreamingCall(self._plan)
 
         def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:

@@ -1,9 +1,9 @@
-"""The map side of an input: its rows cut by key group, each piece one Arrow message, and the control rows that close the task.
+"""The map side of an input: its rows cut by key group, each piece one Arrow message.
 
-Takes the input's columns with the key group that Spark computed. Emits ``(key_group, tag, payload)``: a piece of rows with the
-input's tag, and at the task's end for every key group one control row (tag 0) with the largest timestamp of each source
-partition and the number of rows sent there. So whatever the inputs' schemas, the shuffle moves a few large binary rows, and
-every key group hears of every partition. Costs one sort of small integers and one copy of the rows.
+Takes the input's columns with the key group that Spark computed. Emits ``(key_group, tag, payload)``: a piece of rows
+with the input's tag, and at the task's end for every key group one control row (tag 0) with the largest timestamp of
+each source partition and the number of rows sent there. So whatever the inputs' schemas, the shuffle moves a few large
+binary rows, and every key group hears of every partition. Costs one sort of small integers and one copy of the rows.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["CONTROL_TAG", "GROUP_COLUMN", "NOW_COLUMN", "PACKED_DDL", "Packer", "end_of_input_message", "read_control"]
+__all__ = ["CONTROL_TAG", "GROUP_COLUMN", "NOW_COLUMN", "PACKED_DDL", "Packer", "read_control"]
 
 PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG = 0
 GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
-_END_OF_INPUT = b'{"end_of_input": true}'
 
 # Fewer and larger pieces cost less to shuffle and to join; this many rows bound a map task's memory.
 _CHUNK_ROWS = 131_072
@@ -71,7 +70,7 @@ class Packer:
         cut = rows.take(pa.array(order))
         present, starts = np.unique(groups[order], return_index=True)
         bounds = [*starts.tolist(), len(order)]
-        payloads = []
+        payloads: list[pa.Buffer] = []
         for group, start, stop in zip(present.tolist(), bounds, bounds[1:], strict=False):
             seen.rows[group] += stop - start
             payloads += write_messages(cut.slice(start, stop - start))
@@ -112,11 +111,6 @@ class _Seen:
 
     def observe(self, partition: str, timestamp: int) -> None:
         self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
-
-
-def end_of_input_message() -> bytes:
-    """Give the control message that finishes all inputs."""
-    return _END_OF_INPUT
 
 
 def read_control(payload: bytes) -> Control | None:

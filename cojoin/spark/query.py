@@ -1,23 +1,24 @@
 """A running query: its phases, its progress, and how it ends.
 
-A bounded run ends by itself. With ``drain`` a last batch follows that finishes all inputs (``checkpoints.draining``). The phases follow
-each other in a thread, so a query that nobody waits for ends as well; ``await_termination`` raises what stopped it.
+A bounded run ends by itself. With ``drain`` a last batch follows that finishes all inputs (``checkpoints.control``).
+The phases follow each other in a thread, so a query that nobody waits for ends as well; ``await_termination`` raises
+what stopped it.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.draining import drain_is_planned, plan_drain
+from cojoin.checkpoints.control import drain_is_promised, open_control, plan_drain
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import claim_checkpoint, describe_query
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress import ProgressTable
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.spark.batches import BatchWriter
-from cojoin.spark.control import END_OF_INPUT_OFFSET, open_control
+from cojoin.spark.failures import explain
+from cojoin.spark.packing import CONTROL_TAG
 from cojoin.spark.progress_line import ProgressLine
 from cojoin.spark.sinks import as_sink, delta
 from cojoin.spark.triggers import Trigger
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Query", "start_query"]
 
-_CAUSE = re.compile(r"cojoin\.errors\.(\w+): (.*?)(?=\n\s*(?:at |\n|$)|\n[A-Z]\w+ stacktrace|\Z)", re.DOTALL)
-
 
 def start_query(
     joined: Joined, *, output: Any, rejected: Any, checkpoint: str, trigger: Trigger, name: str | None
@@ -42,6 +41,9 @@ def start_query(
         raise ConfigurationError(msg)
     if not isinstance(checkpoint, str) or not checkpoint:
         msg = f"checkpoint: expected the path of a directory, got {checkpoint!r}"
+        raise ConfigurationError(msg)
+    if name is not None and (not isinstance(name, str) or not name):
+        msg = f"name: expected a text or None, got {name!r}"
         raise ConfigurationError(msg)
     plan = joined.plan
     spark = joined.inputs[0].frame.sparkSession
@@ -58,16 +60,17 @@ def start_query(
     last = manifests.last()
     if last is not None and last.report.drained:
         msg = (
-            f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: all inputs are finished, so it is over; "
+            f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: "
+            f"all inputs are finished, so it is over; "
             f"start a new query with a checkpoint of its own"
         )
         raise CheckpointError(msg)
     progress = ProgressTable(spark, files, manifests)
     progress.recover()
     query = Query(trigger, files, progress, None if last is None else last.report)
-    writer = BatchWriter(plan, query_id, sinks, files, manifests, progress, query.take_report)
+    writer = BatchWriter(plan, query_id, sinks, files, manifests, progress, query.take_report, query.progress)
     stream = (
-        joined.emitted(open_control(spark, plan.key_groups))
+        joined.emitted(open_control(spark, files, plan.key_groups, CONTROL_TAG))
         .writeStream.foreachBatch(writer)
         .option("checkpointLocation", files.path("spark"))
     )
@@ -130,7 +133,7 @@ class Query:
         return ended
 
     def stop(self) -> None:
-        """Stop it after what Spark has under way; it can be started again from its checkpoint. An error is not raised here."""
+        """Stop it; it can be started again from its checkpoint. An error is not raised here."""
         self._stopping = True
         with self._lock:
             stream = self._stream
@@ -145,7 +148,7 @@ class Query:
 
     def run(self, stream: DataStreamWriter) -> None:
         """Start the first phase, and a thread for what follows it."""
-        if drain_is_planned(self._files, END_OF_INPUT_OFFSET):
+        if drain_is_promised(self._files) and plan_drain(self._files):
             # A crash came between planning the drain and its end: it is finished first, and reads nothing newer.
             self._begin(stream.trigger(once=True))
             phases = False
@@ -161,7 +164,7 @@ class Query:
     def _follow(self, stream: DataStreamWriter, drain: bool) -> None:
         try:
             self._wait()
-            if drain and not self._stopping and plan_drain(self._files, END_OF_INPUT_OFFSET):
+            if drain and not self._stopping and plan_drain(self._files):
                 self._begin(stream.trigger(once=True))
                 self._wait()
         except BaseException as error:  # noqa: BLE001 - it is raised where the user waits
@@ -180,11 +183,6 @@ class Query:
 
 
 def _own_words(error: BaseException) -> BaseException:
-    """Find our own error in the text that Spark wraps around a worker's; keep Spark's where it is none of ours."""
-    found = _CAUSE.findall(str(error))
-    if not found:
-        failed = QueryFailedError(str(error).split("\nJVM stacktrace")[0])
-    else:
-        failed = QueryFailedError(found[-1][1].strip())
+    failed = QueryFailedError(explain(error))
     failed.__cause__ = error
     return failed

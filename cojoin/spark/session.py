@@ -31,7 +31,8 @@ def spark_session(
 
     Args:
         app_name: The application's name in Spark's UI.
-        master: Such as ``"local[4]"`` or ``"spark://host:7077"``; all local cores if neither this nor Spark's own settings say.
+        master: Such as ``"local[4]"`` or ``"spark://host:7077"``; all local cores if neither this nor Spark's own
+            settings say.
         kafka: Whether Spark's Kafka source is needed. Its jar, as Delta's, is fetched once and cached.
         conf: Further settings of Spark's; they win over those made here.
 
@@ -96,4 +97,6 @@ def _cure() -> str:
         "darwin": "`brew install openjdk@17` installs it",
         "win32": "`winget install EclipseAdoptium.Temurin.17.JDK` installs it",
     }
-    return commands.get(sys.platform, "`sudo apt-get install openjdk-17-jre-headless` (or your system's package) installs it")
+    return commands.get(
+        sys.platform, "`sudo apt-get install openjdk-17-jre-headless` (or your system's package) installs it"
+    )

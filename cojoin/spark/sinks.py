@@ -1,14 +1,14 @@
 """Where a query's outputs go.
 
-Delta: each batch is one transaction that carries the query's and the batch's ids, so a batch that is run again is skipped: exactly once.
-Parquet: a folder a batch, overwritten when the batch is run again: exactly once for readers of the whole folder, between batches.
-A callable: gets ``(DataFrame, batch_id)`` and may get a batch twice; the id tells.
+Delta: each batch is one transaction that carries the query's and the batch's ids, so a batch that is run again is
+skipped: exactly once. Parquet: a folder a batch, overwritten when the batch is run again: exactly once for readers of
+the whole folder, between batches. A callable: gets ``(DataFrame, batch_id)`` and may get a batch twice; the id tells.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence  # noqa: TC003 - the alias needs them at run time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -144,9 +144,7 @@ class CallableSink(Sink):
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
 
-def delta(
-    location: str, *, partition_by: str | Sequence[str] = (), options: dict[str, Any] | None = None
-) -> DeltaSink:
+def delta(location: str, *, partition_by: str | Sequence[str] = (), options: dict[str, Any] | None = None) -> DeltaSink:
     """Append to a Delta table, exactly once.
 
     Args:
@@ -177,8 +175,10 @@ def as_sink(declared: Any, role: str) -> Sink:
     """
     if isinstance(declared, Sink):
         return declared
-    if callable(declared):
+    if callable(declared) and declared not in (delta, parquet):
         return CallableSink(declared)
     hint = f"; did you mean cojoin.sinks.delta({declared!r})?" if isinstance(declared, str) else ""
+    if callable(declared):
+        hint = "; call it with a location"
     msg = f"{role}: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable, got {declared!r}{hint}"
     raise ConfigurationError(msg)

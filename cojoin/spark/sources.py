@@ -1,7 +1,8 @@
 """Where an input's rows come from, said in one line: Kafka topics, Delta tables, folders of files.
 
-A source is a description that cojoin opens itself, as a stream or whole. A bare DataFrame serves as well; a source knows more: a
-Kafka source carries topic, partition and offset, so watermarks follow each partition and ties fall by offset.
+A source is a description that cojoin opens itself, as a stream or whole. A bare DataFrame serves as well; a source
+knows more: a Kafka source carries topic, partition and offset, so watermarks follow each partition and ties fall by
+offset.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.types import parse_schema
+from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.types import parse_schema, schema_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Source", "delta", "files", "kafka"]
 
 _KAFKA_COLUMNS = ("topic", "partition", "offset")
+
+# Kafka's own default is a minute in which it seems to hang.
+_PATIENCE = {"default.api.timeout.ms": "20000", "request.timeout.ms": "10000"}
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,20 @@ class Source:
             streaming: A stream, or all that is there now.
 
         Raises:
-            ConfigurationError: There is no active session.
+            ConfigurationError: There is no active session; no Kafka broker answers, or it has no such topic.
         """
         spark = SparkSession.getActiveSession()
         if spark is None:
-            msg = f"source {self.format} {self.location or ''}: there is no Spark session; make one with cojoin.spark_session()"
+            msg = (
+                f"source {self.format} {self.location or ''}: there is no Spark session; "
+                f"make one with cojoin.spark_session()"
+            )
             raise ConfigurationError(msg)
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
         if self.format == "kafka":
-            return _decoded(reader.load(), self.schema)
+            records = reader.load()
+            _check_topics(spark, str(self.location), self.options)
+            return _decoded(records, self.schema)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         is_table = self.format == "delta" and not _is_path(str(self.location))
@@ -81,10 +92,11 @@ def kafka(
     Args:
         bootstrap_servers: Such as ``"localhost:9092"``.
         topic: A topic, or several.
-        schema: DDL of the records' JSON values, which become columns; without it ``key`` and ``value`` come as binary. A value that is
-            not of this form has nulls, so its row is rejected for its null key.
+        schema: DDL of the records' JSON values, which become columns; without it ``key`` and ``value`` come as
+            binary. A value that is not of this form has nulls, and its row is rejected for them.
         starting_offsets: Where a new query begins: ``"earliest"``, ``"latest"`` or Spark's JSON.
-        options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``. Never shown or stored by cojoin.
+        options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``. Never shown or stored by
+            cojoin.
 
     Returns:
         A source with the value's columns, then ``topic``, ``partition`` and ``offset``.
@@ -93,7 +105,10 @@ def kafka(
     if schema is not None:
         taken = {name.lower() for name in parse_schema(schema, what="schema").names} & set(_KAFKA_COLUMNS)
         if taken:
-            msg = f"schema: the value's fields {sorted(taken)} have the names of Kafka's own columns; read the topic with spark.readStream and rename them"
+            msg = (
+                f"schema: the value's fields {sorted(taken)} have the names of Kafka's own columns; "
+                f"read the topic with spark.readStream and rename them"
+            )
             raise SchemaError(msg)
     settings = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topics, "startingOffsets": starting_offsets}
     settings |= {name: str(value) for name, value in (options or {}).items()}
@@ -120,7 +135,10 @@ def files(path: str, format: str, *, schema: str | None = None, options: Mapping
         options: Options of the format, such as ``maxFilesPerTrigger``.
     """
     if schema is None:
-        msg = f"files {path!r}: expected schema=, such as 'customer_id long, event_time timestamp': a stream of files can't infer it"
+        msg = (
+            f"files {path!r}: expected schema=, such as 'customer_id long, event_time timestamp': "
+            f"a stream of files can't infer it"
+        )
         raise ConfigurationError(msg)
     parse_schema(schema, what="schema")
     return Source(format, path, schema, _texts(options))
@@ -134,9 +152,43 @@ def _is_path(location: str) -> bool:
     return "/" in location or "\\" in location
 
 
+def _check_topics(spark: SparkSession, location: str, options: Mapping[str, str]) -> None:
+    """See that the topics are there: Spark would find out in the first batch, and not say which one is missing."""
+    jvm: Any = getattr(spark, "_jvm", None)  # Spark Connect has none
+    client = None if jvm is None else jvm.org.apache.kafka.clients.admin.AdminClient
+    if "subscribe" not in options or not isinstance(client, JavaClass):
+        return
+    own = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    settings = jvm.java.util.HashMap()
+    for name, value in (_PATIENCE | own).items():
+        settings.put(name, value)
+    try:
+        admin = client.create(settings)
+        try:
+            there = {str(name) for name in admin.listTopics().names().get()}
+        finally:
+            admin.close()
+    except Py4JJavaError as error:
+        msg = f"source kafka {location}: {own['bootstrap.servers']} does not answer as a Kafka broker: {_cause(error)}"
+        raise ConfigurationError(msg) from error
+    for topic in options["subscribe"].split(","):
+        if topic.strip() not in there:
+            msg = f"source kafka: {own['bootstrap.servers']} has no topic {topic.strip()!r}"
+            raise ConfigurationError(msg + did_you_mean(topic, there))
+
+
+def _cause(error: Py4JJavaError) -> str:
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.getMessage() or cause.toString())
+
+
 def _decoded(records: DataFrame, schema: str | None) -> DataFrame:
     if schema is None:
         return records.select("key", "value", *_KAFKA_COLUMNS)
+    # In our own spelling: Spark's plans refuse a char or varchar in a parsed schema.
+    spelled = schema_to_ddl(parse_schema(schema, what="schema"))
     # The session's zone must not matter: a time without a zone of its own is read as UTC.
-    value = F.from_json(F.col("value").cast("string"), schema, {"timeZone": "UTC"})
+    value = F.from_json(F.col("value").cast("string"), spelled, {"timeZone": "UTC"})
     return records.select(value.alias("value"), *_KAFKA_COLUMNS).select("value.*", *_KAFKA_COLUMNS)

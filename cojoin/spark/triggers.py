@@ -31,8 +31,8 @@ class Trigger:
         """Take what the sources hold now, in several batches where their options say so, and end.
 
         Args:
-            drain: False pauses: what waits for a watermark stays, and the next run goes on. True finishes all inputs: time goes to its
-                end, everything waiting comes out, and the query is over.
+            drain: False pauses: what waits for a watermark stays, and the next run goes on. True finishes all inputs:
+                time goes to its end, everything waiting comes out, and the query is over.
         """
         if not isinstance(drain, bool):
             msg = f"drain: expected True or False, got {drain!r}"

@@ -1,0 +1,87 @@
+"""The command line's door: ``cojoin`` or ``python -m cojoin``.
+
+Exit codes: 0 all is well, 1 the result differs from pandas', 2 something must be put right, 3 an error that nobody
+foresaw, 130 Ctrl-C. An error is one message; nothing that was given as an option's value is ever printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from typing import TYPE_CHECKING
+
+from cojoin.cli.arguments import Arguments, DemoArguments, parse_arguments
+from cojoin.cli.options import read_words
+from cojoin.cli.secrets import Secrets
+from cojoin.errors import CojoinError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_TO_PUT_RIGHT, _UNFORESEEN, _INTERRUPTED = 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; gives the exit code."""
+    try:
+        words = read_words(sys.argv[1:] if argv is None else argv)
+    except ConfigurationError as error:
+        _say(f"cojoin: {error}")
+        return _TO_PUT_RIGHT
+    secrets = Secrets(words)
+    arguments = parse_arguments(words, secrets)
+    if not sys.warnoptions:
+        # PySpark's and Java's advice is for those who write programs.
+        warnings.simplefilter("ignore")
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        _say("Stopped.")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output, such as `head`, has gone.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - a person reads it
+        if arguments.verbose:
+            _say(secrets.mask(traceback.format_exc()))
+        known = isinstance(error, CojoinError) or _is_sparks(error)
+        _say(secrets.mask(f"cojoin: {_message(error)}"))
+        return _TO_PUT_RIGHT if known else _UNFORESEEN
+
+
+def _run(arguments: Arguments) -> int:
+    # Imported here so that --help and a mistake in an argument are answered at once.
+    if isinstance(arguments, DemoArguments):
+        from cojoin.cli.demo import run_demo  # noqa: PLC0415
+
+        return run_demo(arguments)
+    from cojoin.cli.run import run_join  # noqa: PLC0415
+
+    return run_join(arguments)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, CojoinError):
+        return str(error)
+    if _is_sparks(error):
+        return str(error).split("\n\nJVM stacktrace")[0].split("\nJVM stacktrace")[0].strip()
+    return f"{type(error).__name__}: {error} (--verbose shows where)"
+
+
+def _is_sparks(error: Exception) -> bool:
+    return type(error).__module__.startswith("pyspark.errors")
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(text.rstrip() + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""What was typed, read and checked before Spark is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cojoin.cli.options import build_parser
+from cojoin.durations import milliseconds
+from cojoin.errors import ConfigurationError
+from cojoin.joins.asof import AsofJoin
+from cojoin.spark.triggers import Trigger
+from cojoin.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from cojoin.cli.locations import Location
+    from cojoin.cli.secrets import Secrets
+
+__all__ = ["Arguments", "DemoArguments", "RunArguments", "SideArguments", "parse_arguments"]
+
+
+@dataclass(frozen=True)
+class DemoArguments:
+    """What ``cojoin demo`` was asked.
+
+    Attributes:
+        rows: How many trades.
+        directory: Where its files go; None makes a temporary folder.
+        keep: Whether a temporary folder stays.
+        seed: What the rows are made from.
+        verbose: Whether a traceback is shown with an error.
+        log: Where Spark's log is kept.
+    """
+
+    rows: int
+    directory: str | None
+    keep: bool
+    seed: int
+    verbose: bool
+    log: Path | None
+
+
+@dataclass(frozen=True)
+class SideArguments:
+    """What ``cojoin run`` was told of one input.
+
+    Attributes:
+        location: Where its rows come from.
+        name: Its name.
+        key: Its key columns.
+        event_time: Its event-time column.
+        watermark: How its watermark follows its rows.
+        schema: The columns as DDL, where they are not known.
+        options: Spark's options for the source; they may hold secrets.
+        partition: The columns that tell the source partition.
+        sequence: The columns that order rows at the source.
+    """
+
+    location: Location
+    name: str
+    key: tuple[str, ...]
+    event_time: str
+    watermark: WatermarkStrategy
+    schema: str | None
+    options: Mapping[str, str] = field(repr=False)
+    partition: tuple[str, ...]
+    sequence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """What ``cojoin run`` was asked.
+
+    Attributes:
+        left: The left input.
+        right: The right input.
+        join: The join.
+        key_groups: Into how many parts the keys are hashed.
+        output: Where joined rows go.
+        rejected: Where rejected rows go; None is beside the checkpoint.
+        checkpoint: The checkpoint's directory.
+        trigger: When it runs, and what happens at its end.
+        max_ahead: How far a row may be ahead of the clock; None is any distance.
+        starting_offsets: Where new Kafka queries begin.
+        show: How many joined rows are shown.
+        verify: Whether the output is compared with pandas'.
+        master: Spark's master.
+        conf: Settings of Spark's; they may hold secrets.
+        verbose: Whether a traceback is shown with an error.
+        log: Where Spark's log is kept.
+    """
+
+    left: SideArguments
+    right: SideArguments
+    join: AsofJoin
+    key_groups: int
+    output: Location
+    rejected: Location | None
+    checkpoint: str
+    trigger: Trigger
+    max_ahead: str | None
+    starting_offsets: str
+    show: int
+    verify: bool
+    master: str | None
+    conf: Mapping[str, str] = field(repr=False)
+    verbose: bool
+    log: Path | None
+
+
+Arguments: TypeAlias = "DemoArguments | RunArguments"
+
+
+def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
+    """Read the words of the command line; what is wrong with them ends the process with the exit code 2."""
+    parser, run = build_parser(secrets)
+    typed = parser.parse_args(words)
+    if typed.command == "demo":
+        return DemoArguments(typed.rows, typed.directory, typed.keep, typed.seed, typed.verbose, typed.log)
+    try:
+        return _run_arguments(typed)
+    except ConfigurationError as error:
+        run.error(str(error))
+
+
+def _run_arguments(typed: argparse.Namespace) -> RunArguments:
+    if typed.max_ahead != "none":
+        milliseconds(typed.max_ahead, "--max-ahead")
+    conf = dict(typed.conf)
+    for location in (typed.left, typed.right, typed.output, typed.rejected):
+        _refuse_tables(location, conf)
+    left, right = _names_of_inputs(typed)
+    return RunArguments(
+        left=_side(typed, "left", left),
+        right=_side(typed, "right", right),
+        join=AsofJoin(typed.how, typed.tolerance, not typed.no_exact_matches, typed.suffixes),
+        key_groups=typed.key_groups,
+        output=typed.output,
+        rejected=typed.rejected,
+        checkpoint=typed.checkpoint,
+        trigger=Trigger.processing_time(typed.every) if typed.every else Trigger.available_now(drain=typed.drain),
+        max_ahead=None if typed.max_ahead == "none" else typed.max_ahead,
+        starting_offsets=typed.starting_offsets,
+        show=typed.show,
+        verify=typed.verify,
+        master=typed.master,
+        conf=conf,
+        verbose=typed.verbose,
+        log=typed.log,
+    )
+
+
+def _side(typed: argparse.Namespace, side: str, name: str) -> SideArguments:
+    values = vars(typed)
+
+    def either(argument: str) -> Any:
+        own = values[f"{side}_{argument}"]
+        return values[argument] if own is None else own
+
+    for argument in ("key", "event_time"):
+        if either(argument) is None:
+            spelled = argument.replace("_", "-")
+            msg = f"input {name!r}: expected --{spelled}, or --{side}-{spelled}"
+            raise ConfigurationError(msg)
+    return SideArguments(
+        location=values[side],
+        name=name,
+        key=either("key"),
+        event_time=either("event_time"),
+        watermark=WatermarkStrategy(milliseconds(either("delay") or "0 seconds", f"input {name!r}: --delay")),
+        schema=values[f"{side}_schema"],
+        options=dict(values[f"{side}_option"]),
+        partition=values[f"{side}_partition"],
+        sequence=values[f"{side}_sequence"],
+    )
+
+
+def _names_of_inputs(typed: argparse.Namespace) -> tuple[str, str]:
+    left, right = typed.left_name or typed.left.name or "left", typed.right_name or typed.right.name or "right"
+    if left == right and not (typed.left_name and typed.right_name):
+        return typed.left_name or "left", typed.right_name or "right"
+    return left, right
+
+
+def _refuse_tables(location: Location | None, conf: Mapping[str, str]) -> None:
+    """A Spark of one's own forgets its tables' names at its end, unless it is told of a catalogue."""
+    if location is None or location.kind != "delta" or "/" in location.place or "\\" in location.place:
+        return
+    if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):
+        msg = (
+            f"{location}: that is a table's name, and no catalogue is set with --conf; "
+            f"write a path, such as delta:./{location.place}"
+        )
+        raise ConfigurationError(msg)

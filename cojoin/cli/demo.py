@@ -1,0 +1,154 @@
+"""``cojoin demo``: a day of trades, each joined with the customer record in force at its event time."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.cli import report
+from cojoin.cli.day import CUSTOMERS_DDL, DAY, OUT_OF_ORDERNESS, TRADES_DDL, Day, make_day
+from cojoin.cli.report import say, tell
+from cojoin.cli.session import local_session
+from cojoin.cli.verification import Verdict, compare, expected_rows, without_rejected
+from cojoin.cli.waiting import wait_for
+from cojoin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cojoin.cli.arguments import DemoArguments
+    from cojoin.spark.joined import Joined
+
+__all__ = ["run_demo"]
+
+# A short run gains more from quick compiling than from fast code.
+_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_SHOWN = 6
+_MARK = ".cojoin-demo"
+
+
+def run_demo(arguments: DemoArguments) -> int:
+    """Run the demo; gives the exit code: 0 where the result equals pandas', else 1."""
+    started = time.monotonic()
+    folder = _folder(arguments)
+    kept = arguments.keep or arguments.directory is not None
+    try:
+        tell("A day of trades: each is joined with the customer record in force at its event time.")
+        with local_session(folder, tell, conf=_SETTINGS, log=arguments.log) as spark:
+            day = make_day(arguments.rows, arguments.seed)
+            day.write(folder)
+            tell(
+                f"Made {day.trades.num_rows:,} trades and {day.customers.num_rows:,} versions of "
+                f"{day.customer_count:,} customers: files of {DAY:%Y-%m-%d}, out of order by up to {OUT_OF_ORDERNESS}."
+            )
+            verdict = _join_and_check(spark, day, folder)
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    if kept:
+        say(f"\nThe joined rows are the Delta table {folder / 'enriched'},")
+        say(f"the rejected ones {folder / 'checkpoint' / 'rejected'}.")
+    else:
+        say()
+        tell("The files were temporary and are gone; --keep leaves the Delta table to look at.")
+    say(f"Took {time.monotonic() - started:.0f} s.")
+    return 0 if verdict.is_equal else 1
+
+
+def _folder(arguments: DemoArguments) -> Path:
+    """Give a folder that holds nothing but the demo's."""
+    if arguments.directory is None:
+        return Path(tempfile.mkdtemp(prefix="cojoin-demo-"))
+    folder = Path(arguments.directory).absolute()
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            if not (folder / _MARK).exists():
+                msg = f"--directory {arguments.directory}: it is not empty, and not an earlier demo's; choose another"
+                raise ConfigurationError(msg)
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _MARK).touch()
+    except OSError as error:
+        msg = f"--directory {arguments.directory}: can't write there: {error.strerror or error}"
+        raise ConfigurationError(msg) from error
+    return folder
+
+
+def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
+    import cojoin as cj  # noqa: PLC0415 - Java is looked for before Spark is touched
+
+    enriched = _joined(folder)
+    target, checkpoint = str(folder / "enriched"), str(folder / "checkpoint")
+    query = enriched.start(output=cj.sinks.delta(target), checkpoint=checkpoint, trigger=cj.Trigger.available_now())
+    wait_for(query, total=day.trades.num_rows + day.customers.num_rows)
+    paused = query.progress
+    assert paused is not None
+    say("\n" + report.watermarks(paused))
+    say()
+    tell(report.ending(paused))
+
+    say()
+    tell("The same query again, with drain=True: the inputs end, and what waits comes out.")
+    trigger = cj.Trigger.available_now(drain=True)
+    query = enriched.start(output=cj.sinks.delta(target), checkpoint=checkpoint, trigger=trigger)
+    wait_for(query)
+    drained = query.progress
+    assert drained is not None
+    tell(report.ending(drained))
+    say()
+    say(report.counts(drained))
+    tell(report.conservation(drained))
+
+    output: pa.Table = spark.read.format("delta").load(target).toArrow()
+    shown = _telling_rows(output)
+    if shown.num_rows:
+        say(f"\nOf {output.num_rows:,} joined rows, {shown.num_rows} of customer {shown['customer_id'][0]}:\n")
+        say(report.rows(shown))
+    say()
+    return _verify(enriched, day, output, drained.watermark)
+
+
+def _joined(folder: Path) -> Joined:
+    import cojoin as cj  # noqa: PLC0415 - Java is looked for before Spark is touched
+
+    watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(OUT_OF_ORDERNESS)
+    inputs = [
+        cj.Input(
+            cj.sources.files(str(folder / name), "parquet", schema=schema, options={"maxFilesPerTrigger": 1}),
+            key="customer_id",
+            event_time="event_time",
+            name=name,
+            watermark=watermark,
+        )
+        for name, schema in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
+    ]
+    return cj.connect(*inputs, key_groups=4).asof_join()
+
+
+def _verify(enriched: Joined, day: Day, output: pa.Table, watermark: int) -> Verdict:
+    plan = enriched.plan
+    tables = without_rejected(day.trades, plan.left, None), without_rejected(day.customers, plan.right, None)
+    verdict = compare(expected_rows(plan.operation, plan.inputs, tables, watermark), output)  # type: ignore[arg-type]
+    say(report.verdict(verdict))
+    return verdict
+
+
+def _telling_rows(output: pa.Table) -> pa.Table:
+    """Choose successive trades of a customer among which the record in force changes most, from none at first."""
+    ordered = output.sort_by([("customer_id", "ascending"), ("event_time", "ascending")])
+    keys = ordered["customer_id"].to_numpy()
+    versions = ordered["customers_event_time"].cast(pa.int64()).fill_null(-1).to_numpy()
+    changes = np.zeros(len(keys), dtype=np.int64)
+    changes[1:] = (keys[1:] == keys[:-1]) & (versions[1:] != versions[:-1])
+    total = np.cumsum(changes)
+    starts = np.arange(max(0, len(keys) - _SHOWN + 1))
+    ends = starts + _SHOWN - 1
+    score = (total[ends] - total[starts]) + (versions[starts] == -1)
+    score[keys[starts] != keys[ends]] = -1
+    return ordered.slice(int(np.argmax(score)), _SHOWN) if len(score) else ordered.slice(0, _SHOWN)

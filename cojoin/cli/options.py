@@ -1,0 +1,332 @@
+"""What can be typed: the parser of the command line, its help and its readers of single values."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cojoin import __version__
+from cojoin.cli.locations import SINKS, Location
+from cojoin.errors import ConfigurationError
+from cojoin.types import parse_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cojoin.cli.secrets import Secrets
+
+__all__ = ["build_parser", "read_words"]
+
+_ABOUT = "Deterministic event-time joins of two keyed streams on Spark."
+
+_DEMO_ABOUT = """\
+Makes a day of trades and of changes to customers' records as files, out of order,
+joins each trade with the record in force at its event time on a Spark of its own,
+writes a Delta table, and compares it with pandas' merge_asof. Needs Java 17.
+Exits with 0 where the two are equal, with 1 where they differ."""
+
+_DEMO_EXAMPLES = """\
+examples:
+  cojoin demo
+  cojoin demo --rows 2000000 --directory ./cojoin-demo
+"""
+
+_RUN_USAGE = """\
+cojoin run --left KIND:PLACE --right KIND:PLACE --key COLUMNS --event-time COLUMN
+                  --output KIND:PATH --checkpoint PATH [further options]"""
+
+_RUN_ABOUT = """\
+Joins each row of the left input with the row of the right input in force at its
+event time: the newest of the same key that is not later. Runs on a Spark of its own
+over what is there now, and pauses: the same command goes on from the checkpoint."""
+
+_RUN_EXAMPLES = f"""\
+inputs:
+  kafka:HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]   JSON values; needs --left-schema or --right-schema
+  delta:PATH                                  a Delta table
+  parquet:FOLDER  orc:FOLDER                  files that hold their own schema
+  json:FOLDER  csv:FOLDER                     files that need a schema
+  A schema is Spark DDL, such as 'customer_id long, event_time timestamp, tier string'.
+
+examples:
+  Two folders of files, everything, checked against pandas:
+    cojoin run --left parquet:/lake/trades --right parquet:/lake/customers \\
+      --key customer_id --event-time event_time --delay '5 seconds' \\
+      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched --drain --verify
+
+  A Delta table with a Kafka topic, until Ctrl-C, a batch every 10 seconds:
+    cojoin run --left delta:/lake/trades --right kafka:localhost:9092/customers \\
+      --right-schema 'id long, changed_at timestamp, tier string' \\
+      --left-key customer_id --right-key id \\
+      --left-event-time event_time --right-event-time changed_at --delay '5 seconds' \\
+      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched --every '10 seconds'
+
+  Arguments from a file, quoted as in a shell, which keeps a password off the command line:
+    cojoin run @enriched.args
+
+Option values are never printed. Exits with 0; with 1 where --verify finds a difference;
+with 2 where something must be put right; with 130 after Ctrl-C.
+(cojoin {__version__})
+"""
+
+
+def read_words(argv: Sequence[str]) -> list[str]:
+    """Give the words of the command line, with those of each ``@file`` in its place.
+
+    Raises:
+        ConfigurationError: A file that can't be read.
+    """
+    words: list[str] = []
+    for word in argv:
+        if not word.startswith("@"):
+            words.append(word)
+            continue
+        try:
+            words += shlex.split(Path(word[1:]).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            msg = f"{word}: the file of arguments can't be read: {reason}"
+            raise ConfigurationError(msg) from error
+    return words
+
+
+def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Give the parser, and that of ``cojoin run``, which names itself in messages."""
+    _Parser.secrets = secrets
+    parser = _Parser(prog="cojoin", description=_ABOUT, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"cojoin {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    demo = _command(commands, "demo", "join a day of made-up trades, and check the result", _DEMO_ABOUT, _DEMO_EXAMPLES)
+    _add_demo(demo)
+    run = _command(commands, "run", "join two sources of your own", _RUN_ABOUT, _RUN_EXAMPLES)
+    run.usage = _RUN_USAGE
+    _add_run(run)
+    return parser, run
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages pass the mask: argparse quotes words that it does not know."""
+
+    secrets: Secrets
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, self.secrets.mask(f"{self.prog}: {message}\n`{self.prog} --help` shows what can be typed.\n"))
+
+
+def _command(commands: Any, name: str, summary: str, about: str, examples: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=about,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--verbose", action="store_true", help="show a traceback with an error")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="keep Spark's log in this file")
+    return parser
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows", type=_positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
+    )
+    parser.add_argument("--seed", type=int, default=7, metavar="N", help="what the rows are made from (default: 7)")
+    parser.add_argument(
+        "--directory", metavar="PATH", help="where the files go, and stay (default: a temporary folder)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    inputs = parser.add_argument_group("inputs (see below)")
+    for side in ("left", "right"):
+        inputs.add_argument(f"--{side}", type=_read(Location.parse), required=True, metavar="KIND:PLACE")
+    _add_for_both(inputs, "key", "COLUMNS", "the key's column, or several with commas")
+    _add_for_both(inputs, "event-time", "COLUMN", "the column with the event time, a timestamp")
+    _add_for_both(
+        inputs, "delay", "DURATION", "by how much rows may be out of order, such as '5 seconds' (default: not at all)"
+    )
+    for side in ("left", "right"):
+        add = inputs.add_argument
+        add(
+            f"--{side}-name",
+            metavar="NAME",
+            help="its name in messages and columns (default: the topic, table or folder)",
+        )
+        add(
+            f"--{side}-schema",
+            type=_read(_schema),
+            metavar="DDL",
+            help="its columns, where the source does not know them",
+        )
+        add(
+            f"--{side}-option",
+            type=_pair,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="an option of Spark's source; repeatable",
+        )
+        add(
+            f"--{side}-partition",
+            type=_names,
+            default=(),
+            metavar="COLUMNS",
+            help="which source partition a row came from",
+        )
+        add(
+            f"--{side}-sequence",
+            type=_names,
+            default=(),
+            metavar="COLUMNS",
+            help="the order at the source; it breaks ties of event time",
+        )
+    inputs.add_argument(
+        "--starting-offsets",
+        default="earliest",
+        metavar="WHERE",
+        help="where a new query begins in Kafka: earliest (default), latest, or Spark's JSON",
+    )
+    inputs.add_argument(
+        "--max-ahead",
+        default="1 day",
+        metavar="DURATION",
+        help="rows further ahead of the clock are rejected; 'none' lets all pass (default: 1 day)",
+    )
+
+    join = parser.add_argument_group("the join")
+    join.add_argument(
+        "--how",
+        choices=("left", "inner"),
+        default="left",
+        help="what becomes of left rows without a match (default: left, with nulls)",
+    )
+    join.add_argument(
+        "--tolerance", metavar="DURATION", help="how old a match may be, such as '1 hour' (default: any age)"
+    )
+    join.add_argument("--no-exact-matches", action="store_true", help="a right row of the same microsecond is no match")
+    join.add_argument(
+        "--suffixes",
+        type=_suffixes,
+        metavar="LEFT,RIGHT",
+        help="what tells equal column names apart, such as ',_customer'",
+    )
+    join.add_argument(
+        "--key-groups",
+        type=int,
+        default=8,
+        metavar="N",
+        help="units of parallel work and of state; fixed with the checkpoint (default: 8)",
+    )
+
+    outputs = parser.add_argument_group("outputs")
+    outputs.add_argument(
+        "--output", type=_read(_sink), required=True, metavar="KIND:PATH", help="delta:PATH or parquet:PATH"
+    )
+    outputs.add_argument(
+        "--rejected",
+        type=_read(_sink),
+        metavar="KIND:PATH",
+        help="for rows that were not admitted (default: 'rejected' beside the checkpoint)",
+    )
+    outputs.add_argument(
+        "--checkpoint",
+        required=True,
+        metavar="PATH",
+        help="the directory of this query's checkpoint; keep it between runs",
+    )
+    outputs.add_argument(
+        "--show", type=_count, default=5, metavar="N", help="how many joined rows to show (default: 5)"
+    )
+    outputs.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare the output with pandas' merge_asof; reads both sources whole into memory",
+    )
+
+    running = parser.add_argument_group("running")
+    ends = running.add_mutually_exclusive_group()
+    ends.add_argument(
+        "--drain",
+        action="store_true",
+        help="end both inputs after what is there now: all rows come out, and the query is over",
+    )
+    ends.add_argument(
+        "--every", metavar="DURATION", help="run until Ctrl-C, a batch each interval, such as '10 seconds'"
+    )
+    running.add_argument("--master", metavar="URL", help="Spark's master (default: all cores of this machine)")
+    running.add_argument(
+        "--conf", type=_pair, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark's; repeatable"
+    )
+
+
+def _add_for_both(inputs: Any, name: str, metavar: str, text: str) -> None:
+    read: Callable[[str], Any] = _names if name == "key" else str
+    inputs.add_argument(f"--{name}", type=read, metavar=metavar, help=f"{text}, of both inputs")
+    for side in ("left", "right"):
+        inputs.add_argument(f"--{side}-{name}", type=read, metavar=metavar, help=f"the same of the {side} input alone")
+
+
+def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Turn cojoin's error into argparse's, which names the argument."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ConfigurationError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def _sink(text: str) -> Location:
+    return Location.parse(text, SINKS)
+
+
+def _schema(text: str) -> str:
+    parse_schema(text, what="schema")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        msg = "expected a column's name, or several with commas"
+        raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        # The text is not quoted: it may be a password.
+        msg = "expected NAME=VALUE"
+        raise argparse.ArgumentTypeError(msg)
+    return name.strip(), value
+
+
+def _suffixes(text: str) -> tuple[str, str]:
+    left, comma, right = text.partition(",")
+    if not comma or left == right:
+        msg = f"expected two different suffixes with a comma between, such as ',_customer', got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return left, right
+
+
+def _positive(text: str) -> int:
+    number = _count(text)
+    if number < 1:
+        msg = f"expected a whole number of 1 or more, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return number
+
+
+def _count(text: str) -> int:
+    digits = text.replace(",", "").replace("_", "")
+    if not digits.isdecimal():
+        msg = f"expected a whole number, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(digits)

@@ -1,0 +1,162 @@
+"""``cojoin run``: an as-of join of two sources that a person names, with a report at its end."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojoin.cli import report
+from cojoin.cli.report import say, tell
+from cojoin.cli.session import local_session
+from cojoin.cli.verification import compare, expected_rows, without_rejected
+from cojoin.cli.waiting import wait_for
+from cojoin.watermarks import NONE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.cli.arguments import RunArguments, SideArguments
+    from cojoin.cli.locations import Location
+    from cojoin.report import BatchReport
+    from cojoin.spark.joined import Joined
+    from cojoin.spark.query import Query
+    from cojoin.spark.sources import Source
+
+__all__ = ["run_join"]
+
+_INTERRUPTED = 130
+
+
+def run_join(arguments: RunArguments) -> int:
+    """Run the join; gives the exit code."""
+    with tempfile.TemporaryDirectory(prefix="cojoin-run-", ignore_cleanup_errors=True) as folder:
+        kafka = "kafka" in {arguments.left.location.kind, arguments.right.location.kind}
+        with local_session(
+            Path(folder), tell, master=arguments.master, kafka=kafka, conf=arguments.conf, log=arguments.log
+        ) as spark:
+            return _Run(arguments, spark).result()
+
+
+class _Run:
+    """One run, from its sources to its exit code."""
+
+    def __init__(self, arguments: RunArguments, spark: SparkSession) -> None:
+        self._arguments, self._spark = arguments, spark
+        self._sources = tuple(self._source(side) for side in (arguments.left, arguments.right))
+
+    def result(self) -> int:
+        arguments = self._arguments
+        joined = self._joined()
+        query = self._start(joined)
+        try:
+            wait_for(query)
+        except KeyboardInterrupt:
+            self._report(query.progress)
+            say("Stopped. The same command goes on from here.")
+            return 0 if arguments.trigger.interval_ms is not None else _INTERRUPTED
+        progress = query.progress
+        self._report(progress)
+        if progress is not None:
+            say()
+            tell(report.ending(progress))
+        return self._verify(joined, progress) if arguments.verify else 0
+
+    def _source(self, side: SideArguments) -> Source:
+        return side.location.source(self._spark, side.schema, side.options, self._arguments.starting_offsets)
+
+    def _joined(self) -> Joined:
+        from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is looked for before Spark is touched
+        from cojoin.spark.input import Input  # noqa: PLC0415
+
+        arguments = self._arguments
+        inputs = [
+            Input(
+                source,
+                key=side.key,
+                event_time=side.event_time,
+                name=side.name,
+                partition=side.partition,
+                sequence=side.sequence,
+                watermark=side.watermark,
+                max_ahead=arguments.max_ahead,
+            )
+            for side, source in zip((arguments.left, arguments.right), self._sources, strict=True)
+        ]
+        join = arguments.join
+        return connect(inputs[0], inputs[1], key_groups=arguments.key_groups).asof_join(
+            join.how,
+            tolerance=join.tolerance,
+            allow_exact_matches=join.allow_exact_matches,
+            suffixes=join.suffixes,
+        )
+
+    def _start(self, joined: Joined) -> Query:
+        arguments = self._arguments
+        left, right = arguments.left, arguments.right
+        tell(f"Joining {left.name} ({left.location}) with {right.name} ({right.location}) into {arguments.output} ...")
+        return joined.start(
+            output=arguments.output.sink(),
+            rejected=None if arguments.rejected is None else arguments.rejected.sink(),
+            checkpoint=arguments.checkpoint,
+            trigger=arguments.trigger,
+            name="cojoin-run",
+        )
+
+    def _report(self, progress: BatchReport | None) -> None:
+        if progress is None:
+            say("\nNo batch has run: neither source had a row.")
+            return
+        output = self._written(self._arguments.output)
+        if self._arguments.show and output is not None:
+            say("\nSome joined rows:\n\n" + report.rows(output.limit(self._arguments.show).toArrow()))
+        say("\n" + report.watermarks(progress) + "\n")
+        say(report.counts(progress))
+        tell(report.conservation(progress))
+
+    def _verify(self, joined: Joined, progress: BatchReport | None) -> int:
+        """Compare with pandas, over all that the sources hold now."""
+        plan = joined.plan
+        place = self._arguments.rejected or _beside(self._arguments.checkpoint)
+        rejected_frame = self._written(place)
+        rejected = None if rejected_frame is None else rejected_frame.drop("batch_id").toArrow()
+        left, right = (
+            without_rejected(_whole(source), spec, rejected)
+            for source, spec in zip(self._sources, plan.inputs, strict=True)
+        )
+        watermark = NONE if progress is None else progress.watermark
+        expected = expected_rows(self._arguments.join, plan.inputs, (left, right), watermark)
+        output = self._written(self._arguments.output)
+        verdict = compare(expected, expected.slice(0, 0) if output is None else output.toArrow())
+        say("\n" + report.verdict(verdict))
+        late = 0 if progress is None else sum(each.late_applied for each in progress.inputs)
+        if late and not verdict.is_equal:
+            say(f"\n{late:,} rows of {plan.right.name} came late and count only for later rows;")
+            say("a larger --delay waits for them.")
+        return 0 if verdict.is_equal else 1
+
+    def _written(self, location: Location) -> DataFrame | None:
+        """Open an output; None where nothing was written yet."""
+        from pyspark.errors import AnalysisException  # noqa: PLC0415 - so that --help is quick
+
+        reader: Any = self._spark.read.format(location.kind)
+        try:
+            frame: DataFrame = reader.load(location.place) if _is_path(location) else reader.table(location.place)
+        except AnalysisException:
+            return None
+        return frame if frame.columns else None
+
+
+def _whole(source: Source) -> pa.Table:
+    return source.open(streaming=False).toArrow()
+
+
+def _beside(checkpoint: str) -> Location:
+    from cojoin.cli.locations import Location  # noqa: PLC0415
+
+    return Location("delta", f"{checkpoint.rstrip('/')}/rejected")
+
+
+def _is_path(location: Location) -> bool:
+    return location.kind != "delta" or "/" in location.place or "\\" in location.place

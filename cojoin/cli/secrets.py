@@ -1,0 +1,67 @@
+"""Keeps what a person typed as an option's value out of everything that is printed.
+
+An option's value (``--left-option kafka.sasl.jaas.config=...``) may be a password, and Spark, Kafka or the argument
+parser may quote it in an error. So every text passes ``Secrets.mask``, which replaces such values, and the quoted
+parts of them, wherever they stand.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Secrets"]
+
+_PAIR = re.compile(r"(?P<name>[\w.-]+)=(?P<value>.+)", re.DOTALL)
+_OPTION = re.compile(r"--[\w-]*(?:opt|conf)[\w-]*(?:=.*)?", re.DOTALL)
+_TELLTALE = re.compile(r"pass|secret|token|key|cred|jaas|sasl|auth|sas\b|private", re.IGNORECASE)
+_PARTS = re.compile(r"\"([^\"]+)\"|'([^']+)'|=([^\s;\"']+)")
+_URL_LOGIN = re.compile(r"://([^/@\s]+)@")
+_LONG = 12
+_MASK = "***"
+
+
+class Secrets:
+    """Knows the values that must not be shown.
+
+    Args:
+        argv: The words of the command line.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        found: set[str] = set()
+        follows_option = False
+        for word in argv:
+            option = _OPTION.fullmatch(word)
+            rest = word.partition("=")[2]
+            if option is not None:
+                found |= _values(rest, is_option=True)
+            elif follows_option or not word.startswith("-"):
+                found |= _values(word, is_option=follows_option)
+            elif "=" in rest:
+                found |= _values(rest, is_option=True)
+            found |= set(_URL_LOGIN.findall(word))
+            follows_option = option is not None and "=" not in word
+        # The longest first: a part of a value must not break the mask of the whole.
+        self._values = sorted(found - {""}, key=len, reverse=True)
+
+    def mask(self, text: str) -> str:
+        """Give a text with every secret replaced."""
+        for value in self._values:
+            text = text.replace(value, _MASK)
+        return text
+
+
+def _values(text: str, *, is_option: bool) -> set[str]:
+    """Find what is secret in ``name=value``: all of a telling name's value, and long values of any option."""
+    pair = _PAIR.fullmatch(text)
+    if pair is None:
+        # No name: whatever it is, it was meant as an option's.
+        return {text} if is_option else set()
+    value = pair["value"]
+    if not _TELLTALE.search(pair["name"]) and not (is_option and len(value) >= _LONG):
+        return set()
+    return {value} | {part for found in _PARTS.findall(value) for part in found if part}

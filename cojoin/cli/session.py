@@ -1,0 +1,124 @@
+"""Starts an embedded Spark without its chatter.
+
+The JVM inherits the process's outputs for all its life, so while it starts they point to a log file: Ivy's report,
+Java's warnings and Spark's own lines land there, and the terminal belongs to the person. If Spark does not start, the
+log's own words say why. A session that runs already is used as it is and left running.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import CojoinError, EnvironmentSetupError
+from cojoin.spark.session import DELTA_PACKAGE, KAFKA_PACKAGE, check_java, spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["local_session"]
+
+_SETTINGS = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.session.timeZone": "UTC",
+}
+_TELLING = re.compile(r"unresolved dependency|Exception in thread|Caused by|^Error|UNRESOLVED", re.IGNORECASE)
+
+
+@contextmanager
+def local_session(
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    master: str | None = None,
+    kafka: bool = False,
+    conf: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> Iterator[SparkSession]:
+    """Give a session; one that was made here is stopped at the end.
+
+    Args:
+        folder: Where Spark's scratch files go.
+        say: Prints a line for the person.
+        master: Spark's master; all local cores if neither this nor Spark's own settings say.
+        kafka: Whether Kafka is read.
+        conf: Further settings; they win.
+        log: Where Spark's log goes; a file in the folder if not given.
+
+    Raises:
+        EnvironmentSetupError: Java is missing or too old, or Spark did not start.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - so that --help is quick
+
+    if SparkSession.getActiveSession() is not None:
+        yield spark_session()
+        return
+    check_java()
+    packages = [DELTA_PACKAGE, *([KAFKA_PACKAGE] if kafka else [])]
+    settings = {**_SETTINGS, "spark.sql.warehouse.dir": str(folder / "spark-warehouse"), **(conf or {})}
+    say(_starting(packages, settings))
+    log = log or folder / "spark.log"
+    try:
+        with _outputs_to(log):
+            spark = spark_session(master=master, kafka=kafka, conf=settings)
+    except CojoinError:
+        raise
+    except Exception as error:
+        msg = f"Spark did not start: {_reason(log, error)}"
+        raise EnvironmentSetupError(msg) from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _outputs_to(log: Path) -> Iterator[None]:
+    """Point this process's standard outputs to a file, for those who inherit them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        msg = f"Spark's log {log} can't be written: {error.strerror or error}"
+        raise EnvironmentSetupError(msg) from error
+    saved = os.dup(1), os.dup(2)
+    try:
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in enumerate(saved, start=1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.close(target)
+
+
+def _starting(packages: list[str], settings: Mapping[str, str]) -> str:
+    ivy = Path(settings.get("spark.jars.ivy", Path.home() / ".ivy2.5.2")).expanduser() / "jars"
+    missing = [package for package in packages if not (ivy / f"{_jar(package)}.jar").exists()]
+    if not missing:
+        return "Starting Spark on this machine ..."
+    return f"Starting Spark on this machine; it first fetches {' and '.join(missing)}, once, which may take minutes ..."
+
+
+def _jar(package: str) -> str:
+    organisation, module, version = package.split(":")
+    return f"{organisation}_{module}-{version}"
+
+
+def _reason(log: Path, error: Exception) -> str:
+    """Find the lines that tell why in Spark's log; without any, give the error's own."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines: dict[str, Any] = dict.fromkeys(line.strip() for line in text.splitlines() if _TELLING.search(line))
+    return "; ".join(list(lines)[:3]) or str(error).strip().splitlines()[0]

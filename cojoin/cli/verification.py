@@ -1,0 +1,146 @@
+"""Does the output equal what pandas' ``merge_asof`` gives over the same rows, read whole?
+
+``merge_asof`` finds each left row's match; the rows themselves stay Arrow, so nothing is rounded. Of the output only
+those rows are expected that the watermark has passed; of the input only those that were not rejected. Rows are
+compared as a multiset, with nulls, NaN and nested values. A late version changes later rows only, so where versions
+came late the two may differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.durations import microseconds
+from cojoin.inputs import event_micros, event_millis, rejected_table
+from cojoin.ordering import OrderedPart, sort_keys, total_order
+from cojoin.watermarks import NONE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from cojoin.inputs import InputSpec
+    from cojoin.joins.asof import AsofJoin
+
+__all__ = ["Verdict", "compare", "expected_rows", "without_rejected"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How two multisets of rows compare.
+
+    Attributes:
+        expected: How many rows ``merge_asof`` gives.
+        found: How many rows the output has.
+        missing: The rows that the output lacks.
+        unexpected: The rows that only the output has.
+    """
+
+    expected: int
+    found: int
+    missing: pa.Table
+    unexpected: pa.Table
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether they are the same rows."""
+        return not self.missing.num_rows and not self.unexpected.num_rows
+
+
+def without_rejected(table: pa.Table, spec: InputSpec, rejected: pa.Table | None) -> pa.Table:
+    """Give an input's rows without those that can't be admitted, and without those in the ``rejected`` output."""
+    table = table.select(spec.schema.names).cast(spec.schema)
+    for name in (*spec.key, spec.event_time):
+        table = table.filter(pc.is_valid(table.column(name)))
+    if rejected is None or not rejected.num_rows or not table.num_rows:
+        return table
+    own = rejected.filter(pc.equal(rejected.column("input"), spec.name))
+    gone = Counter(map(_canonical, own.column("row").to_pylist()))
+    times = pc.drop_null(own.column("event_time").cast(table.schema.field(spec.event_time).type))
+    suspects = np.flatnonzero(pc.is_in(table.column(spec.event_time), times.combine_chunks()).to_numpy())
+    keep = np.ones(table.num_rows, dtype=bool)
+    spelled = rejected_table(table.take(pa.array(suspects)), spec, "", NONE).column("row").to_pylist()
+    for position, row in zip(suspects.tolist(), map(_canonical, spelled), strict=True):
+        if gone[row] > 0:
+            gone[row] -= 1
+            keep[position] = False
+    return table.filter(pa.array(keep))
+
+
+def expected_rows(
+    join: AsofJoin, inputs: tuple[InputSpec, InputSpec], tables: tuple[pa.Table, pa.Table], watermark: int
+) -> pa.Table:
+    """Give what the join must have emitted up to a watermark, by ``merge_asof``.
+
+    Args:
+        join: The join.
+        inputs: The left and the right input.
+        tables: Their admitted rows.
+        watermark: The operator's, in epoch milliseconds.
+    """
+    left, right = inputs
+    due = event_millis(event_micros(tables[0], left.event_time)) <= watermark
+    rows, versions = tables[0].filter(pa.array(due)), tables[1]
+    rows = rows.take(pa.array(np.argsort(event_micros(rows, left.event_time), kind="stable")))
+    micros = event_micros(versions, right.event_time)
+    ordered = total_order([OrderedPart(np.zeros(len(micros), np.int64), micros, 0, versions, right.source_order)])
+    versions = versions.take(pa.array(ordered))
+    matches = _matches(join, _frame(rows, left), _frame(versions, right))
+    if join.how == "inner":
+        rows, matches = rows.filter(pa.array(matches >= 0)), matches[matches >= 0]
+    payload = versions.select([name for name in right.schema.names if name not in right.key])
+    found = payload.take(pa.array(matches, mask=matches < 0))
+    return pa.Table.from_arrays([*rows.columns, *found.columns], schema=join.output_schema(left, right))
+
+
+def compare(expected: pa.Table, found: pa.Table) -> Verdict:
+    """Compare two tables of the same columns as multisets of rows."""
+    both = pa.concat_tables([expected, found.select(expected.schema.names).cast(expected.schema)])
+    if not both.num_rows:
+        return Verdict(0, 0, both, both)
+    keys = [key for column in both.columns for key in sort_keys(column)]
+    order = np.lexsort(keys)
+    first = np.ones(both.num_rows, dtype=bool)
+    first[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    starts = np.flatnonzero(first)
+    sign = np.where(order < expected.num_rows, 1, -1)
+    surplus = np.add.reduceat(sign, starts)
+    missing, unexpected = (
+        both.take(pa.array(np.repeat(order[starts], np.maximum(side, 0)))) for side in (surplus, -surplus)
+    )
+    return Verdict(expected.num_rows, found.num_rows, missing, unexpected)
+
+
+def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
+    """Give the times, the keys and the positions of sorted rows to pandas."""
+    keys: dict[str, Any] = {f"key{number}": table.column(name).to_pandas() for number, name in enumerate(spec.key)}
+    times = event_micros(table, spec.event_time)
+    frame: pd.DataFrame = pd.DataFrame({"time": times, **keys, "position": np.arange(table.num_rows)})
+    return frame
+
+
+def _matches(join: AsofJoin, left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.int64]:
+    """Give for each left row the position of its version, or -1."""
+    if not len(left) or not len(right):
+        return np.full(len(left), -1, dtype=np.int64)
+    merged = pd.merge_asof(
+        left,
+        right,
+        on="time",
+        by=[name for name in left.columns if name.startswith("key")],
+        tolerance=None if join.tolerance is None else microseconds(join.tolerance, "tolerance"),
+        allow_exact_matches=join.allow_exact_matches,
+        suffixes=("", "_match"),
+    )
+    return merged["position_match"].fillna(-1).to_numpy().astype(np.int64)
+
+
+def _canonical(row: str) -> str:
+    return json.dumps(json.loads(row), sort_keys=True)

@@ -1,0 +1,239 @@
+"""What the results must be, worked out from scratch: no watermarks' plumbing, no Arrow, no key groups, no batches.
+
+The as-of join three times (by brute force over the declared total order, by pandas' ``merge_asof``, by DuckDB's ``ASOF
+JOIN``), and a function's run by a loop over the laws of time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from itertools import groupby
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pandas as pd
+
+from tests.streams import AT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cojoin.functions import KeyedCoProcessFunction
+    from tests.streams import Streams
+
+NONE, END_OF_TIME = -(1 << 63), (1 << 63) - 1
+
+Matches = list[int | None]
+"""For each left row the position of its version, or None."""
+
+
+def canonical(value: Any) -> tuple[Any, ...]:
+    """Spell a value so that Python sorts it as the total order does: nulls first, -0.0 before 0.0, NaN last."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float):
+        return (1, 1, 0.0, 0) if math.isnan(value) else (1, 0, value, math.copysign(1, value))
+    if isinstance(value, list):
+        return (1, tuple(map(canonical, value)))
+    return (1, value)
+
+
+def total_order(streams: Streams, side: int, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Spell a row so that Python sorts the rows of a key by the declared total order."""
+    spec = streams.inputs[side]
+    by_name = dict(zip(spec.schema.names, row, strict=True))
+    sequence = tuple(canonical(by_name[name]) for name in spec.source_order)
+    return (row[AT], 1 - side, sequence, tuple(map(canonical, row)))
+
+
+def brute_force(streams: Streams, tolerance_us: int | None, *, exact: bool) -> Matches:
+    """Match by trying all pairs."""
+    matches: Matches = []
+    for left in streams.rows[0]:
+        old_enough = [
+            position
+            for position, right in enumerate(streams.rows[1])
+            if streams.key(0, left) == streams.key(1, right) and (right[AT] < left[AT] or (exact and right[AT] == left[AT]))
+        ]
+        found = max(old_enough, key=lambda position: total_order(streams, 1, streams.rows[1][position]), default=None)
+        if found is not None and tolerance_us is not None and left[AT] - streams.rows[1][found][AT] > tolerance_us:
+            found = None
+        matches.append(found)
+    return matches
+
+
+def pandas_merge_asof(streams: Streams, tolerance_us: int | None, *, exact: bool) -> Matches:
+    """Match by ``pandas.merge_asof``, which takes the last of equal times."""
+    left, right = _frames(streams)
+    merged = pd.merge_asof(
+        left.sort_values("micros", kind="stable"),
+        right,
+        on="micros",
+        by="key",
+        tolerance=tolerance_us,
+        allow_exact_matches=exact,
+    )
+    return _in_left_order(streams, zip(merged["left"], merged["right"], strict=True))
+
+
+def duckdb_asof_join(streams: Streams, tolerance_us: int | None, *, exact: bool) -> Matches:
+    """Match by DuckDB, which leaves open which of equal times it takes: only the last of them is there."""
+    left, right = _frames(streams)
+    right = right.drop_duplicates(["key", "micros"], keep="last")
+    with duckdb.connect() as connection:
+        connection.register("l", left).register("r", right)
+        pairs = connection.sql(
+            f"""SELECT l."left", CASE WHEN {tolerance_us is None} OR l.micros - r.micros <= {tolerance_us or 0}
+                THEN r."right" END
+                FROM l ASOF LEFT JOIN r ON l.key = r.key AND l.micros {">=" if exact else ">"} r.micros"""
+        ).fetchall()
+    return _in_left_order(streams, pairs)
+
+
+def _frames(streams: Streams) -> tuple[pd.DataFrame, pd.DataFrame]:
+    frames = []
+    for side, name in enumerate(("left", "right")):
+        rows = sorted(enumerate(streams.rows[side]), key=lambda each: total_order(streams, side, each[1]))
+        columns = {
+            "key": pd.Series([repr(streams.key(side, row)) for _, row in rows], dtype=str),
+            "micros": pd.Series([row[AT] for _, row in rows], dtype="int64"),
+            name: pd.Series([position for position, _ in rows], dtype="int64"),
+        }
+        frames.append(pd.DataFrame(columns))
+    return frames[0], frames[1]
+
+
+def _in_left_order(streams: Streams, pairs: Any) -> Matches:
+    found = {int(left): None if pd.isna(right) else int(right) for left, right in pairs}
+    return [found[position] for position in range(len(streams.rows[0]))]
+
+
+def joined_rows(streams: Streams, matches: Matches, how: str) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
+    """Give each key's output rows in the declared order."""
+    width = len(streams.inputs[0].key)
+    order = sorted(range(len(matches)), key=lambda position: total_order(streams, 0, streams.rows[0][position]))
+    rows = defaultdict(list)
+    for position in order:
+        left, match = streams.rows[0][position], matches[position]
+        if match is None and how == "inner":
+            continue
+        right = (None,) * 6 if match is None else streams.rows[1][match]
+        rows[left[:width]].append((*left, *right[width:]))
+    return dict(rows)
+
+
+class Simulation:
+    """Runs a function over one key after the other by the laws of event time; it is also every handle the function gets."""
+
+    def __init__(self, function: KeyedCoProcessFunction, streams: Streams) -> None:
+        self.function = function
+        self.streams = streams
+        self.states: dict[str, dict[Any, Any]] = defaultdict(dict)
+        self.outputs: list[Any] = []
+        self.not_fired = 0
+
+    def run(self) -> SimpleNamespace:
+        """Give all rows that the function yields, and how many timers the drain left."""
+        self.function.open(self)  # type: ignore[arg-type]
+        streams = self.streams
+        keys = {streams.key(side, row) for side in (0, 1) for row in streams.rows[side]}
+        for key in keys:
+            self._run_key(key)
+        return SimpleNamespace(rows=self.outputs, not_fired=self.not_fired)
+
+    def _run_key(self, key: tuple[Any, ...]) -> None:
+        self.key, self.watermark, self.timers, self.refused = key, NONE, set(), set()
+        self.sweeps, self.last_event = False, None
+        streams, reached = self.streams, NONE
+        mine = [(side, row) for side in (0, 1) for row in streams.rows[side] if streams.key(side, row) == key]
+        mine.sort(key=lambda each: total_order(streams, *each))
+        for limit, self.last_event in [(streams.watermark(), None), (END_OF_TIME, streams.last_event())]:
+            due = [each for each in mine if reached < each[1][AT] // 1_000 <= limit]
+            for time, rows in groupby(due, key=lambda each: each[1][AT] // 1_000):
+                self._fire(time - 1)
+                self.watermark, self.time = time - 1, time
+                for side, row in rows:
+                    names = streams.inputs[side].schema.names
+                    value = SimpleNamespace(**dict(zip(names, row, strict=True)))
+                    self._call((self.function.process_element1, self.function.process_element2)[side], value)
+            self._fire(limit)
+            reached = limit
+        self.not_fired += len(self.refused)
+
+    def _fire(self, limit: int) -> None:
+        self.sweeps = True
+        while self.timers and min(self.timers) <= limit:
+            self.time = min(self.timers)
+            self.timers.remove(self.time)
+            self.watermark = max(self.watermark, self.time)
+            self._call(self.function.on_timer, self.time)
+        self.sweeps = False
+
+    def _call(self, callback: Callable[[Any, Any], Any], value: Any) -> None:
+        self.outputs.extend(callback(value, self) or ())
+
+    def timestamp(self) -> int:
+        return self.time
+
+    def get_current_key(self) -> Any:
+        return self.key if len(self.key) > 1 else self.key[0]
+
+    def timer_service(self) -> Simulation:
+        return self
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        if timestamp in self.timers:
+            return
+        if self.sweeps and self.last_event is not None and timestamp > self.last_event:
+            self.refused.add(timestamp)
+        else:
+            self.refused.discard(timestamp)
+            self.timers.add(timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self.timers.discard(timestamp)
+        self.refused.discard(timestamp)
+
+    def get_state(self, descriptor: Any) -> SimpleNamespace:
+        entries = self.states[descriptor.name]
+        return SimpleNamespace(
+            value=lambda: entries.get(self.key),
+            update=lambda value: entries.__setitem__(self.key, value),
+            clear=lambda: entries.pop(self.key, None),
+        )
+
+    def get_list_state(self, descriptor: Any) -> SimpleNamespace:
+        entries = self.states[descriptor.name]
+        return SimpleNamespace(
+            get=lambda: list(entries.get(self.key, [])),
+            add=lambda value: entries.setdefault(self.key, []).append(value),
+            update=lambda values: entries.__setitem__(self.key, list(values)),
+            clear=lambda: entries.pop(self.key, None),
+        )
+
+    def get_map_state(self, descriptor: Any) -> SimpleNamespace:
+        entries = self.states[descriptor.name]
+        return SimpleNamespace(
+            get=lambda user_key: entries.get(self.key, {}).get(user_key),
+            put=lambda user_key, value: entries.setdefault(self.key, {}).__setitem__(user_key, value),
+            remove=lambda user_key: entries.get(self.key, {}).pop(user_key, None),
+            items=lambda: list(entries.get(self.key, {}).items()),
+        )
+
+
+def by_key(rows: list[Any], width: int = 1) -> dict[Any, list[Any]]:
+    """Part rows by their first fields and keep the order within each; spelled, so that NaN equals itself."""
+    parted = defaultdict(list)
+    for row in rows:
+        parted[tuple(row[:width])].append(repr(tuple(row)))
+    return dict(parted)
+
+
+def bag(rows: list[Any]) -> Counter[str]:
+    """Give rows without their order; spelled, so that NaN equals itself."""
+    return Counter(repr(tuple(row)) for row in rows)

@@ -1,0 +1,43 @@
+"""What the Spark tests share: one generated pair of streams, and what pandas makes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.data import Folders, Streams, generate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="session")
+def streams() -> Streams:
+    """Streams of 600 trades and 150 versions that hold all that is difficult about order."""
+    return generate()
+
+
+@pytest.fixture(scope="session")
+def folders(streams: Streams, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """The same as three files each; to be read only."""
+    return streams.write(tmp_path_factory.mktemp("streams"), files=3)
+
+
+@pytest.fixture
+def shuffle_partitions(spark: SparkSession) -> Iterator[Callable[[int], None]]:
+    """Set Spark's shuffle partitions for one test."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    yield lambda count: spark.conf.set(name, count)
+    spark.conf.set(name, before)
+
+
+@pytest.fixture(scope="session")
+def two_frames(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+    """A static trade and a static customer, for what is refused before anything runs."""
+    trades = spark.sql("select 1L trade_id, 1L customer_id, timestamp_millis(1000) event_time, 1.5D amount")
+    customers = spark.sql("select 1L customer_id, timestamp_millis(500) event_time, 'gold' tier")
+    return trades, customers

@@ -1,0 +1,51 @@
+"""Functions that the tests run; workers import them from here."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import cojoin as cj
+
+
+class EnrichTrades(cj.KeyedCoProcessFunction):
+    """Each trade with the customer in force: in event-time order a state is all that it takes."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        self.customer = ctx.get_state(cj.ValueStateDescriptor("customer", "version bigint, tier string"))
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        version, tier = self.customer.value() or (None, None)
+        yield trade.trade_id, trade.event_time, trade.amount, version, tier
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> None:
+        self.customer.update((customer.version, customer.tier))
+
+
+class CountCalls(cj.KeyedCoProcessFunction):
+    """Writes a line to a file at every call of a key group; a timer far ahead keeps every key group busy at the end."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, b"call\n")
+        os.close(descriptor)
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 86_400_000)
+        yield (trade.trade_id,)
+
+
+class Mendable(cj.KeyedCoProcessFunction):
+    """Raises at one trade until it is mended."""
+
+    def __init__(self, bad_trade: int | None) -> None:
+        self.bad_trade = bad_trade
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        if trade.trade_id == self.bad_trade:
+            msg = f"no price for trade {trade.trade_id}"
+            raise LookupError(msg)
+        yield (trade.trade_id,)

@@ -1,0 +1,174 @@
+"""What must agree between the two inputs, and what an operation on them may ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+import cojoin as cj
+from tests.spark.data import connect
+from tests.spark.functions import EnrichTrades
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from tests.spark.data import Folders
+
+pytestmark = pytest.mark.spark
+
+
+def pair_of(left: Any, right: Any, left_settings: Any = None, right_settings: Any = None, **settings: Any) -> Any:
+    shared = {"key": "customer_id", "event_time": "event_time"}
+    return cj.connect(
+        cj.Input(left, **({"name": "trades"} | shared | (left_settings or {}))),
+        cj.Input(right, **({"name": "customers"} | shared | (right_settings or {}))),
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("key_groups", [0, -1, 32_769, True, 3.5, "3", None])
+def test_key_groups_are_a_positive_number(two_frames: Any, key_groups: Any) -> None:
+    with pytest.raises(cj.ConfigurationError) as caught:
+        pair_of(*two_frames, key_groups=key_groups)
+    assert str(caught.value) == f"key_groups: expected a whole number from 1 to 32768, got {key_groups!r}"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "message"),
+    [
+        (
+            {},
+            {"key": "tier"},
+            (
+                "the key types differ: 'customer_id' of input 'trades' is bigint, 'tier' of input "
+                "'customers' is string; cast one: col('customer_id').cast('string')"
+            ),
+        ),
+        (
+            {"key": "small"},
+            {},
+            (
+                "the key types differ: 'small' of input 'trades' is int, 'customer_id' of input "
+                "'customers' is bigint; cast one: col('small').cast('bigint')"
+            ),
+        ),
+        (
+            {"key": "day"},
+            {},
+            (
+                "the key types differ: 'day' of input 'trades' is date, 'customer_id' of input "
+                "'customers' is bigint; cast one to the other's type"
+            ),
+        ),
+        (
+            {"key": ["trade_id", "customer_id"]},
+            {},
+            (
+                "input 'trades' has 2 key columns (trade_id, customer_id), input "
+                "'customers' has 1 (customer_id); give both the same number, in the same order"
+            ),
+        ),
+        ({"name": "a"}, {"name": "a"}, "both inputs are named 'a'; give each a name= of its own"),
+        ({"name": "right"}, {"name": ""}, "both inputs are named 'right'; give each a name= of its own"),
+    ],
+)
+def test_inputs_that_do_not_go_together_are_refused(two_frames: Any, left: Any, right: Any, message: str) -> None:
+    trades = two_frames[0].selectExpr("*", "int(1) small", "date'2024-03-01' day")
+    with pytest.raises(cj.ConfigurationError) as caught:
+        pair_of(trades, two_frames[1], left, right)
+    assert str(caught.value) == message
+
+
+def test_one_stream_and_one_static_input_are_refused(spark: Any, folders: Folders) -> None:
+    streams, statics = folders.frames(spark), folders.frames(spark, streaming=False)
+    with pytest.raises(cj.ConfigurationError) as caught:
+        connect(streams[0], statics[1])
+    assert str(caught.value) == (
+        "input 'trades' is a stream, input 'customers' is static; both must be of one kind: "
+        "read 'customers' with spark.readStream, or 'trades' with spark.read"
+    )
+    with refused("input 'customers' is a stream, input 'trades' is static"):
+        connect(statics[0], streams[1])
+
+
+def test_columns_that_collide_need_suffixes(spark: Any, folders: Folders) -> None:
+    pair = folders.connect(spark, streaming=False)
+    with pytest.raises(cj.SchemaError) as caught:
+        pair.asof_join()
+    assert str(caught.value) == (
+        "inputs 'trades' and 'customers' both have 'position'; tell them apart with suffixes=(\"\", \"_customers\"), "
+        "or rename or drop them in one input"
+    )
+    joined = pair.asof_join(suffixes=("", "_customer")).to_dataframe()
+    assert joined.columns == [
+        *("trade_id", "customer_id", "event_time", "amount", "position"),
+        *("customers_event_time", "version", "tier", "position_customer"),
+    ]
+
+
+def test_suffixes_that_do_not_help_are_refused(two_frames: Any) -> None:
+    trades, customers = two_frames
+    clash = trades.withColumnRenamed("trade_id", "amount_c"), customers.withColumnRenamed("tier", "amount")
+    with refused("would have two columns 'amount_c'; choose other suffixes="):
+        pair_of(*clash).asof_join(suffixes=("", "_c"))
+    for suffixes in (("", ""), "_c", ("", 1)):
+        with refused("suffixes: expected two different strings such as"):
+            pair_of(*clash).asof_join(suffixes=suffixes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"how": "outer"}, "how: expected 'left' or 'inner', got 'outer'"),
+        ({"tolerance": "-1 hour"}, "tolerance: expected a duration of zero or more, got '-1 hour'"),
+        ({"tolerance": 3}, "tolerance: expected a duration such as '5 seconds' or a timedelta, got 3; write its unit"),
+        ({"allow_exact_matches": 1}, "allow_exact_matches: expected True or False, got 1"),
+    ],
+)
+def test_a_join_that_is_none_is_refused(two_frames: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(cj.ConfigurationError) as caught:
+        pair_of(*two_frames).asof_join(**settings)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("output_type", "message"),
+    [
+        ("trade_id lng", "output_type=\"trade_id lng\": unknown type 'lng' at character 9; did you mean 'long'?"),
+        ("trade_id", "output_type=\"trade_id\": expected the field's type after 'trade_id', got the end"),
+        ("a long, A long", "output_type=\"a long, A long\": field 'A' repeats 'a' at character 8"),
+        ("", 'output_type="": expected a field\'s name'),
+        (5, "output_type: expected DDL such as 'trade_id long, tier string' or a StructType, got 5"),
+        (None, "output_type: expected DDL such as 'trade_id long, tier string' or a StructType, got None"),
+    ],
+)
+def test_an_output_type_that_does_not_parse_is_refused(two_frames: Any, output_type: Any, message: str) -> None:
+    with pytest.raises(cj.SchemaError) as caught:
+        pair_of(*two_frames).process(EnrichTrades(), output_type)
+    assert str(caught.value).startswith(message)
+
+
+def test_what_is_no_function_or_no_order_is_refused(two_frames: Any) -> None:
+    pair = pair_of(*two_frames)
+    with refused("; make an instance of it"):
+        pair.process(EnrichTrades, "a long")
+    with refused("function: expected an instance of a KeyedCoProcessFunction, got"):
+        pair.process(len, "a long")
+    with refused("'arival'; did you mean 'arrival'"):
+        pair.process(EnrichTrades(), "a long", order="arival")
+
+
+def test_an_output_type_may_be_ddl_a_struct_type_or_arrow(two_frames: Any) -> None:
+    struct = StructType(
+        [
+            StructField("trade id", LongType(), nullable=False),
+            StructField("tiers", ArrayType(StructType([StructField("a`b", StringType())]))),
+        ]
+    )
+    pair = pair_of(*two_frames)
+    from_struct = pair.process(EnrichTrades(), struct)
+    from_ddl = pair.process(EnrichTrades(), "`trade id` long not null, tiers array<struct<`a``b`: string>>")
+    assert from_struct.plan.output == from_ddl.plan.output
+    assert pair.process(EnrichTrades(), from_ddl.plan.output).plan.output == from_ddl.plan.output
+    assert from_struct.to_dataframe().schema == struct

@@ -1,0 +1,156 @@
+"""What a person may get wrong about an input: said at once, with the column and what would be right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cojoin as cj
+from cojoin.spark.input import BoundInput
+from tests.spark.data import MORNING, rows
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.spark
+
+
+def bind(frame: Any, **settings: Any) -> BoundInput:
+    declared = {"key": "customer_id", "event_time": "event_time", "name": "trades"} | settings
+    return BoundInput(cj.Input(frame, **declared), "left", 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"key": "custmer_id"}, "input 'trades' has no key column 'custmer_id'; did you mean 'customer_id'?"),
+        (
+            {"key": ["trade_id", "x"]},
+            ("input 'trades' has no key column 'x'; valid are 'trade_id', 'customer_id', 'event_time', 'amount'"),
+        ),
+        ({"key": None}, "input 'trades': key: expected a column's name, or a list of names, got None"),
+        ({"key": []}, "input 'trades': key: expected one or more different columns, got []"),
+        (
+            {"key": ["trade_id", "TRADE_ID"]},
+            ("input 'trades': key: expected one or more different columns, got ['trade_id', 'TRADE_ID']"),
+        ),
+        ({"key": ["trade_id", 3]}, "input 'trades': key: expected a column's name, got 3"),
+        (
+            {"key": "amount"},
+            (
+                "input 'trades': key column 'amount' has the type double, which can't be a key; valid are "
+                "boolean, tinyint, smallint, int, bigint, string, binary, date, timestamp, timestamp_ntz, decimal"
+            ),
+        ),
+        (
+            {"event_time": "event_tim"},
+            "input 'trades' has no event time column 'event_tim'; did you mean 'event_time'?",
+        ),
+        ({"event_time": None}, "input 'trades': event time: expected a column's name, got None"),
+        (
+            {"event_time": "trade_id"},
+            (
+                "input 'trades': event time column 'trade_id': expected a timestamp, got bigint; "
+                "turn epoch milliseconds into one with timestamp_millis(col)"
+            ),
+        ),
+        (
+            {"event_time": "amount"},
+            ("input 'trades': event time column 'amount': expected a timestamp, got double; cast it to timestamp"),
+        ),
+        (
+            {"partition": "partiton"},
+            (
+                "input 'trades' has no partition column 'partiton'; valid are 'trade_id', "
+                "'customer_id', 'event_time', 'amount'"
+            ),
+        ),
+        ({"sequence": 5}, "input 'trades': sequence: expected a column's name, or a list of names, got 5"),
+        (
+            {"watermark": "5 seconds"},
+            (
+                "input 'trades': watermark: expected a WatermarkStrategy, such as "
+                "WatermarkStrategy.for_bounded_out_of_orderness(\"5 seconds\"), got '5 seconds'"
+            ),
+        ),
+        ({"max_ahead": "-1 day"}, "input 'trades': max_ahead: expected a duration of zero or more, got '-1 day'"),
+        (
+            {"max_ahead": 3600},
+            (
+                "input 'trades': max_ahead: expected a duration such as '5 seconds' or a timedelta, got "
+                "3600; write its unit"
+            ),
+        ),
+        ({"name": 5}, "input: name: expected a text, got 5"),
+    ],
+)
+def test_a_mistake_is_refused_in_words(two_frames: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(cj.ConfigurationError) as caught:
+        bind(two_frames[0], **settings)
+    assert str(caught.value) == message
+
+
+def test_columns_are_found_whatever_their_case(two_frames: Any) -> None:
+    spec = bind(two_frames[0], key="Customer_ID", event_time="EVENT_TIME").spec
+    assert (spec.key, spec.event_time) == (("customer_id",), "event_time")
+
+
+def test_a_negative_delay_is_refused() -> None:
+    with pytest.raises(cj.ConfigurationError) as caught:
+        cj.WatermarkStrategy.for_bounded_out_of_orderness("-5 seconds")
+    assert str(caught.value) == "max_out_of_orderness: expected a duration of zero or more, got '-5 seconds'"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cure"),
+    [
+        ("string", "turn it into one with to_timestamp(col)"),
+        ("timestamp_ntz", "it has no time zone; say which is meant: to_timestamp(col || ' Europe/Berlin')"),
+        ("date", "cast it to timestamp"),
+    ],
+)
+def test_an_event_time_of_another_type_is_refused_with_the_cure(two_frames: Any, dtype: str, cure: str) -> None:
+    frame = two_frames[0].withColumn("event_time", two_frames[0].event_time.cast(dtype))
+    with pytest.raises(cj.SchemaError) as caught:
+        bind(frame)
+    expected = f"input 'trades': event time column 'event_time': expected a timestamp, got {dtype}; {cure}"
+    assert str(caught.value) == expected
+
+
+def test_the_cure_for_a_time_without_zone_holds_in_any_session_zone(spark: Any) -> None:
+    frame = spark.sql("select to_timestamp(timestamp_ntz'2024-03-01 08:00:00.000001' || ' Europe/Berlin') event_time")
+    assert rows(frame) == [(MORNING + 1,)]
+
+
+def test_a_source_that_is_none_is_refused(two_frames: Any) -> None:
+    with pytest.raises(cj.ConfigurationError) as caught:
+        bind("/lake/trades")
+    assert str(caught.value) == (
+        "input 'trades': expected a DataFrame or one of cojoin.sources, got str; "
+        "did you mean cojoin.sources.delta('/lake/trades')?"
+    )
+    with refused("left input: expected a cojoin.Input, got DataFrame"):
+        BoundInput(two_frames[0], "left", 1)
+
+
+def test_columns_that_cannot_travel_are_refused(spark: Any, two_frames: Any) -> None:
+    twice = two_frames[0].select("*", two_frames[0].amount)
+    with refused("input 'trades' has two columns 'amount'; rename or drop one"):
+        bind(twice)
+    odd = two_frames[0].selectExpr("*", "parse_json('{}') extra")
+    with refused("column 'extra' has the type variant", "; cast it to string, or drop it"):
+        bind(odd)
+
+
+def test_names_with_dots_and_backticks_are_columns_like_any_other(spark: Any) -> None:
+    frame: DataFrame = spark.sql("select 1L `a.key`, timestamp_millis(5) `the ``time``` , 'x' `b c`")
+    pair = cj.connect(
+        cj.Input(frame, key="a.key", event_time="the `time`", name="trades"),
+        cj.Input(frame.withColumnRenamed("b c", "d"), key="a.key", event_time="the `time`", name="customers"),
+        key_groups=2,
+    )
+    joined = pair.asof_join().to_dataframe()
+    assert joined.columns == ["a.key", "the `time`", "b c", "customers_event_time", "d"]
+    assert [tuple(row)[2:5:2] for row in joined.collect()] == [("x", "x")]
