@@ -106,7 +106,7 @@ def _map_converter(dtype: pa.MapType, what: str) -> Coercer:
 
 
 def _float_converter(dtype: pa.DataType, what: str) -> Coercer:
-    single = struct.Struct("f") if pa.types.is_float32(dtype) else None
+    single = struct.Struct("<f") if pa.types.is_float32(dtype) else None
 
     def convert(value: Any) -> float:
         try:

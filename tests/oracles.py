@@ -55,7 +55,8 @@ def brute_force(streams: Streams, tolerance_us: int | None, *, exact: bool) -> M
         old_enough = [
             position
             for position, right in enumerate(streams.rows[1])
-            if streams.key(0, left) == streams.key(1, right) and (right[AT] < left[AT] or (exact and right[AT] == left[AT]))
+            if streams.key(0, left) == streams.key(1, right)
+            and (right[AT] < left[AT] or (exact and right[AT] == left[AT]))
         ]
         found = max(old_enough, key=lambda position: total_order(streams, 1, streams.rows[1][position]), default=None)
         if found is not None and tolerance_us is not None and left[AT] - streams.rows[1][found][AT] > tolerance_us:

@@ -56,7 +56,11 @@ Rows = list[tuple[Any, ...]]
 
 
 def specs(
-    delays: tuple[int, int] = (0, 0), *, composite: bool = False, sequenced: bool = True, max_ahead_ms: int | None = None
+    delays: tuple[int, int] = (0, 0),
+    *,
+    composite: bool = False,
+    sequenced: bool = True,
+    max_ahead_ms: int | None = None,
 ) -> tuple[InputSpec, InputSpec]:
     """Declare the two inputs; the right's key columns have other names than the left's."""
     width = 2 if composite else 1

@@ -14,7 +14,16 @@ from cojoin.errors import CheckpointError
 
 RUN = [
     *("run", "--left", "parquet:/lake/trades", "--right", "kafka:localhost:9092/customers"),
-    *("--key", "customer_id", "--event-time", "event_time", "--output", "delta:/lake/enriched", "--checkpoint", "/lake/c"),
+    *(
+        "--key",
+        "customer_id",
+        "--event-time",
+        "event_time",
+        "--output",
+        "delta:/lake/enriched",
+        "--checkpoint",
+        "/lake/c",
+    ),
 ]
 
 
@@ -57,7 +66,7 @@ def test_version(capsys):
         ([*RUN, "--delay", "5"], "--delay: expected a duration such as '5 seconds'"),
         ([*RUN, "--max-ahead", "soon"], "--max-ahead"),
         ([*RUN, "--how", "outer"], "invalid choice: 'outer'"),
-        ([*RUN, "--tolerance", "-1 hour"], "expected one argument"),
+        ([*RUN, "--tolerance", "-1 hour"], "expected a duration of zero or more"),
         ([*RUN, "--right-schema", "id lnog"], "did you mean"),
         ([*RUN, "--suffixes", "_x"], "expected two different suffixes"),
         ([*RUN, "--drain", "--every", "1 minute"], "not allowed with argument"),
@@ -84,7 +93,7 @@ def test_an_error_of_cojoins_is_one_message(capsys, monkeypatch):
 
 def test_an_unforeseen_error_tells_its_type_and_how_to_see_more(capsys, monkeypatch):
     def fail(arguments):
-        raise KeyError("tier")
+        {}["tier"]
 
     monkeypatch.setattr(command_line, "_run", fail)
     assert typed(*RUN, capsys=capsys) == (3, "", "cojoin: KeyError: 'tier' (--verbose shows where)\n")
@@ -104,7 +113,7 @@ def test_ctrl_c_ends_with_130(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--right-option", "kafka.sasl.jaas.config=Module required password=\"hunter2\";"],
+        ["--right-option", 'kafka.sasl.jaas.config=Module required password="hunter2";'],
         ["--right-option=kafka.ssl.key.password=hunter2"],
         ["--conf", "spark.hadoop.fs.s3a.secret.key=hunter2"],
     ],
@@ -150,11 +159,14 @@ def test_arguments_come_from_a_file_too(tmp_path, capsys, monkeypatch):
     assert (arguments.left.name, arguments.right.name) == ("trades", "customers")
 
 
-@pytest.mark.parametrize("python", [["-m", "cojoin"]])
-def test_missing_java_is_said_in_one_sentence(python, tmp_path):
+def test_missing_java_is_said_in_one_sentence(tmp_path):
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
     ended = subprocess.run(
-        [sys.executable, *python, "demo", "--rows", "10"], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "cojoin", "demo", "--rows", "10"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 2
     assert ended.stderr.startswith("cojoin: Spark needs Java 17 or later")

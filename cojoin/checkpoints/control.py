@@ -1,11 +1,11 @@
 """The control input (tag 0): what the driver tells every key group, in band and planned by Spark like any other rows.
 
 It is a folder of small text files in the checkpoint, a message a line, that Spark streams. A drain's last batch is
-planned by hand: the message that ends all inputs is written, then an entry of Spark's offset log that leaves every other
-source where it stands. Spark runs a batch that is planned and not committed exactly as it was planned, so a crash in
-between runs the same batch again and nothing newer is read. The message is the promise: once it is there, every start
-finishes the drain first. The logs are Spark's ``v1`` texts: a line with the version, for offsets a line of metadata,
-then a line a source in the order of the plan, the control input last.
+planned by hand: the message that ends all inputs is written, then an entry of Spark's offset log that leaves every
+other source where it stands. Spark runs a batch that is planned and not committed exactly as it was planned, so a
+crash in between runs the same batch again and nothing newer is read. The message is the promise: once it is there,
+every start finishes the drain first. The logs are Spark's ``v1`` texts: a line with the version, for offsets a line
+of metadata, then a line a source in the order of the plan, the control input last.
 """
 
 from __future__ import annotations

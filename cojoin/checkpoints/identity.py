@@ -72,7 +72,10 @@ def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
     if stored["format"] > FORMAT:
         msg = f"checkpoint {files.root}: its format {stored['format']} is newer than {FORMAT}; upgrade cojoin"
         raise CheckpointError(msg)
-    differences = list(_differences(stored["query"], query))
+    # Two operations have little in common, so that one differs says it all.
+    same_operation = stored["query"].get("operator") == query.get("operator")
+    asked = query if same_operation else {**stored["query"], "operator": query.get("operator")}
+    differences = _differences(stored["query"], asked)
     if differences:
         listed = "; ".join(differences)
         msg = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.joins.asof import AsofHow, AsofJoin
@@ -12,11 +14,9 @@ from cojoin.process import KeyedCoProcess
 from cojoin.spark.call import Operation, Plan
 from cojoin.spark.input import BoundInput, Input
 from cojoin.spark.joined import Joined
-from cojoin.types import parse_schema, type_to_ddl
+from cojoin.types import parse_schema, schema_to_ddl, type_to_ddl
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from cojoin.durations import Duration
     from cojoin.functions import KeyedCoProcessFunction, Order
     from cojoin.joins.columns import Suffixes
@@ -146,12 +146,8 @@ def _output_schema(declared: Any) -> pa.Schema:
         return declared
     if isinstance(declared, str):
         return parse_schema(declared, what="output_type")
-    if hasattr(declared, "fields") and hasattr(declared, "simpleString"):
-        # The engine reads types as DDL; a StructType spells itself, names quoted, as toDDL does.
-        ddl = ", ".join(
-            f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
-            for field in declared.fields
-        )
-        return parse_schema(ddl, what="output_type")
+    if isinstance(declared, StructType):
+        # Spelled and read again, so that what DDL may not say is refused here too.
+        return parse_schema(schema_to_ddl(to_arrow_schema(declared, timezone="UTC")), what="output_type")
     msg = f"output_type: expected DDL such as 'trade_id long, tier string' or a StructType, got {declared!r}"
     raise SchemaError(msg)

@@ -22,7 +22,7 @@ _WRAPPING = re.compile(
            )""",
     re.VERBOSE | re.DOTALL,
 )
-_CODES = re.compile(r"(?:\s*SQLSTATE: \w{5}\b)+\s*$")
+_CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
 def explain(error: BaseException) -> str:

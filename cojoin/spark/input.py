@@ -192,7 +192,8 @@ class BoundInput:
         """Give the input's rows and watermarks as ``(key_group, tag, payload)``."""
         keys = [self.frame[_quoted(name)] for name in self.spec.key]
         group = F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int").alias(GROUP_COLUMN)
-        columns = [self.frame[_quoted(name)] for name in self.spec.schema.names]
+        # By number: PySpark's own call can't take a column whose name has a dot or a backtick.
+        columns = [self.frame[_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
         if self.spec.max_ahead_ms is not None:
             # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch sees the same.
             columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
@@ -209,7 +210,10 @@ def _open(source: Any, what: str) -> DataFrame:
         try:
             return source.open()
         except (PySparkException, Py4JJavaError) as error:
-            msg = f"{what}: {source.format} {source.location or ''} can't be read: {explain(error)}"
+            reason = explain(error)
+            if "DELTA_SCHEMA_NOT_SET" in reason:
+                reason = "there is no Delta table, or an empty one without columns"
+            msg = f"{what}: {source.format} {source.location or ''} can't be read: {reason}"
             raise ConfigurationError(msg) from error
     if not hasattr(source, "isStreaming") or not hasattr(source, "mapInArrow"):
         hint = f"; did you mean cojoin.sources.delta({source!r})?" if isinstance(source, str) else ""

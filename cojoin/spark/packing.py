@@ -64,7 +64,8 @@ class Packer:
         groups = chunk.column(GROUP_COLUMN).to_numpy()
         if NOW_COLUMN in chunk.column_names:
             seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
-        rows = chunk.select(self.spec.schema.names).cast(self.spec.schema).combine_chunks()
+        names = self.spec.schema.names
+        rows = chunk.select(range(len(names))).rename_columns(names).cast(self.spec.schema).combine_chunks()
         self._observe(rows, seen)
         order = np.argsort(groups, kind="stable")
         cut = rows.take(pa.array(order))

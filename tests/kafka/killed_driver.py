@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 LAST_BATCH = 2
 
+# It lives for a few batches: the quick compiler alone is quicker.
+QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
 
 @dataclass(frozen=True)
 class WaitingSink(DeltaSink):
@@ -44,7 +47,7 @@ def main(table: str, checkpoint: str, reached: str, *where: str) -> None:
     servers, trades, customers, *sizes = where
     kafka = kafka_session_conf()
     packages = {"spark.jars.packages": f"{DELTA},{kafka['spark.jars.packages']}"}
-    cj.spark_session("killed", master="local[2]", conf=SETTINGS | kafka | packages)
+    cj.spark_session("killed", master="local[2]", conf=SETTINGS | QUICK_START | kafka | packages)
     topics = Topics(servers, trades, customers, (int(sizes[0]), int(sizes[1])))
     query = (
         topics.connect()

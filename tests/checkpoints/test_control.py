@@ -1,0 +1,77 @@
+"""A drain is planned once, in logs of the form that Spark wrote itself; how Spark runs it is in ``tests/spark``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cojoin as cj
+from cojoin.checkpoints.control import END_OF_INPUT, drain_is_promised, open_control, plan_drain, source_offsets
+from cojoin.checkpoints.files import CheckpointFiles
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+OFFSETS = 'v1\n{"batchTimestampMs":5}\n{"logOffset":3}\n{"logOffset":1}\n-'
+
+
+@pytest.fixture
+def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
+    return CheckpointFiles(spark, str(tmp_path))
+
+
+def test_a_drain_stands_after_the_last_committed_batch(files: CheckpointFiles) -> None:
+    files.write("spark/offsets/9", OFFSETS)
+    files.write("spark/offsets/10", OFFSETS)
+    files.write("spark/commits/10", "v1\n{}")
+    assert not drain_is_promised(files)
+    assert plan_drain(files)
+    assert drain_is_promised(files)
+    assert source_offsets(files, 11) == ['{"logOffset":3}', '{"logOffset":1}', '{"logOffset": 0}']
+    assert (files.read("spark/offsets/11") or "").splitlines()[:2] == OFFSETS.splitlines()[:2]
+    version, entry = (files.read("spark/sources/2/0") or "").splitlines()
+    assert version == "v1"
+    assert json.loads(entry)["path"] == files.path("control/end_of_input.txt")
+    assert files.read("control/end_of_input.txt") == END_OF_INPUT
+    assert plan_drain(files), "planned twice is planned once"
+    assert files.names("spark/offsets") == ["10", "11", "9"]
+
+
+def test_where_no_batch_ran_there_is_nothing_to_end(files: CheckpointFiles) -> None:
+    assert not plan_drain(files)
+    assert source_offsets(files, 0) == []
+    assert not drain_is_promised(files)
+
+
+def test_a_batch_under_way_comes_first(files: CheckpointFiles) -> None:
+    files.write("spark/offsets/0", OFFSETS)
+    with refused("batch 0 is planned but not committed; let a run finish it before a drain", kind=cj.CheckpointError):
+        plan_drain(files)
+    assert not drain_is_promised(files)
+
+
+def test_an_offset_log_of_another_form_is_left_alone(files: CheckpointFiles) -> None:
+    files.write("spark/offsets/0", OFFSETS.replace("v1", "v2"))
+    files.write("spark/commits/0", "v1\n{}")
+    with refused("the offset log's batch 0 is not in the form v1; got ['v2']", kind=cj.CheckpointError):
+        plan_drain(files)
+    assert files.names("spark/offsets") == ["0"]
+    assert not drain_is_promised(files)
+
+
+def test_a_message_goes_to_every_key_group(spark: SparkSession, files: CheckpointFiles, tmp_path: Path) -> None:
+    stream = open_control(spark, files, 3, tag=0)
+    files.write("control/a.txt", END_OF_INPUT)
+    writer = stream.writeStream.format("memory").queryName("control_messages").trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{tmp_path}/stream").start().awaitTermination()
+    rows = spark.table("control_messages").orderBy("key_group").collect()
+    assert [(row.key_group, row.tag, bytes(row.payload)) for row in rows] == [
+        (group, 0, END_OF_INPUT.encode()) for group in range(3)
+    ]

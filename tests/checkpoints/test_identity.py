@@ -1,0 +1,111 @@
+"""A checkpoint serves one query of one shape; any other is told the difference, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import cojoin as cj
+from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.identity import claim_checkpoint, describe_query
+from cojoin.inputs import InputSpec
+from cojoin.joins.asof import AsofJoin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("customer_id", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))])
+
+
+def query(*, operation: Any = None, key_groups: int = 8, **settings: Any) -> dict[str, Any]:
+    left = InputSpec(
+        **({"name": "trades", "schema": SCHEMA, "key": ("customer_id",), "event_time": "event_time"} | settings)
+    )
+    right = InputSpec("customers", SCHEMA, ("customer_id",), "event_time")
+    return describe_query(operation or AsofJoin().describe(), (left, right), SCHEMA, key_groups)
+
+
+@pytest.fixture
+def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
+    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
+
+
+def test_a_query_keeps_its_id(files: CheckpointFiles) -> None:
+    first = claim_checkpoint(files, query())
+    assert claim_checkpoint(files, query()) == first
+    assert claim_checkpoint(files, query(watermark=cj.WatermarkStrategy(5_000), max_ahead_ms=5)) == first
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (query(operation=AsofJoin("inner").describe()), "how is 'left' there and 'inner' here"),
+        (query(operation=AsofJoin(tolerance="1 ms").describe()), "tolerance_us is None there and 1000 here"),
+        (query(key_groups=16), "key_groups is 8 there and 16 here"),
+        (query(name="orders"), "inputs[0].name is 'trades' there and 'orders' here"),
+        (query(sequence=("event_time",)), "inputs[0].sequence is [] there and ['event_time'] here"),
+        (
+            query(schema=SCHEMA.append(pa.field("amount", pa.float64()))),
+            (
+                "inputs[0].columns is 'customer_id bigint, event_time timestamp' there and "
+                "'customer_id bigint, event_time timestamp, amount double' here"
+            ),
+        ),
+        (
+            query(operation={"operator": "process", "function": "Enrich", "order": "arrival"}),
+            "operator is 'asof_join' there and 'process' here",
+        ),
+    ],
+)
+def test_another_shape_is_told_the_difference(files: CheckpointFiles, other: dict[str, Any], difference: str) -> None:
+    claim_checkpoint(files, query())
+    before = files.read("query.json")
+    with pytest.raises(cj.CheckpointError) as caught:
+        claim_checkpoint(files, other)
+    assert str(caught.value) == (
+        f"checkpoint {files.root} belongs to another query, or to another shape of this one: {difference}. "
+        f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds"
+    )
+    assert files.read("query.json") == before
+
+
+@pytest.mark.parametrize("stranger", ["offsets", "_delta_log", "part-0.parquet"])
+def test_a_directory_that_is_no_checkpoint_of_ours_is_refused(
+    files: CheckpointFiles, tmp_path: Path, stranger: str
+) -> None:
+    (tmp_path / "checkpoint" / stranger).mkdir(parents=True)
+    with pytest.raises(cj.CheckpointError) as caught:
+        claim_checkpoint(files, query())
+    assert str(caught.value) == (
+        f"checkpoint {files.root}: the directory holds '{stranger}' and no query.json, so it is no checkpoint of "
+        f"cojoin's; choose another directory, or an empty one"
+    )
+    assert files.names("") == [stranger]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"format": 1}', "no json"])
+def test_a_query_json_of_someone_else_is_refused(files: CheckpointFiles, text: str) -> None:
+    files.write("query.json", text)
+    with pytest.raises(cj.CheckpointError, match=r"its query\.json was not written by cojoin"):
+        claim_checkpoint(files, query())
+
+
+def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(
+    files: CheckpointFiles, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / ".query.json.0f.tmp").write_text("{")
+    assert claim_checkpoint(files, query())
+
+
+def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
+    files.write("query.json", json.dumps({"format": 2, "query_id": "x", "query": {}}))
+    with pytest.raises(cj.CheckpointError, match="its format 2 is newer than 1; upgrade cojoin"):
+        claim_checkpoint(files, query())

@@ -1,0 +1,39 @@
+"""``cojoin demo`` as a person runs it: a process of its own, without a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cojoin.__main__ import main
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_demo_ends_equal_with_its_table(tmp_path):
+    folder = tmp_path / "demo"
+    command = [sys.executable, "-m", "cojoin", "demo", "--rows", "3000", "--directory", str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    out, err = ended.stdout, ended.stderr
+    assert "\r" not in out + err
+    assert "equal, row for row, all 2,995." in out
+    assert "Nothing is lost" in out
+    assert "Paused: " in out
+    assert "Drained: all inputs are finished." in out
+    assert "customers_event_time" in out
+    assert f"the Delta table {folder / 'enriched'}" in out
+    assert "100%" in err
+    # Nothing of Spark's or Java's stands between our lines.
+    assert not [line for line in (out + err).splitlines() if "WARN" in line or "log4j" in line or "ivy" in line.lower()]
+    assert (folder / "enriched" / "_delta_log").is_dir()
+    assert (folder / "spark.log").exists()
+
+
+def test_the_demo_does_not_empty_a_folder_that_is_not_its_own(tmp_path, capsys):
+    (tmp_path / "precious.txt").touch()
+    assert main(["demo", "--directory", str(tmp_path)]) == 2
+    assert "it is not empty, and not an earlier demo's" in capsys.readouterr().err
+    assert (tmp_path / "precious.txt").exists()

@@ -1,0 +1,96 @@
+"""``cojoin run`` on files and Delta tables, within the tests' session."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cojoin.__main__ import main
+from cojoin.cli.day import make_day
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory):
+    """Half a day's files: trades as parquet, and the rest of them to come later."""
+    folder = tmp_path_factory.mktemp("lake")
+    made = make_day(2_000, 5)
+    made.write(folder)
+    for name in ("trades", "customers"):
+        (folder / "later" / name).mkdir(parents=True)
+        for file in sorted((folder / name).iterdir())[3:]:
+            file.rename(folder / "later" / name / file.name)
+    return folder
+
+
+def words(folder, **other: str) -> list[str]:
+    given = {
+        "left": f"parquet:{folder / 'trades'}",
+        "right": f"parquet:{folder / 'customers'}",
+        "key": "customer_id",
+        "event-time": "event_time",
+        "delay": "5 seconds",
+        "output": f"delta:{folder / 'enriched'}",
+        "checkpoint": str(folder / "checkpoint"),
+        "key-groups": "2",
+    }
+    return ["run", *(f"--{name}={value}" for name, value in {**given, **other}.items())]
+
+
+def test_a_job_pauses_goes_on_and_drains(spark, day, capsys):
+    """A first half, checked where it pauses; the rest, drained and checked."""
+    run = words(day)
+    assert main([*run, "--verify"]) == 0
+    first = capsys.readouterr()
+    assert "Paused: " in first.out
+    assert "equal, row for row" in first.out
+    assert "Some joined rows:" in first.out
+    assert first.err.splitlines()[-1].startswith("1 batch  trades 1,200 to ")
+
+    for name in ("trades", "customers"):
+        for file in (day / "later" / name).iterdir():
+            file.rename(day / name / file.name)
+    assert main([*run, "--verify", "--drain", "--show=0"]) == 0
+    second = capsys.readouterr()
+    assert "equal, row for row, all 1,995." in second.out
+    assert "Some joined rows" not in second.out
+    assert "Drained" in second.out
+
+    assert main(run) == 2
+    assert "was drained" in capsys.readouterr().err
+
+
+def test_a_difference_is_shown_and_ends_with_1(spark, day, tmp_path, capsys):
+    """A delta source whose output was tampered with."""
+    lake = tmp_path / "lake"
+    rows = pa.table({"customer_id": [1, 1], "event_time": pa.array([1_000_000, 2_000_000], pa.timestamp("us", "UTC"))})
+    (tmp_path / "flat").mkdir()
+    pq.write_table(rows.append_column("amount", pa.array([1.0, 2.0])), tmp_path / "flat" / "rows.parquet")
+    spark.read.parquet(str(tmp_path / "flat")).write.format("delta").save(str(lake))
+    given = {"left": f"delta:{lake}", "right": f"delta:{lake}", "suffixes": ",_then", "tolerance": "1 hour"}
+    run = [*words(tmp_path, **given, delay="0 seconds"), "--left-name=trades", "--right-name=customers", "--verify"]
+    assert main(run) == 0
+    assert "equal, row for row, all 1." in capsys.readouterr().out
+
+    output = spark.read.format("delta").load(str(tmp_path / "enriched"))
+    output.limit(1).write.format("delta").mode("append").save(str(tmp_path / "enriched"))
+    assert main(run) == 1
+    assert "NOT EQUAL; it gives 1 rows, the output has 2." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"key": "custmer_id"}, "no key column 'custmer_id'; did you mean 'customer_id'?"),
+        ({"left": "parquet:/no/such/folder"}, "parquet:/no/such/folder: no schema can be read there"),
+        ({"left": "json:/no/such/folder"}, "json files don't hold their schema"),
+    ],
+)
+def test_a_mistake_in_the_sources_is_one_message(spark, day, tmp_path, capsys, other, said):
+    run = words(day, **{"checkpoint": str(tmp_path / "checkpoint"), **other})
+    assert main(run) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err

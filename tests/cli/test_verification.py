@@ -1,0 +1,86 @@
+"""The comparison finds what differs, whatever the columns' types, and expects only what must be there."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pytest
+
+from cojoin.cli.verification import compare, expected_rows, without_rejected
+from cojoin.inputs import InputSpec, rejected_table
+from cojoin.joins.asof import AsofJoin
+from cojoin.watermarks import END_OF_TIME, NONE
+
+TIME = pa.timestamp("us", "UTC")
+TRADES = InputSpec(
+    "trades",
+    pa.schema([("customer_id", pa.int64()), ("event_time", TIME), ("trade_id", pa.int64())]),
+    ("customer_id",),
+    "event_time",
+)
+CUSTOMERS = InputSpec(
+    "customers",
+    pa.schema([("customer_id", pa.int64()), ("event_time", TIME), ("tier", pa.string())]),
+    ("customer_id",),
+    "event_time",
+)
+START = datetime(2026, 1, 15, tzinfo=timezone.utc)
+
+
+def table(spec: InputSpec, *rows: tuple) -> pa.Table:
+    """Give rows of (key, seconds, payload)."""
+    columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
+    times = [None if second is None else START + timedelta(seconds=second) for second in columns[1]]
+    return pa.table([pa.array(columns[0], pa.int64()), pa.array(times, TIME), list(columns[2])], schema=spec.schema)
+
+
+def tiers(join: AsofJoin, trades: pa.Table, customers: pa.Table, watermark: int = END_OF_TIME) -> dict:
+    expected = expected_rows(join, (TRADES, CUSTOMERS), (trades, customers), watermark)
+    assert expected.schema == join.output_schema(TRADES, CUSTOMERS)
+    return dict(zip(expected["trade_id"].to_pylist(), expected["tier"].to_pylist(), strict=True))
+
+
+def test_expected_rows_follow_the_joins_configuration():
+    trades = table(TRADES, (1, 5, 50), (1, 1, 10), (1, 2, 20), (2, 9, 90), (1, 100, 1000))
+    customers = table(CUSTOMERS, (1, 3, "silver"), (1, 2, "bronze"), (1, 2, "brass"))
+    every = {10: None, 20: "bronze", 50: "silver", 90: None, 1000: "silver"}
+    assert tiers(AsofJoin(), trades, customers) == every
+    assert tiers(AsofJoin("inner"), trades, customers) == {key: tier for key, tier in every.items() if tier}
+    assert tiers(AsofJoin(tolerance="10 seconds"), trades, customers) == {**every, 1000: None}
+    assert tiers(AsofJoin(allow_exact_matches=False), trades, customers) == {**every, 20: None}
+    watermark = int((START + timedelta(seconds=5)).timestamp() * 1000)
+    assert tiers(AsofJoin(), trades, customers, watermark) == {10: None, 20: "bronze", 50: "silver"}
+    assert tiers(AsofJoin(), trades, customers, NONE) == {}
+    assert set(tiers(AsofJoin(), trades, table(CUSTOMERS)).values()) == {None}
+
+
+def test_rejected_rows_are_left_out_as_often_as_they_were_rejected():
+    trades = table(TRADES, (1, 5, 50), (1, 5, 50), (1, 5, 51), (None, 6, 60), (1, None, 70))
+    rejected = rejected_table(table(TRADES, (1, 5, 50)), TRADES, "late", 0)
+    foreign = rejected_table(table(CUSTOMERS, (1, 5, "gold")), CUSTOMERS, "late", 0)
+    kept = without_rejected(trades, TRADES, pa.concat_tables([rejected, foreign]))
+    assert kept["trade_id"].to_pylist() == [50, 51]
+    assert without_rejected(trades, TRADES, None).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, None, 1]),
+        pa.array([float("nan"), 0.0, None]),
+        pa.array(["a", "", None]),
+        pa.array([[1, None], [], None], pa.list_(pa.int64())),
+        pa.array([{"x": 1}, {"x": None}, None], pa.struct([("x", pa.int64())])),
+    ],
+)
+def test_rows_compare_as_a_multiset(column):
+    whole = pa.table({"column": column, "other": ["x", "y", "x"]})
+    verdict = compare(whole, whole.take([2, 0, 1]))
+    assert verdict.is_equal
+    assert (verdict.expected, verdict.found) == (3, 3)
+    verdict = compare(whole, whole.take([0, 0, 2]))
+    assert not verdict.is_equal
+    assert verdict.missing.to_pylist() == whole.slice(1, 1).to_pylist()
+    assert verdict.unexpected.num_rows == 1
+    assert compare(whole.slice(0, 0), whole.slice(0, 0)).is_equal

@@ -1,0 +1,102 @@
+"""The map side by itself: pieces by key group, and the control rows that close a task."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from cojoin.inputs import InputSpec
+from cojoin.messages import read_message
+from cojoin.spark.packing import CONTROL_TAG, GROUP_COLUMN, NOW_COLUMN, Packer, read_control
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us", "UTC")), ("part", pa.string())])
+NOW = 1_000_000
+
+
+def spec(**settings: Any) -> InputSpec:
+    return InputSpec("trades", SCHEMA, ("key",), "time", **settings)
+
+
+def batch(rows: Sequence[tuple[Any, ...]], *, now: int | None = None) -> pa.RecordBatch:
+    """Make what the JVM sends, of (key, microseconds, partition, key group)."""
+    keys, times, parts, groups = ([row[column] for row in rows] for column in range(4))
+    columns = [
+        pa.array(keys, pa.int64()),
+        pa.array(times, pa.int64()).cast(SCHEMA.field("time").type),
+        pa.array(parts, pa.string()),
+    ]
+    names = ["c0", "c1", "c2"]
+    if now is not None:
+        columns.append(pa.array([now] * len(rows), pa.int64()))
+        names.append(NOW_COLUMN)
+    return pa.RecordBatch.from_arrays([*columns, pa.array(groups, pa.int32())], names=[*names, GROUP_COLUMN])
+
+
+def packed(packer: Packer, *batches: pa.RecordBatch) -> tuple[dict[int, list[Any]], dict[int, Any]]:
+    """Give the rows and the control of each key group."""
+    pieces: dict[int, list[Any]] = {}
+    controls: dict[int, Any] = {}
+    for emitted in packer(iter(batches)):
+        for group, tag, payload in zip(*(column.to_pylist() for column in emitted.columns), strict=True):
+            if tag == CONTROL_TAG:
+                assert group not in controls, "a task sends one control row to each key group"
+                controls[group] = read_control(payload)
+            else:
+                assert tag == packer.tag
+                rows = read_message(pa.py_buffer(payload), SCHEMA).to_pylist()
+                pieces.setdefault(group, []).extend(row["key"] for row in rows)
+    return pieces, controls
+
+
+def test_rows_go_to_their_key_groups_and_every_group_hears_of_every_partition() -> None:
+    first = batch([(1, 5_000, "a", 0), (2, 9_999, "b", 2), (3, 7_000, "a", 0)])
+    second = batch([(4, 1_000, "b", 2), (5, -1, "c", 2)])
+    pieces, controls = packed(Packer(spec(partition=("part",)), 1, 4), first, second)
+    assert pieces == {0: [1, 3], 2: [2, 4, 5]}
+    assert [controls[group].rows for group in range(4)] == [2, 0, 3, 0]
+    assert {json.dumps(dict(control.partitions), sort_keys=True) for control in controls.values()} == {
+        json.dumps({'["a"]': 7, '["b"]': 9, '["c"]': -1}, sort_keys=True)
+    }
+    assert {control.input for control in controls.values()} == {1}
+
+
+def test_without_partition_columns_an_input_is_one_partition() -> None:
+    controls = packed(Packer(spec(), 2, 1), batch([(1, 5_000, "a", 0), (2, 9_000, "b", 0)]))[1]
+    assert dict(controls[0].partitions) == {"[]": 9}
+
+
+@pytest.mark.parametrize(
+    ("row", "moves"),
+    [
+        ((None, 9_000_000, "a", 0), True),
+        ((1, None, "a", 0), False),
+        ((None, None, "a", 0), False),
+        ((1, (NOW + 501) * 1000, "a", 0), False),
+        ((None, (NOW + 501) * 1000, "a", 0), False),
+        ((1, (NOW + 500) * 1000 + 999, "a", 0), True),
+    ],
+)
+def test_a_row_whose_time_is_at_fault_moves_no_watermark_but_is_sent_and_counted(
+    row: tuple[Any, ...], moves: bool
+) -> None:
+    packer = Packer(spec(partition=("part",), max_ahead_ms=500), 1, 1)
+    pieces, controls = packed(packer, batch([row], now=NOW))
+    assert pieces == {0: [row[0]]}
+    assert controls[0].rows == 1
+    assert controls[0].processing_time == NOW
+    assert dict(controls[0].partitions) == ({'["a"]': row[1] // 1000} if moves else {})
+
+
+def test_a_task_without_rows_says_nothing() -> None:
+    assert packed(Packer(spec(), 1, 4), batch([])) == ({}, {})
+    assert packed(Packer(spec(), 1, 4)) == ({}, {})
+
+
+def test_the_end_of_input_is_a_control_of_its_own() -> None:
+    assert read_control(b'{"end_of_input": true}') is None

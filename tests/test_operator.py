@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cojoin.errors import CheckpointError, CodecError
+from cojoin.operator import Batch, Operator, concat, take_rows
+from cojoin.watermarks import END_OF_TIME, NONE, Control
+from tests.streams import CUSTOMERS, TRADES, Rows, Streams, map_side, specs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Recorder(Operator):
+    """Gives its due rows of the left out again, and remembers each advance."""
+
+    def __init__(
+        self, *, late: Any = ("reject", "apply"), holds_rows: bool = True, max_ahead_ms: int | None = None
+    ) -> None:
+        super().__init__(specs((2, 0), max_ahead_ms=max_ahead_ms), late, holds_rows=holds_rows)
+        self.advances: list[tuple[int, int, int | None]] = []
+
+    def advance(self, due: Any, before: int, after: int, last_event: int | None) -> Iterator[pa.Table]:
+        self.advances.append((before, after, last_event))
+        yield due[0]
+
+    def state_tables(self) -> dict[str, pa.Table]:
+        return {}
+
+    def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
+        assert not tables
+
+
+def trades(*millis: int) -> Rows:
+    return [("a", 1, milli * 1_000, 0, 0, 1.0, None) for milli in millis]
+
+
+def customers(*millis: int) -> Rows:
+    return [("a", 1, milli * 1_000, 0, 0, "gold") for milli in millis]
+
+
+def feed(operator: Operator, left: Rows, right: Rows, *, now: int = 0, ends: bool = False) -> dict[str, list[int]]:
+    """Run a batch; give the milliseconds of what comes out."""
+    (batch,) = map_side(Streams(operator.inputs, ([], [])), (left, right), 1, now)
+    out: dict[str, list[int]] = {"output": [], "rejected": []}
+    for emission in operator.process(replace(batch, end_of_input=ends)):
+        column = "at" if emission.kind == "output" else "event_time"
+        out[emission.kind] += [micros // 1_000 for micros in emission.table.column(column).cast(pa.int64()).to_pylist()]
+    return out
+
+
+def test_a_row_waits_until_the_watermark_reaches_it_and_comes_out_in_that_batch() -> None:
+    operator = Recorder()
+    assert feed(operator, trades(10, 12), []) == {"output": [], "rejected": []}
+    assert feed(operator, trades(20), customers(11)) == {"output": [10], "rejected": []}
+    assert operator.report()["watermark"] == 10
+    assert [each["buffered"] for each in operator.report()["inputs"]] == [2, 1]
+
+
+def test_a_row_is_late_by_the_watermark_before_its_batch_not_after() -> None:
+    operator = Recorder()
+    feed(operator, trades(20), customers(30))
+    assert operator.report()["watermark"] == 17
+    assert feed(operator, trades(17, 18, 40), customers(17)) == {"output": [20, 18], "rejected": [17]}
+    assert operator.report()["inputs"][1]["late_applied"] == 1
+
+
+def test_a_query_that_holds_no_rows_takes_them_at_once() -> None:
+    operator = Recorder(late=("apply", "apply"), holds_rows=False)
+    assert feed(operator, trades(99), []) == {"output": [99], "rejected": []}
+
+
+def test_the_end_of_input_first_takes_the_watermark_where_the_rows_took_it() -> None:
+    operator = Recorder()
+    assert feed(operator, trades(10, 20), customers(30), ends=True)["output"] == [10, 20]
+    assert operator.advances == [(NONE, 17, None), (17, END_OF_TIME, 30)]
+    assert {each["status"] for each in operator.report()["input_watermarks"]} == {"finished"}
+
+
+def test_after_the_end_every_row_is_late() -> None:
+    operator = Recorder()
+    feed(operator, [], [], ends=True)
+    assert feed(operator, trades(10), [])["rejected"] == [10]
+
+
+def test_a_poisoned_timestamp_is_rejected_and_moves_no_time_even_with_a_null_key() -> None:
+    operator = Recorder(max_ahead_ms=10)
+    poisoned = [("a", 1, 10**18, 0, 0, 1.0, None), (None, 1, 10**18, 0, 0, 1.0, None)]
+    out = feed(operator, trades(20) + poisoned, customers(20), now=15)
+    assert out["rejected"] == [10**15, 10**15]
+    assert operator.report()["watermark"] == 17
+    assert operator.report()["inputs"][0]["rejected"] == {"too_far_ahead": 2}
+
+
+def test_processing_time_is_the_batchs_own_even_where_the_clock_went_back() -> None:
+    operator = Recorder()
+    for now in (100, 90):
+        feed(operator, trades(1), [], now=now)
+        assert operator.processing_time == now
+    feed(operator, trades(1), [])
+    assert operator.processing_time == 90
+
+
+def test_a_restored_operator_goes_on_where_the_other_stopped() -> None:
+    operator, restored = Recorder(), Recorder()
+    feed(operator, trades(10, 20), customers(15))
+    restored.restore(operator.snapshot())
+    assert restored.report() == operator.report()
+    assert restored.snapshot() == operator.snapshot()
+    assert feed(restored, trades(30), customers(40)) == feed(operator, trades(30), customers(40))
+
+
+def test_the_pieces_of_what_waits_do_not_add_up() -> None:
+    operator = Recorder()
+    for milli in range(60):
+        feed(operator, trades(1_000 + milli), [])
+        feed(operator, [], [])
+    again = Recorder()
+    again.restore(operator.snapshot())
+    assert again._held[0].column("at").num_chunks == 1
+
+
+def test_a_restore_needs_the_inputs_columns() -> None:
+    snapshot = Recorder().snapshot()
+    operator = Recorder()
+    narrow = replace(operator.inputs[1], schema=pa.schema([*list(CUSTOMERS)[:-1], ("rank", pa.int64())]))
+    operator.inputs = (operator.inputs[0], narrow)
+    with pytest.raises(
+        CheckpointError, match=r"input 'customers': the checkpoint has the columns .*tier string.*rank int64"
+    ):
+        operator.restore(snapshot)
+
+
+def test_a_restore_that_is_refused_changes_nothing() -> None:
+    operator = Recorder()
+    feed(operator, trades(10), customers(10))
+    before = operator.report()
+    with pytest.raises(CodecError):
+        operator.restore(Recorder().snapshot()[:-1])
+    assert operator.report() == before
+
+
+def test_rows_are_counted_as_the_map_side_sent_them() -> None:
+    operator = Recorder()
+    empty = (TRADES.empty_table(), CUSTOMERS.empty_table())
+    list(operator.process(Batch(empty, [Control(1, {}, rows=0), Control(2, {"p": 5}, rows=0)])))
+    assert [each["rows_in"] for each in operator.report()["inputs"]] == [0, 0]
+
+
+def test_concat_leaves_out_empty_tables_but_keeps_their_schema() -> None:
+    empty, full = TRADES.empty_table(), pa.table({"a": [1]})
+    assert concat([empty]).schema == TRADES
+    assert concat([full.slice(0, 0), full, full]).num_rows == 2
+    assert concat([full.slice(0, 0), full]) is full
+
+
+def test_rows_are_taken_of_any_chunks() -> None:
+    chunked = pa.concat_tables([pa.table({"a": ["x", "y"]}), pa.table({"a": ["z"]})])
+    assert take_rows(chunked, np.array([2, 0])).column("a").to_pylist() == ["z", "x"]

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cojoin.errors import CheckpointError, FunctionError, SchemaError
+from cojoin.rows import Row
+from cojoin.state import (
+    Cursor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+    check_stored_type,
+    create_state,
+)
+
+
+def state(descriptor: Any, code: int = 0) -> Any:
+    cursor = Cursor()
+    cursor.code = code
+    return create_state(descriptor, cursor, "F")
+
+
+def restored(old: Any, descriptor: Any) -> Any:
+    new = state(descriptor)
+    new.load(*old.dump())
+    return new
+
+
+CUSTOMER = ValueStateDescriptor("customer", "tier string, visits array<int>")
+
+
+def test_a_value_is_one_for_each_key() -> None:
+    value = state(ValueStateDescriptor("total", "double"))
+    value.update(5)
+    assert value.value() == 5.0
+    value._cursor.code = 1
+    assert value.value() is None
+
+
+def test_a_struct_is_read_as_a_row_that_nobody_can_change() -> None:
+    customer = state(CUSTOMER)
+    customer.update({"tier": "gold", "visits": [1]})
+    assert isinstance(customer.value(), Row)
+    customer.value().visits.append(2)
+    assert customer.value() == ("gold", [1])
+
+
+def test_updating_with_none_clears() -> None:
+    value = state(ValueStateDescriptor("total", "double"))
+    value.update(5)
+    value.update(None)
+    assert value.dump()[0] == []
+
+
+def test_a_list_keeps_its_order_and_gives_copies() -> None:
+    amounts = state(ListStateDescriptor("amounts", "double"))
+    amounts.add(2)
+    amounts.add_all([1, None])
+    amounts.get().append(9.0)
+    assert list(amounts) == amounts.get() == [2.0, 1.0, None]
+    amounts.update([3])
+    assert restored(amounts, amounts.descriptor).get() == [3.0]
+    amounts.update([])
+    assert amounts.dump()[0] == []
+
+
+def test_a_list_of_lists_gives_copies_of_them() -> None:
+    paths = state(ListStateDescriptor("paths", "array<int>"))
+    paths.add([1])
+    paths.get()[0].append(2)
+    assert paths.get() == [[1]]
+
+
+def test_a_map_keeps_the_order_of_insertion_over_a_restart() -> None:
+    counts = state(MapStateDescriptor("counts", "string", "long"))
+    counts.put_all({"b": 1, "a": 2})
+    counts.put("b", 3)
+    counts = restored(counts, counts.descriptor)
+    assert counts.items() == [("b", 3), ("a", 2)]
+    assert (counts.keys(), counts.values(), list(counts)) == (["b", "a"], [3, 2], ["b", "a"])
+    assert "a" in counts
+    assert counts.get("z") is None
+
+
+def test_a_map_without_its_last_key_leaves_nothing_behind() -> None:
+    counts = state(MapStateDescriptor("counts", "string", "long"))
+    assert counts.is_empty()
+    counts.put("a", 1)
+    counts.remove("z")
+    counts.remove("a")
+    assert counts.is_empty()
+    assert counts.dump()[0] == []
+
+
+def test_a_nested_key_of_a_map_is_found_in_whatever_form_it_is_given() -> None:
+    seen = state(MapStateDescriptor("seen", "region string, path array<int>", "array<int>"))
+    seen.put({"region": "eu", "path": [1]}, [7])
+    seen.get(("eu", [1])).append(8)
+    assert seen.contains(("eu", (1,)))
+    assert restored(seen, seen.descriptor).get(("eu", [1])) == [7]
+    seen.remove(("eu", [1]))
+    assert seen.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda: state(CUSTOMER).update(("gold",)),
+            "F: state 'customer': expected struct<tier:string,visits:array<int>>",
+        ),
+        (lambda: state(ListStateDescriptor("l", "int")).add("x"), "F: state 'l': expected int, got 'x'"),
+        (
+            lambda: state(MapStateDescriptor("m", "string", "int")).put(None, 1),
+            "F: state 'm': a map key must not be None",
+        ),
+        (lambda: state(MapStateDescriptor("m", "string", "int")).put(1, 1), "F: state 'm', map key: expected string"),
+        (
+            lambda: state(MapStateDescriptor("m", "string", "int")).put("a", "b"),
+            "F: state 'm', map value: expected int",
+        ),
+    ],
+)
+def test_a_misfit_is_refused_when_it_is_set_with_the_states_name(change: Any, said: str) -> None:
+    with pytest.raises(FunctionError) as caught:
+        change()
+    assert said in str(caught.value)
+
+
+def test_what_only_arrow_refuses_is_refused_with_the_states_name() -> None:
+    value = state(ValueStateDescriptor("name", "string"))
+    value.update("\ud800")
+    with pytest.raises(FunctionError, match="F: state 'name': an entry can't be stored as string"):
+        value.dump()
+
+
+def test_a_type_is_ddl_an_arrow_type_or_one_of_pyspark() -> None:
+    class LongType:
+        def simpleString(self) -> str:  # noqa: N802 - Spark's name
+            return "bigint"
+
+    for declared in ("long", pa.int64(), LongType()):
+        assert ValueStateDescriptor("x", declared).stored_type() == pa.int64()
+    with pytest.raises(SchemaError, match="state 'x'="):
+        ValueStateDescriptor("x", "lnog").stored_type()
+
+
+def test_a_stored_type_must_be_the_declared_one() -> None:
+    with pytest.raises(
+        CheckpointError, match="F: state 'x': the checkpoint holds it as int, the function declares bigint"
+    ):
+        check_stored_type(state(ValueStateDescriptor("x", "long")), pa.int32())

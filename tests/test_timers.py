@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from cojoin.errors import FunctionError
+from cojoin.state import Cursor
+from cojoin.timers import MAX_TIMERS_PER_SWEEP, Timers, TimerService
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def timers(*timestamps: int) -> Timers:
+    cursor = Cursor()
+    cursor.code = 0
+    made = Timers(cursor, "F")
+    for timestamp in timestamps:
+        made.register(timestamp)
+    return made
+
+
+def sweep(
+    swept: Timers, watermark: int, on_timer: Callable[[int], None] | None = None, last_event: int | None = None
+) -> list[int]:
+    """Fire the timers up to a watermark; give their timestamps in the order in which they fired."""
+    fired: list[int] = []
+    if not swept.is_due(swept._cursor.code, watermark):
+        return fired
+    swept.begin_sweep(watermark, last_event)
+    while (timestamp := swept.pop()) is not None:
+        fired.append(timestamp)
+        if on_timer is not None:
+            on_timer(timestamp)
+    return fired
+
+
+def test_timers_fire_in_the_order_of_time_up_to_the_watermark() -> None:
+    assert sweep(timers(5, 1, 3, 7), 5) == [1, 3, 5]
+
+
+def test_one_timestamp_is_one_timer() -> None:
+    assert sweep(timers(5, 5, np.int64(5)), 5) == [5]
+
+
+def test_a_timer_that_is_deleted_and_set_again_fires_once() -> None:
+    made = timers(5)
+    made.delete(5)
+    made.register(5)
+    assert sweep(made, 9) == [5]
+
+
+def test_deleting_what_is_not_there_does_nothing() -> None:
+    made = timers()
+    made.delete(5)
+    made.register(6)
+    made.delete(5)
+    assert sweep(made, 9) == [6]
+
+
+def test_a_deleted_timer_leaves_nothing_behind() -> None:
+    made = timers(5)
+    made.delete(5)
+    assert made.dump()[1].to_pylist() == []
+
+
+def test_a_timer_set_for_the_past_by_a_timer_fires_in_the_same_sweep() -> None:
+    made = timers(5, 6)
+    assert sweep(made, 6, lambda timestamp: made.register(1) if timestamp == 5 else None) == [5, 1, 6]
+
+
+def test_a_timer_may_delete_and_set_those_to_come() -> None:
+    made = timers(1, 2, 3)
+
+    def on_timer(timestamp: int) -> None:
+        made.delete(2)
+        if timestamp == 1:
+            made.register(4)
+            made.register(9)
+
+    assert sweep(made, 5, on_timer) == [1, 3, 4]
+    assert made.dump()[1].to_pylist() == [9]
+
+
+def test_what_is_dumped_is_loaded() -> None:
+    made = timers(5, -1)
+    codes, timestamps = made.dump()
+    again = timers()
+    again.load(codes.tolist(), timestamps.to_pylist())
+    assert sweep(again, 9) == [-1, 5]
+
+
+def test_ten_thousand_timers_set_in_a_sweep_are_an_endless_loop() -> None:
+    made = timers(0)
+    with pytest.raises(FunctionError, match="F: on_timer set 10,000 timers at or below the watermark"):
+        sweep(made, MAX_TIMERS_PER_SWEEP, lambda timestamp: made.register(timestamp + 1))
+    fewer = timers(0)
+    assert len(sweep(fewer, MAX_TIMERS_PER_SWEEP - 1, lambda timestamp: fewer.register(timestamp + 1))) == 10_000
+
+
+def test_in_a_drain_timers_beyond_the_largest_event_time_are_counted_once_each() -> None:
+    made = timers(1, 2)
+
+    def on_timer(timestamp: int) -> None:
+        if timestamp < 5:
+            made.register(5)
+            made.register(6)
+
+    assert sweep(made, 1 << 62, on_timer, last_event=5) == [1, 2, 5]
+    assert made.not_fired == 1
+    made.delete(6)
+    assert made.not_fired == 0
+
+
+def test_in_a_drain_a_row_may_set_the_timer_that_was_refused_to_a_timer() -> None:
+    made = timers(1)
+    sweep(made, 3, lambda timestamp: made.register(9), last_event=5)
+    made.register(9)
+    assert made.not_fired == 0
+    assert sweep(made, 1 << 62, last_event=5) == [9]
+
+
+def test_in_a_drain_a_timer_that_sets_itself_for_ever_ends() -> None:
+    made = timers(1)
+    assert sweep(made, 1 << 62, lambda timestamp: made.register(timestamp + 5), last_event=12) == [1, 6, 11]
+    assert made.not_fired == 1
+
+
+@pytest.mark.parametrize("timestamp", [1.0, "5", None, True, 1 << 63])
+def test_a_timer_needs_whole_milliseconds_of_64_bits(timestamp: Any) -> None:
+    made = timers()
+    with pytest.raises(FunctionError, match="F: a timer needs a whole number of epoch milliseconds, got"):
+        made.register(timestamp)
+        made.dump()
+    with pytest.raises(FunctionError, match="F: a timer needs"):
+        made.delete(timestamp)
+
+
+def test_the_service_gives_the_timers_and_both_times() -> None:
+    made = timers()
+    service = TimerService(made)
+    service.register_event_time_timer(5)
+    service.register_event_time_timer(6)
+    service.delete_event_time_timer(5)
+    assert (service.current_watermark(), service.current_processing_time()) == (-(1 << 63), 0)
+    assert sweep(made, 9) == [6]
+
+
+class TimersAreASet(RuleBasedStateMachine):
+    """Whatever is set, deleted and swept, the timers are a set that fires from its least on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers, self.model = timers(), set[int]()
+
+    @rule(timestamp=st.integers(0, 9))
+    def register(self, timestamp: int) -> None:
+        self.timers.register(timestamp)
+        self.model.add(timestamp)
+
+    @rule(timestamp=st.integers(0, 9))
+    def delete(self, timestamp: int) -> None:
+        self.timers.delete(timestamp)
+        self.model.discard(timestamp)
+
+    @precondition(lambda self: self.model)
+    @rule(watermark=st.integers(0, 9), chosen=st.integers(0, 9))
+    def sweep(self, watermark: int, chosen: int) -> None:
+        set_once = [chosen]
+
+        def on_timer(timestamp: int) -> None:
+            if set_once:
+                self.timers.register(set_once.pop())
+
+        fired, expected = sweep(self.timers, watermark, on_timer), []
+        while self.model and min(self.model) <= watermark:
+            expected.append(min(self.model))
+            self.model.remove(expected[-1])
+            if len(expected) == 1:
+                self.model.add(chosen)
+        assert fired == expected
+
+    @rule()
+    def restart(self) -> None:
+        codes, timestamps = self.timers.dump()
+        assert timestamps.to_pylist() == sorted(self.model)
+        self.timers = timers()
+        self.timers.load(codes.tolist(), timestamps.to_pylist())
+
+
+test_timers_are_a_set = TimersAreASet.TestCase
