@@ -101,7 +101,9 @@ def draw_timeline(enriched, customers, end):
         ends = [*versions["event_time"][1:], end]
         for (_, version), until in zip(versions.iterrows(), ends):
             colour = COLOURS[version["tier"]]
-            axes.barh(height, until - version["event_time"], left=version["event_time"], height=0.3, color=colour, alpha=0.45)
+            axes.barh(
+                height, until - version["event_time"], left=version["event_time"], height=0.3, color=colour, alpha=0.45
+            )
             axes.text(version["event_time"], height - 0.34, version["tier"], fontsize=8, color=colour, va="center")
         for _, trade in enriched[enriched["customer"] == name].iterrows():
             matched = isinstance(trade["tier"], str)
@@ -194,7 +196,8 @@ run()
 read("enriched").orderBy("trade_id").toPandas()
 
 # %% [markdown]
-# **Second run.** The customers catch up, and what waited comes out. Nothing new came from the trades; no matter.
+# **Second run.** The customers catch up, and trade 3 comes out. Trade 6 of 09:50 waits for its own input now: within the minute of
+# disorder, an earlier trade might still come. (Nothing new came from the trades in this run; no matter.)
 
 # %%
 arrive("customers", customers_pdf.iloc[[1, 4, 2]])
@@ -238,7 +241,13 @@ result
 # %%
 progress = read("checkpoint/progress").orderBy("batch_id")
 progress.selectExpr(
-    "batch_id", "watermark", "holding_input", "drained", "rows_out", "inputs[0].buffered AS trades_waiting", "state_bytes"
+    "batch_id",
+    "watermark",
+    "holding_input",
+    "drained",
+    "rows_out",
+    "inputs[0].buffered AS trades_waiting",
+    "state_bytes",
 ).toPandas()
 
 # %%

@@ -126,7 +126,7 @@ def joined_rows(streams: Streams, matches: Matches, how: str) -> dict[tuple[Any,
 
 
 class Simulation:
-    """Runs a function over one key after the other by the laws of event time; it is also every handle the function gets."""
+    """Runs a function by the laws of event time, key by key; it is also every handle that the function gets."""
 
     def __init__(self, function: KeyedCoProcessFunction, streams: Streams) -> None:
         self.function = function

@@ -10,7 +10,7 @@ import pytest
 from cojoin.encoding import encode_rows
 from cojoin.errors import FunctionError
 from cojoin.rows import row_class
-from cojoin.types import parse_schema
+from cojoin.types import parse_schema, type_to_ddl
 
 SCHEMA = parse_schema("trade_id long NOT NULL, tier string")
 
@@ -71,11 +71,10 @@ def test_a_row_of_another_form_is_shown(row: Any, said: str) -> None:
 )
 def test_a_value_that_pyarrow_would_bend_or_refuse_is_shown_with_its_field_and_row(ddl: str, value: Any) -> None:
     schema = parse_schema(f"a long, b {ddl}")
+    fitting = 5 if ddl.endswith("NOT NULL") else None
     with pytest.raises(FunctionError) as caught:
-        encode_rows([(1, None if "NULL" not in ddl else 5), (2, value)], schema, "F")
-    assert f"F: output field 'b': expected {schema.field('b').type and ddl.split(' NOT')[0].split(' sec')[0]}" in str(
-        caught.value
-    )
+        encode_rows([(1, fitting), (2, value)], schema, "F")
+    assert f"F: output field 'b': expected {type_to_ddl(schema.field('b').type)}, got " in str(caught.value)
     assert "in the row (2, " in str(caught.value)
 
 

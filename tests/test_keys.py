@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from cojoin.keys import KEYABLE, encode_keys, is_keyable
 from cojoin.types import parse_type
 
+DAY, LATER = dt.datetime(1969, 1, 1), dt.datetime(2020, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
+
 VALUES: dict[str, list[Any]] = {
     "boolean": [True, False, True],
     "tinyint": [1, -1, 1],
@@ -21,8 +23,8 @@ VALUES: dict[str, list[Any]] = {
     "string": ["a", "", "a"],
     "binary": [b"a", b"", b"a"],
     "date": [dt.date(1969, 1, 1), dt.date(2020, 1, 1), dt.date(1969, 1, 1)],
-    "timestamp": [dt.datetime(1969, 1, 1), dt.datetime(2020, 1, 1), dt.datetime(1969, 1, 1)],
-    "timestamp_ntz": [dt.datetime(1969, 1, 1), dt.datetime(2020, 1, 1), dt.datetime(1969, 1, 1)],
+    "timestamp": [DAY, LATER, DAY],
+    "timestamp_ntz": [DAY, LATER, DAY],
     "decimal": [Decimal(1), Decimal(2), Decimal(1)],
 }
 

@@ -25,7 +25,9 @@ def build_module():
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_a_notebook_runs(source, monkeypatch):
     # The kernel is a process of its own, in the notebooks' folder.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     notebook = build_module().execute(source)
     kinds = {kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})}
@@ -36,7 +38,9 @@ def test_a_notebook_runs(source, monkeypatch):
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_a_notebook_is_made_from_its_source(source):
     made, shown = jupytext.read(source), jupytext.read(source.with_suffix(".ipynb"))
-    assert [(cell.cell_type, cell.source) for cell in shown.cells] == [(cell.cell_type, cell.source) for cell in made.cells]
+    assert [(cell.cell_type, cell.source) for cell in shown.cells] == [
+        (cell.cell_type, cell.source) for cell in made.cells
+    ]
     text = source.with_suffix(".ipynb").read_text("utf-8")
     assert "/tmp/" not in text
     assert "/home/" not in text

@@ -68,7 +68,9 @@ def plan_drain(files: CheckpointFiles) -> bool:
     if newest is None:
         return False
     lines = (files.read(f"{_OFFSETS}/{newest}") or "").splitlines()
-    if len(lines) < 3 or lines[0] != _VERSION:
+    # Not the number of lines: an input that is read twice has a line for each, and one folder.
+    control = _newest(files, _SOURCES)
+    if control is None or len(lines) < 3 or lines[0] != _VERSION:
         msg = f"checkpoint {files.root}: the offset log's batch {newest} is not in the form {_VERSION}; got {lines[:1]}"
         raise CheckpointError(msg)
     if lines[-1] == _ENDED:
@@ -80,7 +82,6 @@ def plan_drain(files: CheckpointFiles) -> bool:
         raise CheckpointError(msg)
     files.write(_END_FILE, END_OF_INPUT)
     entry = {"path": files.path(_END_FILE), "timestamp": files.modified(_END_FILE), "batchId": 0}
-    control = len(lines) - 3
     files.write(f"{_SOURCES}/{control}/0", "\n".join([_VERSION, json.dumps(entry)]))
     files.write(f"{_OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], _ENDED]))
     return True

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+
 from cojoin.checkpoints.control import drain_is_promised, open_control, plan_drain
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import claim_checkpoint, describe_query
@@ -74,7 +76,10 @@ def start_query(
         .writeStream.foreachBatch(writer)
         .option("checkpointLocation", files.path("spark"))
     )
-    query.run(stream.queryName(name) if name else stream)
+    try:
+        query.run(stream.queryName(name) if name else stream)
+    except PySparkException as error:
+        raise ConfigurationError(explain(error)) from error
     return query
 
 

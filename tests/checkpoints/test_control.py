@@ -31,6 +31,8 @@ def test_a_drain_stands_after_the_last_committed_batch(files: CheckpointFiles) -
     files.write("spark/offsets/9", OFFSETS)
     files.write("spark/offsets/10", OFFSETS)
     files.write("spark/commits/10", "v1\n{}")
+    files.make_directory("spark/sources/0")
+    files.make_directory("spark/sources/2")
     assert not drain_is_promised(files)
     assert plan_drain(files)
     assert drain_is_promised(files)
@@ -52,6 +54,7 @@ def test_where_no_batch_ran_there_is_nothing_to_end(files: CheckpointFiles) -> N
 
 def test_a_batch_under_way_comes_first(files: CheckpointFiles) -> None:
     files.write("spark/offsets/0", OFFSETS)
+    files.make_directory("spark/sources/2")
     with refused("batch 0 is planned but not committed; let a run finish it before a drain", kind=cj.CheckpointError):
         plan_drain(files)
     assert not drain_is_promised(files)
@@ -60,6 +63,7 @@ def test_a_batch_under_way_comes_first(files: CheckpointFiles) -> None:
 def test_an_offset_log_of_another_form_is_left_alone(files: CheckpointFiles) -> None:
     files.write("spark/offsets/0", OFFSETS.replace("v1", "v2"))
     files.write("spark/commits/0", "v1\n{}")
+    files.make_directory("spark/sources/2")
     with refused("the offset log's batch 0 is not in the form v1; got ['v2']", kind=cj.CheckpointError):
         plan_drain(files)
     assert files.names("spark/offsets") == ["0"]

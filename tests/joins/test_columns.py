@@ -72,7 +72,7 @@ def test_suffixes_are_two_different_strings(suffixes: Any) -> None:
     ],
 )
 def test_names_that_collide_all_the_same_are_refused(right: str, suffixes: Any) -> None:
-    key = right.split()[0]
+    key = right.split(maxsplit=1)[0]
     with pytest.raises(SchemaError, match="would have two columns"):
         joined(right, key, suffixes)
 

@@ -122,7 +122,7 @@ def test_an_error_of_delta_names_the_sink_and_the_batch(
         query.await_termination()
     message = str(caught.value)
     assert message.startswith(f"batch 0: output to Delta {tmp_path}/taken: "), message
-    assert "schema mismatch" in message.splitlines()[0], message
+    assert "[DELTA_METADATA_MISMATCH]" in message.splitlines()[0], message
     assert "\tat " not in message
     assert "Traceback" not in message
 
