@@ -53,11 +53,13 @@ class Batch:
         rows: The rows of both inputs, as they came.
         controls: What the map tasks of both inputs saw.
         end_of_input: All inputs are finished after these rows.
+        processing_time: The micro-batch's, in epoch milliseconds; 0 where only the map tasks know it, or nobody.
     """
 
     rows: Sides
     controls: Sequence[Control] = ()
     end_of_input: bool = False
+    processing_time: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ class Operator(ABC):
             self.watermark.fold(control)
             self.counts[control.input - 1].rows_in += control.rows
         self.processing_time = max(
-            filter(None, (each.processing_time for each in batch.controls)), default=self.processing_time
+            filter(None, (batch.processing_time, *(each.processing_time for each in batch.controls))),
+            default=self.processing_time,
         )
         after = self.watermark.current()
         waiting = []

@@ -66,7 +66,7 @@ class BatchReport:
 
     Attributes:
         batch_id: The micro-batch, counted from 0 in one checkpoint.
-        processing_time: Its processing time in epoch milliseconds, where an input asks for it; else 0.
+        processing_time: Its processing time in epoch milliseconds, as Spark logged it.
         watermark: The operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken.
         holding_input: The name of the input that holds time back; None once all are finished.
         inputs: The left and the right input.

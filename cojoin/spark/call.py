@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -104,7 +104,7 @@ class StreamingCall:
             packed = (
                 (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
             )
-            batch = _unpack_batch(self._plan, packed)
+            batch = replace(_unpack_batch(self._plan, packed), processing_time=state.getCurrentProcessingTimeMs())
             emitted: Counter[str] = Counter()
             for emission in operator.process(batch):
                 emitted[emission.kind] += emission.table.num_rows

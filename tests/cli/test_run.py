@@ -80,6 +80,26 @@ def test_a_difference_is_shown_and_ends_with_1(spark, day, tmp_path, capsys):
     assert "NOT EQUAL; it gives 1 rows, the output has 2." in capsys.readouterr().out
 
 
+@pytest.mark.kafka
+def test_a_topic_joins_a_folder(spark, broker, tmp_path, capsys):
+    """Customers from Kafka, whose columns carry topic, partition and offset; trades from files."""
+    broker.create_topic("run-customers", 2)
+    made = make_day(500, 6)
+    made.write(tmp_path)
+    customers = spark.read.parquet(str(tmp_path / "customers"))
+    values = customers.selectExpr("to_json(struct(*)) AS value", "int(pmod(customer_id, 2)) AS partition")
+    values.write.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
+        "topic", "run-customers"
+    ).save()
+    right = f"kafka:{broker.bootstrap_servers}/run-customers"
+    schema = "customer_id long, event_time timestamp, tier string, credit_limit double"
+    run = [*words(tmp_path, right=right), f"--right-schema={schema}", "--drain", "--verify"]
+    assert main([*run, "--right-option=failOnDataLoss=true", "--delay=1 day"]) == 0
+    printed = capsys.readouterr().out
+    assert "equal, row for row" in printed
+    assert "run_customers_event_time" in printed
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [

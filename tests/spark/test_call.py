@@ -1,4 +1,4 @@
-"""The one call by itself, with a state of Spark's faked: what enters and leaves it."""
+"""The one call by itself, with PySpark's own state object: what enters and leaves it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import cojoin as cj
 from cojoin.inputs import REJECTED_SCHEMA, InputSpec
@@ -17,6 +20,7 @@ from cojoin.process import KeyedCoProcess
 from cojoin.spark.call import OUTPUT, REJECTED, STATISTICS, Plan, StaticCall, StreamingCall
 
 TIME = pa.timestamp("us", "UTC")
+NOW = 1_768_000_000_000
 TRADES = pa.schema([("trade_id", pa.int64()), ("customer_id", pa.int64()), ("event_time", TIME)])
 CUSTOMERS = pa.schema([("customer_id", pa.int64()), ("event_time", TIME), ("tier", pa.string())])
 PLAN = Plan(
@@ -27,22 +31,29 @@ PLAN = Plan(
 )
 
 
-class FakeState:
-    """What the call uses of Spark's ``GroupState``."""
+class StoredState(GroupState):
+    """PySpark's own ``GroupState``, which needs no JVM, with what it stored, oldest first."""
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
+        super().__init__(
+            optionalValue=Row(None),
+            batchProcessingTimeMs=NOW,
+            eventTimeWatermarkMs=0,
+            timeoutConf=GroupStateTimeout.NoTimeout,
+            hasTimedOut=False,
+            watermarkPresent=False,
+            defined=False,
+            updated=False,
+            removed=False,
+            timeoutTimestamp=-1,
+            keyAsUnsafe=b"",
+            valueSchema=StructType([StructField("state", BinaryType())]),
+        )
 
-    @property
-    def exists(self) -> bool:
-        return bool(self.stored)
-
-    @property
-    def get(self) -> tuple[bytes]:
-        return (self.stored[-1],)
-
-    def update(self, value: tuple[bytes]) -> None:
-        self.stored.append(value[0])
+    def update(self, newValue: tuple[bytes]) -> None:  # noqa: N803 - PySpark's name
+        super().update(newValue)
+        self.stored.append(newValue[0])
 
 
 def message(tag: int, rows: list[tuple[Any, ...]]) -> tuple[int, bytes]:
@@ -60,7 +71,7 @@ def control(tag: int, millis: int, rows: int) -> tuple[int, bytes]:
     return 0, json.dumps(text).encode()
 
 
-def call(state: FakeState, *frames: list[tuple[int, bytes]], plan: Plan = PLAN) -> list[tuple[int, Any]]:
+def call(state: StoredState, *frames: list[tuple[int, bytes]], plan: Plan = PLAN) -> list[tuple[int, Any]]:
     packed = [
         pd.DataFrame({"key_group": 3, "tag": [t for t, _ in rows], "payload": [p for _, p in rows]}) for rows in frames
     ]
@@ -78,17 +89,18 @@ def decode(kind: int, payload: bytes) -> Any:
 
 
 def test_a_call_keeps_what_waits_and_gives_what_is_due_and_its_statistics() -> None:
-    state = FakeState()
+    state = StoredState()
     first = call(
         state,
         [message(1, [(1, 7, 10_000), (2, 7, 20_000)]), control(1, 20, 2)],
         [control(2, 15, 1), message(2, [(7, 5_000, "gold")])],
     )
     assert [kind for kind, _ in first] == [OUTPUT, STATISTICS]
-    assert [(row[0], row[3]) for row in first[0][1]] == [(1, "gold")]
+    assert [(row[0], row[4]) for row in first[0][1]] == [(1, "gold")]
     statistics = first[1][1]
     assert statistics["key_group"] == 3
     assert statistics["watermark"] == 14
+    assert statistics["processing_time"] == NOW
     assert statistics["emitted"] == {"output": 1}
     assert statistics["state_bytes"] == len(state.stored[0])
     assert [each["buffered"] for each in statistics["inputs"]] == [1, 0]
@@ -108,10 +120,10 @@ def test_a_call_keeps_what_waits_and_gives_what_is_due_and_its_statistics() -> N
 
 
 def test_the_end_of_input_gives_all_that_waits() -> None:
-    state = FakeState()
+    state = StoredState()
     call(state, [message(1, [(1, 7, 10_000)]), control(1, 10, 1)])
     emitted = call(state, [(0, b'{"end_of_input": true}')])
-    assert [(row[0], row[3]) for row in emitted[0][1]] == [(1, None)]
+    assert [(row[0], row[4]) for row in emitted[0][1]] == [(1, None)]
     assert {each["status"] for each in emitted[-1][1]["input_watermarks"]} == {"finished"}
 
 
@@ -130,7 +142,7 @@ def test_a_call_that_fails_stores_no_state_and_closes_its_function() -> None:
             closed.append(True)
 
     process = KeyedCoProcess(Failing(), pa.schema([("a", pa.int64())]), "arrival")
-    state = FakeState()
+    state = StoredState()
     with pytest.raises(cj.FunctionError, match="input 'trades', key 7"):
         call(state, [message(1, [(1, 7, 10_000)])], plan=Plan(process, PLAN.left, PLAN.right, 4))
     assert not state.stored
@@ -143,4 +155,4 @@ def test_a_static_call_runs_to_the_end_of_time() -> None:
     emitted = StaticCall(PLAN)(packed).to_pylist()
     ((kind, result),) = [(each["kind"], decode(each["kind"], each["payload"])) for each in emitted]
     assert kind == OUTPUT
-    assert sorted((row[0], row[3]) for row in result) == [(1, "gold"), (2, None)]
+    assert sorted((row[0], row[4]) for row in result) == [(1, "gold"), (2, None)]
