@@ -164,7 +164,7 @@ class BatchReport:
                     f"{rejected:,}" + (f" ({reasons})" if reasons else ""),
                     f"{each.late_applied:,}",
                     format_time(each.watermark),
-                    each.holding_partition or "" if each.status == "active" else each.status,
+                    _held_by(each),
                 )
             )
         return text_table(rows)
@@ -182,6 +182,13 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _held_by(each: InputReport) -> str:
+    """Name what holds an input back, for the table; an input without source partitions has only itself."""
+    if each.status != "active":
+        return each.status
+    return "" if each.holding_partition in (None, "[]") else str(each.holding_partition)
 
 
 def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) -> InputReport:
