@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.encoding import encode_rows
+from cojoin.types import parse_schema
 from cojoin.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ PROGRESS_DDL = """
     durations_ms map<string, double>, offsets array<string>, outputs string
 """
 
+_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
 _KEPT_MANIFESTS = 100
 
@@ -78,7 +81,8 @@ class ProgressTable:
             return
         last = self._waiting[-1]
         rows = [_row(manifest) for manifest in self._waiting]
-        frame = self._spark.createDataFrame(rows, PROGRESS_DDL).coalesce(1)
+        # As Arrow they become a local relation; as Python rows they would start a worker.
+        frame = self._spark.createDataFrame(encode_rows(rows, _SCHEMA, "progress")).coalesce(1)
         writer = frame.write.format("delta").mode("append").option("txnAppId", f"cojoin-{last.query_id}-progress")
         writer.option("txnVersion", last.batch_id).save(self._path)
         self._waiting = []

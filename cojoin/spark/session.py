@@ -62,6 +62,8 @@ def spark_session(
         "spark.sql.streaming.minBatchesToRetain": 10,
         # Fewer and larger Arrow batches between the JVM and Python.
         "spark.sql.execution.arrow.maxRecordsPerBatch": 131_072,
+        # Spark 4.2.0 hangs for ever where a Python UDF over Parquet comes before an input, as in any mapInArrow.
+        "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     builder: Any = SparkSession.builder.appName(app_name)
