@@ -90,10 +90,8 @@ def run_contender(name: str, data: Path, work: Path) -> dict[str, Any]:
 
 def table(results: list[dict[str, Any]]) -> str:
     """Give medians and ranges over the rounds as text."""
-    lines = [
-        f"{'contender':10} {'seconds':>22} {'trades/s cold':>14} {'warm':>10} {'peak GB':>8}  "
-        "time per row / plain Spark's",
-    ]
+    header = f"{'contender':10} {'seconds':>22} {'trades/s cold':>14} {'warm':>10} {'peak GB':>8}"
+    lines = [f"{header}  time per row / plain Spark's"]
     plain = {each["round"]: each["seconds"] / each["rows"] for each in results if each["name"] == "plain"}
     for name in CONTENDERS:
         mine = [each for each in results if each["name"] == name]

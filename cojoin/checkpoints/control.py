@@ -18,6 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
@@ -32,11 +34,11 @@ _VERSION = "v1"
 _ENDED = json.dumps({"logOffset": 0})
 
 
-def open_control(spark: SparkSession, files: CheckpointFiles, key_groups: int, tag: int) -> DataFrame:
-    """Open the control input as ``(key_group, tag, payload)``, each message once for every key group."""
+def open_control(spark: SparkSession, files: CheckpointFiles, labels: Sequence[int], tag: int) -> DataFrame:
+    """Open the control input as ``(key_group, tag, payload)``, each message once for every key group's label."""
     files.make_directory(_FOLDER)
     messages = spark.readStream.text(files.path(_FOLDER))
-    groups = F.explode(F.sequence(F.lit(0), F.lit(key_groups - 1)))
+    groups = F.explode(F.array(*map(F.lit, labels)))
     return messages.select(
         groups.alias("key_group"),
         F.lit(tag).cast("tinyint").alias("tag"),

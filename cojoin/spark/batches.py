@@ -8,7 +8,9 @@ not already cover.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.manifest import Manifests
@@ -78,9 +80,12 @@ class BatchWriter:
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
+        preparing = threading.Thread(target=self._prepare, args=(emitted.sparkSession,), daemon=True)
+        preparing.start()
         emitted.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             report = self._execute(emitted, batch_id, durations)
+            preparing.join()
             written = {}
             for output, (kind, schema) in self._kinds.items():
                 if report.emitted[output]:
@@ -95,6 +100,11 @@ class BatchWriter:
         self._progress.add(manifest)
         self._last = report
         self._on_batch(report)
+
+    def _prepare(self, session: SparkSession) -> None:
+        # Nothing depends on it: what is wrong with a sink, its write will say.
+        with contextlib.suppress(Exception):
+            self._sinks["output"].prepare(session)
 
     def _write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
         sink = self._sinks[context.output]

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from cojoin.messages import binary_column, read_message, write_messages
 from cojoin.operator import Batch, Operator, concat
+from cojoin.spark.key_groups import group_labels
 from cojoin.spark.packing import CONTROL_TAG, read_control
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class StreamingCall:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         """Restore the operator, run the batch, store the operator."""
@@ -115,7 +117,7 @@ class StreamingCall:
             operator.close()
         state.update((snapshot,))
         statistics = {
-            "key_group": int(key[0]),
+            "key_group": self._numbers[int(key[0])],
             "state_bytes": len(snapshot),
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
             "emitted": dict(emitted),

@@ -16,6 +16,7 @@ from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.inputs import InputSpec
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.spark.failures import explain
+from cojoin.spark.key_groups import group_labels
 from cojoin.spark.packing import GROUP_COLUMN, NOW_COLUMN, PACKED_DDL, Packer
 from cojoin.spark.sources import Source
 from cojoin.watermarks import WatermarkStrategy
@@ -197,7 +198,7 @@ class BoundInput:
         if self.spec.max_ahead_ms is not None:
             # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch sees the same.
             columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
-        packer = Packer(self.spec, self.tag, key_groups)
+        packer = Packer(self.spec, self.tag, group_labels(key_groups))
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(batches)

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from cojoin.errors import ConfigurationError
 from cojoin.inputs import REJECTED_SCHEMA
 from cojoin.spark.call import EMITTED_DDL, OUTPUT, REJECTED, STATE_DDL, Plan, StaticCall, StreamingCall
+from cojoin.spark.query import Query, start_query
 from cojoin.spark.unpacking import unpack
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.spark.input import BoundInput
-    from cojoin.spark.query import Query
     from cojoin.spark.sinks import SinkLike
     from cojoin.spark.triggers import Trigger
 
@@ -32,6 +32,11 @@ class Joined:
 
     def __init__(self, plan: Plan, left: BoundInput, right: BoundInput) -> None:
         self._plan, self._left, self._right = plan, left, right
+
+    @property
+    def plan(self) -> Plan:
+        """What is done, with which inputs: what the workers are told."""
+        return self._plan
 
     @property
     def is_streaming(self) -> bool:
@@ -52,7 +57,7 @@ class Joined:
         if output not in ("main", "rejected"):
             msg = f"output: expected 'main' or 'rejected', got {output!r}"
             raise ConfigurationError(msg)
-        emitted = self.emitted() if self.is_streaming else self._emitted_once()
+        emitted = self._emitted() if self.is_streaming else self._emitted_once()
         if output == "rejected":
             return unpack(emitted, REJECTED, REJECTED_SCHEMA)
         return unpack(emitted, OUTPUT, self._plan.output)
@@ -81,27 +86,24 @@ class Joined:
             ConfigurationError: Inputs that are not streams, a sink or trigger that is none.
             CheckpointError: A checkpoint of another query, of another shape of this one, or of a drained one.
         """
-        from cojoin.spark.query import start_query  # noqa: PLC0415 - the driver imports this module
-
         if not self.is_streaming:
             msg = (
                 f"inputs {self._plan.left.name!r} and {self._plan.right.name!r} are static, start() runs streams; "
                 f"use to_dataframe(), or read them with spark.readStream"
             )
             raise ConfigurationError(msg)
-        return start_query(self, output=output, rejected=rejected, checkpoint=checkpoint, trigger=trigger, name=name)
+        return start_query(
+            self._left.frame.sparkSession,
+            self._plan,
+            self._emitted,
+            output=output,
+            rejected=rejected,
+            checkpoint=checkpoint,
+            trigger=trigger,
+            name=name,
+        )
 
-    @property
-    def plan(self) -> Plan:
-        """What the workers are told."""
-        return self._plan
-
-    @property
-    def inputs(self) -> tuple[BoundInput, BoundInput]:
-        """The two inputs, left first."""
-        return self._left, self._right
-
-    def emitted(self, control: DataFrame | None = None) -> DataFrame:
+    def _emitted(self, control: DataFrame | None = None) -> DataFrame:
         """Give what the calls emit: a stream of ``(kind, payload)``. ``control`` is a further input of control rows."""
         call = StreamingCall(self._plan)
 
@@ -122,5 +124,5 @@ class Joined:
         return self._packed().groupBy("key_group").applyInArrow(run, EMITTED_DDL)
 
     def _packed(self) -> DataFrame:
-        left, right = (each.packed(self._plan.key_groups) for each in self.inputs)
+        left, right = (each.packed(self._plan.key_groups) for each in (self._left, self._right))
         return left.union(right).select("key_group", F.col("tag"), "payload")

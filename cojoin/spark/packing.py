@@ -45,12 +45,12 @@ class Packer:
     Attributes:
         spec: The input.
         tag: 1 (left) or 2 (right).
-        key_groups: How many key groups there are.
+        labels: What Spark groups each key group by (``key_groups``), by the group's number.
     """
 
     spec: InputSpec
     tag: Any
-    key_groups: int
+    labels: tuple[int, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack a task's rows."""
@@ -75,7 +75,7 @@ class Packer:
         for group, start, stop in zip(present.tolist(), bounds, bounds[1:], strict=False):
             seen.rows[group] += stop - start
             payloads += write_messages(cut.slice(start, stop - start))
-        yield _packed(present, self.tag, payloads)
+        yield _packed(np.array(self.labels)[present], self.tag, payloads)
 
     def _observe(self, rows: pa.Table, seen: _Seen) -> None:
         """Remember the largest timestamp of each source partition; rejected rows move no watermark."""
@@ -96,9 +96,9 @@ class Packer:
 
     def _controls(self, seen: _Seen) -> pa.RecordBatch:
         shared = {"input": self.tag, "partitions": seen.partitions, "processing_time": seen.processing_time}
-        groups = range(self.key_groups)
+        groups = range(len(self.labels))
         messages = [json.dumps({**shared, "rows": seen.rows[group]}).encode() for group in groups]
-        return _packed(np.arange(self.key_groups), CONTROL_TAG, messages)
+        return _packed(np.array(self.labels), CONTROL_TAG, messages)
 
 
 class _Seen:

@@ -20,24 +20,47 @@ from cojoin.checkpoints.progress import ProgressTable
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.spark.batches import BatchWriter
 from cojoin.spark.failures import explain
+from cojoin.spark.key_groups import group_labels
 from cojoin.spark.packing import CONTROL_TAG
 from cojoin.spark.progress_line import ProgressLine
 from cojoin.spark.sinks import as_sink, delta
 from cojoin.spark.triggers import Trigger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
     from cojoin.report import BatchReport
-    from cojoin.spark.joined import Joined
+    from cojoin.spark.call import Plan
 
 __all__ = ["Query", "start_query"]
 
 
 def start_query(
-    joined: Joined, *, output: Any, rejected: Any, checkpoint: str, trigger: Trigger, name: str | None
+    spark: SparkSession,
+    plan: Plan,
+    emit: Callable[[DataFrame], DataFrame],
+    *,
+    output: Any,
+    rejected: Any,
+    checkpoint: str,
+    trigger: Trigger,
+    name: str | None,
 ) -> Query:
-    """Check everything, claim the checkpoint, and start; see ``Joined.start``."""
+    """Check everything, claim the checkpoint, and start; see ``Joined.start``.
+
+    Args:
+        spark: The session of the inputs.
+        plan: What the workers are told.
+        emit: Gives what the calls emit, with the control input that it is given.
+        output: Where the output goes.
+        rejected: Where rejected rows go, or None.
+        checkpoint: The query's directory.
+        trigger: When it runs.
+        name: Its name, or None.
+    """
     if not isinstance(trigger, Trigger):
         msg = f"trigger: expected Trigger.available_now() or Trigger.processing_time('10 seconds'), got {trigger!r}"
         raise ConfigurationError(msg)
@@ -47,8 +70,6 @@ def start_query(
     if name is not None and (not isinstance(name, str) or not name):
         msg = f"name: expected a text or None, got {name!r}"
         raise ConfigurationError(msg)
-    plan = joined.plan
-    spark = joined.inputs[0].frame.sparkSession
     main = as_sink(output, "output")
     files = CheckpointFiles(spark, checkpoint)
     sinks = {
@@ -72,7 +93,7 @@ def start_query(
     query = Query(trigger, files, progress, None if last is None else last.report)
     writer = BatchWriter(plan, query_id, sinks, files, manifests, progress, query.take_report, query.progress)
     stream = (
-        joined.emitted(open_control(spark, files, plan.key_groups, CONTROL_TAG))
+        emit(open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG))
         .writeStream.foreachBatch(writer)
         .option("checkpointLocation", files.path("spark"))
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["DeltaSink", "ParquetSink", "Sink", "SinkLike", "WriteContext", "as_sink", "delta", "parquet"]
 
@@ -41,6 +41,9 @@ class Sink(ABC):
     @abstractmethod
     def write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
         """Write a batch's rows; gives what the manifest says of it."""
+
+    def prepare(self, session: SparkSession) -> None:  # noqa: B027 - most sinks have nothing to prepare
+        """Do beforehand what does not depend on the rows; called beside the batch's calls, in a thread of its own."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -80,15 +83,18 @@ class DeltaSink(Sink):
             writer.save(self.location)
         else:
             writer.saveAsTable(self.location)
-        return {"delta": self.location, "version": self._version(frame)}
+        return {"delta": self.location, "version": int(self._snapshot(frame.sparkSession).version())}
+
+    def prepare(self, session: SparkSession) -> None:
+        """Have Delta read which transactions the table has seen: each write asks, and it takes a job on the log."""
+        self._snapshot(session).transactions()
 
     @property
     def _is_path(self) -> bool:
         return "/" in self.location or "\\" in self.location
 
-    def _version(self, frame: DataFrame) -> int:
-        """Ask Delta's log, which this JVM has just written and still holds, for the table's version."""
-        session = frame.sparkSession
+    def _snapshot(self, session: SparkSession) -> Any:
+        """Give the table's newest snapshot that this JVM knows: it wrote the last one itself, and still holds it."""
         jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package has no cheaper way
         log = jvm.org.apache.spark.sql.delta.DeltaLog
         if self._is_path:
@@ -96,7 +102,7 @@ class DeltaSink(Sink):
         else:
             parser = session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
             table = log.forTable(session._jsparkSession, parser.parseTableIdentifier(self.location))  # noqa: SLF001
-        return int(table.unsafeVolatileSnapshot().version())
+        return table.unsafeVolatileSnapshot()
 
     def describe(self) -> str:
         """Say where it writes."""

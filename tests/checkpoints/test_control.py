@@ -71,7 +71,7 @@ def test_an_offset_log_of_another_form_is_left_alone(files: CheckpointFiles) -> 
 
 
 def test_a_message_goes_to_every_key_group(spark: SparkSession, files: CheckpointFiles, tmp_path: Path) -> None:
-    stream = open_control(spark, files, 3, tag=0)
+    stream = open_control(spark, files, [0, 1, 2], tag=0)
     files.write("control/a.txt", END_OF_INPUT)
     writer = stream.writeStream.format("memory").queryName("control_messages").trigger(availableNow=True)
     writer.option("checkpointLocation", f"{tmp_path}/stream").start().awaitTermination()

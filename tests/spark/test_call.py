@@ -18,6 +18,7 @@ from cojoin.joins.asof import AsofJoin
 from cojoin.messages import read_message, write_messages
 from cojoin.process import KeyedCoProcess
 from cojoin.spark.call import OUTPUT, REJECTED, STATISTICS, Plan, StaticCall, StreamingCall
+from cojoin.spark.key_groups import group_labels
 
 TIME = pa.timestamp("us", "UTC")
 NOW = 1_768_000_000_000
@@ -75,7 +76,7 @@ def call(state: StoredState, *frames: list[tuple[int, bytes]], plan: Plan = PLAN
     packed = [
         pd.DataFrame({"key_group": 3, "tag": [t for t, _ in rows], "payload": [p for _, p in rows]}) for rows in frames
     ]
-    emitted = pd.concat(list(StreamingCall(plan)((3,), iter(packed), state)))
+    emitted = pd.concat(list(StreamingCall(plan)((group_labels(4)[3],), iter(packed), state)))
     return [
         (int(kind), decode(int(kind), payload)) for kind, payload in zip(emitted.kind, emitted.payload, strict=True)
     ]

@@ -57,7 +57,7 @@ def packed(packer: Packer, *batches: pa.RecordBatch) -> tuple[dict[int, list[Any
 def test_rows_go_to_their_key_groups_and_every_group_hears_of_every_partition() -> None:
     first = batch([(1, 5_000, "a", 0), (2, 9_999, "b", 2), (3, 7_000, "a", 0)])
     second = batch([(4, 1_000, "b", 2), (5, -1, "c", 2)])
-    pieces, controls = packed(Packer(spec(partition=("part",)), 1, 4), first, second)
+    pieces, controls = packed(Packer(spec(partition=("part",)), 1, (0, 1, 2, 3)), first, second)
     assert pieces == {0: [1, 3], 2: [2, 4, 5]}
     assert [controls[group].rows for group in range(4)] == [2, 0, 3, 0]
     assert {json.dumps(dict(control.partitions), sort_keys=True) for control in controls.values()} == {
@@ -67,7 +67,7 @@ def test_rows_go_to_their_key_groups_and_every_group_hears_of_every_partition() 
 
 
 def test_without_partition_columns_an_input_is_one_partition() -> None:
-    controls = packed(Packer(spec(), 2, 1), batch([(1, 5_000, "a", 0), (2, 9_000, "b", 0)]))[1]
+    controls = packed(Packer(spec(), 2, (0,)), batch([(1, 5_000, "a", 0), (2, 9_000, "b", 0)]))[1]
     assert dict(controls[0].partitions) == {"[]": 9}
 
 
@@ -85,7 +85,7 @@ def test_without_partition_columns_an_input_is_one_partition() -> None:
 def test_a_row_whose_time_is_at_fault_moves_no_watermark_but_is_sent_and_counted(
     row: tuple[Any, ...], moves: bool
 ) -> None:
-    packer = Packer(spec(partition=("part",), max_ahead_ms=500), 1, 1)
+    packer = Packer(spec(partition=("part",), max_ahead_ms=500), 1, (0,))
     pieces, controls = packed(packer, batch([row], now=NOW))
     assert pieces == {0: [row[0]]}
     assert controls[0].rows == 1
@@ -94,8 +94,8 @@ def test_a_row_whose_time_is_at_fault_moves_no_watermark_but_is_sent_and_counted
 
 
 def test_a_task_without_rows_says_nothing() -> None:
-    assert packed(Packer(spec(), 1, 4), batch([])) == ({}, {})
-    assert packed(Packer(spec(), 1, 4)) == ({}, {})
+    assert packed(Packer(spec(), 1, (0, 1, 2, 3)), batch([])) == ({}, {})
+    assert packed(Packer(spec(), 1, (0, 1, 2, 3))) == ({}, {})
 
 
 def test_the_end_of_input_is_a_control_of_its_own() -> None:
