@@ -26,7 +26,25 @@ OUTPUT_DDL = """trade_id bigint, customer_id bigint, event_time timestamp, amoun
 
 
 class EnrichTrades(cj.KeyedCoProcessFunction):
-    """Each trade with the customer in force, as a person writes it: a state and a timer."""
+    """Each trade with the customer in force: rows come in the order of time, so a state is all it takes."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        """Get the state."""
+        self.customer = ctx.get_state(
+            cj.ValueStateDescriptor("customer", "event_time timestamp, tier string, credit double")
+        )
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        """Emit the trade with the customer in force."""
+        yield (*trade, *(self.customer.value() or (None, None, None)))
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> None:
+        """Put a customer record in force."""
+        self.customer.update((customer.event_time, customer.tier, customer.credit))
+
+
+class EnrichTradesByTimer(cj.KeyedCoProcessFunction):
+    """The same as Flink's users write it: each trade waits in a state for a timer of its own."""
 
     def open(self, ctx: cj.RuntimeContext) -> None:
         """Get the states."""
@@ -51,6 +69,9 @@ class EnrichTrades(cj.KeyedCoProcessFunction):
         self.waiting.clear()
 
 
+FUNCTIONS = {"asof": None, "rows": EnrichTrades(), "timers": EnrichTradesByTimer()}
+
+
 def inputs(spark: Any, data: Path) -> tuple[Any, Any]:
     """Open both streams, a few files a batch."""
     return tuple(
@@ -59,7 +80,7 @@ def inputs(spark: Any, data: Path) -> tuple[Any, Any]:
     )
 
 
-def run_cojoin(spark: Any, data: Path, work: Path, *, rows: bool) -> list[float]:
+def run_cojoin(spark: Any, data: Path, work: Path, function: Any = None) -> list[float]:
     """Run the as-of join, or the function, into Delta."""
     trades, customers = inputs(spark, data)
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
@@ -68,7 +89,7 @@ def run_cojoin(spark: Any, data: Path, work: Path, *, rows: bool) -> list[float]
         cj.Input(customers, key="customer_id", event_time="event_time", name="customers", watermark=watermark),
         key_groups=KEY_GROUPS,
     )
-    joined = pair.process(EnrichTrades(), OUTPUT_DDL) if rows else pair.asof_join()
+    joined = pair.asof_join() if function is None else pair.process(function, OUTPUT_DDL)
     query = joined.start(
         output=cj.sinks.delta(str(work / "out")),
         checkpoint=str(work / "checkpoint"),
@@ -111,13 +132,11 @@ def main() -> None:
     )
     with PeakMemory() as memory:
         started = time.perf_counter()
-        if name == "plain":
-            batches = run_plain(spark, data, work)
-        else:
-            batches = run_cojoin(spark, data, work, rows=name == "rows")
+        plain = name.startswith("plain")
+        batches = run_plain(spark, data, work) if plain else run_cojoin(spark, data, work, FUNCTIONS[name])
         seconds = time.perf_counter() - started
     result = spark.read.format("delta").load(str(work / "out"))
-    if name == "plain":
+    if plain:
         rows = result.count()
         assert rows == sum(spark.read.parquet(str(data / folder)).count() for folder in ("trades", "customers"))
     else:

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 
 class PeakMemory:
-    """Samples the process tree's PSS while it is entered; ``peak`` is in bytes (0 where the system has no PSS)."""
+    """Samples the process tree's PSS while it is entered; ``peak`` is in bytes (0 where the system has no PSS).
 
-    def __init__(self, interval_seconds: float = 0.5) -> None:
+    A sample of a large process stops it for a while, so samples are few.
+    """
+
+    def __init__(self, interval_seconds: float = 2.0) -> None:
         self.peak = 0
         self._interval = interval_seconds
         self._done = threading.Event()

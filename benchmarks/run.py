@@ -1,10 +1,11 @@
 """The benchmark: ``python benchmarks/run.py [--rounds N] [--trades N] [--smoke]``.
 
-Runs plain Spark, the as-of join and the row function in turn, each in a process of its own, as often as asked, and
+Runs plain Spark, the as-of join and two row functions in turn, each in a process of its own, as often as asked, and
 prints seconds, rows a second cold and warm, peak memory, and the ratios to plain Spark of the same round. Plain Spark
 reads, shuffles by key and writes the same rows into Delta: what any join must at least do. Every result is compared
-with the oracle. The row function gets a fifth of the rows and is compared per row. Ratios mean more than seconds:
-they survive a slow or busy machine.
+with the oracle. The row functions get a fifth of the rows, and so does a plain Spark beside them: `rows` yields each
+trade as it comes in the order of time, `timers` keeps it in a state until a timer of its own. Ratios mean more than
+seconds: they survive a slow or busy machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from typing import Any
 from generate import Size, generate
 
 HERE = Path(__file__).parent
-CONTENDERS = ("plain", "asof", "rows")
+CONTENDERS = ("plain", "asof", "plain-fifth", "rows", "timers")
+FLOORS = {
+    "plain": "plain",
+    "asof": "plain",
+    "plain-fifth": "plain-fifth",
+    "rows": "plain-fifth",
+    "timers": "plain-fifth",
+}
 
 
 def main() -> None:
@@ -52,14 +60,14 @@ def main() -> None:
 
 def run_rounds(size: Size, folder: Path, rounds: int, contenders: Any) -> list[dict[str, Any]]:
     """Run the contenders in turn."""
-    sizes = {"plain": size, "asof": size, "rows": size.fifth()}
+    sizes = {name: size if FLOORS[name] == "plain" else size.fifth() for name in CONTENDERS}
     for name, each in (("whole", size), ("fifth", size.fifth())):
         (folder / name).mkdir()
         generate(each, folder / name)
     results = []
     for number in range(rounds):
         for name in contenders:
-            data = folder / ("fifth" if name == "rows" else "whole")
+            data = folder / ("whole" if sizes[name] is size else "fifth")
             with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}-") as work:
                 result = run_contender(name, data, Path(work))
             rows = sizes[name].trades + sizes[name].versions
@@ -91,8 +99,8 @@ def run_contender(name: str, data: Path, work: Path) -> dict[str, Any]:
 def table(results: list[dict[str, Any]]) -> str:
     """Give medians and ranges over the rounds as text."""
     header = f"{'contender':10} {'seconds':>22} {'trades/s cold':>14} {'warm':>10} {'peak GB':>8}"
-    lines = [f"{header}  time per row / plain Spark's"]
-    plain = {each["round"]: each["seconds"] / each["rows"] for each in results if each["name"] == "plain"}
+    lines = [f"{header}  time per row to plain Spark's with all rows / with the same rows"]
+    floors = {(each["name"], each["round"]): each["seconds"] / each["rows"] for each in results}
     for name in CONTENDERS:
         mine = [each for each in results if each["name"] == name]
         if not mine:
@@ -101,11 +109,19 @@ def table(results: list[dict[str, Any]]) -> str:
         cold = statistics.median(each["trades"] / each["seconds"] for each in mine)
         warm = statistics.median(_warm_rate(each) for each in mine)
         peak = max(each["peak_bytes"] for each in mine) / 1e9
-        ratios = [each["seconds"] / each["rows"] / plain[each["round"]] for each in mine if each["round"] in plain]
-        shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
+        shown = " / ".join(_ratio(mine, floors, floor) for floor in ("plain", FLOORS[name]))
         spread = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
         lines.append(f"{name:10} {spread:>22} {cold:>14,.0f} {warm:>10,.0f} {peak:>8.2f}  {shown}")
     return "\n".join(lines)
+
+
+def _ratio(mine: list[dict[str, Any]], floors: dict[tuple[str, int], float], floor: str) -> str:
+    ratios = [
+        each["seconds"] / each["rows"] / floors[floor, each["round"]]
+        for each in mine
+        if (floor, each["round"]) in floors
+    ]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-"
 
 
 def _warm_rate(result: dict[str, Any]) -> float:

@@ -386,7 +386,7 @@ def test_differential_ddls_own_words_are_names_in_spark_as_here(spark: SparkSess
 
 
 @pytest.mark.spark
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(arrow_types(st.text("aB1_ `-é.'>", max_size=4)))
 def test_differential_spark_reads_what_is_written(spark: SparkSession, dtype: pa.DataType) -> None:
     assert same(dtype, spark_reads(type_to_ddl(dtype)))

@@ -72,6 +72,7 @@ class BatchWriter:
         self._files, self._manifests, self._progress = files, manifests, progress
         self._on_batch = on_batch
         self._last = last
+        self._preparing: threading.Thread | None = None
         self._kinds: dict[str, tuple[int, pa.Schema]] = {
             "output": (OUTPUT, plan.output),
             "rejected": (REJECTED, REJECTED_SCHEMA),
@@ -80,12 +81,11 @@ class BatchWriter:
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
-        preparing = threading.Thread(target=self._prepare, args=(emitted.sparkSession,), daemon=True)
-        preparing.start()
         emitted.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             report = self._execute(emitted, batch_id, durations)
-            preparing.join()
+            if self._preparing is not None:
+                self._preparing.join()
             written = {}
             for output, (kind, schema) in self._kinds.items():
                 if report.emitted[output]:
@@ -100,6 +100,9 @@ class BatchWriter:
         self._progress.add(manifest)
         self._last = report
         self._on_batch(report)
+        # Beside Spark's own commit and planning, when the cores are idle.
+        self._preparing = threading.Thread(target=self._prepare, args=(emitted.sparkSession,), daemon=True)
+        self._preparing.start()
 
     def _prepare(self, session: SparkSession) -> None:
         # Nothing depends on it: what is wrong with a sink, its write will say.

@@ -43,7 +43,7 @@ class Sink(ABC):
         """Write a batch's rows; gives what the manifest says of it."""
 
     def prepare(self, session: SparkSession) -> None:  # noqa: B027 - most sinks have nothing to prepare
-        """Do beforehand what does not depend on the rows; called beside the batch's calls, in a thread of its own."""
+        """Do beforehand what does not depend on the rows; called between two batches, in a thread of its own."""
 
     @abstractmethod
     def describe(self) -> str:

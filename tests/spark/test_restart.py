@@ -44,16 +44,14 @@ def kill_once(folder: Path, reached: Callable[[], bool]) -> None:
         driver.wait()
 
 
-def test_a_driver_that_is_killed_twice_gives_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_gives_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(seed=23)
-    folders = streams.write(tmp_path, files=9)
-    manifest, commits = tmp_path / "checkpoint" / "manifest", tmp_path / "out" / "_delta_log"
-    # Just after a manifest, before Spark's own commit; then just after an output's commit, before the manifest.
+    folders = streams.write(tmp_path, files=6)
+    manifest = tmp_path / "checkpoint" / "manifest"
+    # Just after a manifest, before Spark's own commit; tests/kafka kills one between the output and the manifest.
     kill_once(tmp_path, (manifest / "000000000002.json").exists)
-    first = len(list(commits.glob("*.json")))
-    kill_once(tmp_path, lambda: len(list(commits.glob("*.json"))) > first + 1)
     killed_after = max(int(path.stem) for path in manifest.glob("*.json"))
-    assert 2 <= killed_after < 8, "the driver must be killed in the middle"
+    assert 2 <= killed_after < 5, "the driver must be killed in the middle"
     query = asof(folders.connect(spark, key_groups=2)).start(
         output=cj.sinks.delta(f"{tmp_path}/out"),
         checkpoint=f"{tmp_path}/checkpoint",
@@ -62,7 +60,7 @@ def test_a_driver_that_is_killed_twice_gives_each_row_once(spark: SparkSession, 
     query.await_termination()
     assert enriched_rows(table(spark, tmp_path / "out")) == streams.enriched()
     manifests = Manifests(CheckpointFiles(spark, f"{tmp_path}/checkpoint"))
-    assert manifests.batch_ids() == list(range(10))
+    assert manifests.batch_ids() == list(range(7))
     assert all((each := manifests.read(batch_id)) and each.report.is_conserved for batch_id in manifests.batch_ids())
     progress = table(spark, tmp_path / "checkpoint" / "progress")
-    assert sorted(row.batch_id for row in progress.select("batch_id").collect()) == list(range(10))
+    assert sorted(row.batch_id for row in progress.select("batch_id").collect()) == list(range(7))
