@@ -22,8 +22,8 @@ def streams() -> Streams:
 
 @pytest.fixture(scope="session")
 def folders(streams: Streams, tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """The same as three files each; to be read only."""
-    return streams.write(tmp_path_factory.mktemp("streams"), files=3)
+    """The same as two files each; to be read only."""
+    return streams.write(tmp_path_factory.mktemp("streams"), files=2)
 
 
 @pytest.fixture

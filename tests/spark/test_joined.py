@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import cojoin as cj
 from tests.spark.data import (
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from tests.spark.data import Streams
 
@@ -50,7 +51,7 @@ def run(joined: cj.Joined, folder: Path, trigger: cj.Trigger = DRAIN) -> DataFra
     query.await_termination()
     assert query.progress is not None
     assert query.progress.is_conserved
-    return table(joined.inputs[0].frame.sparkSession, folder / "out")
+    return table(SparkSession.active(), folder / "out")
 
 
 @pytest.mark.parametrize("key_groups", [1, 3, 16])
