@@ -35,7 +35,7 @@ def test_files_and_a_delta_table_join_as_any_stream(
 ) -> None:
     folders.frames(spark, streaming=False)[1].repartition(2).write.format("delta").save(f"{tmp_path}/customers")
     trades = cj.sources.files(
-        str(folders.root / "trades"), "parquet", schema=TRADES_DDL, options={"maxFilesPerTrigger": 2}
+        str(folders.root / "trades"), "parquet", schema=TRADES_DDL, options={"maxFilesPerTrigger": 1}
     )
     customers = cj.sources.delta(f"{tmp_path}/customers")
     pair = cj.connect(
