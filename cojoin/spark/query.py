@@ -118,7 +118,6 @@ class Query:
         self._stream: StreamingQuery | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._listeners: list[Any] = []
 
     @property
     def progress(self) -> BatchReport | None:
