@@ -28,8 +28,18 @@ from cojoin.errors import (
 )
 from cojoin.functions import Context, KeyedCoProcessFunction, RuntimeContext
 from cojoin.rows import Row
-from cojoin.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from cojoin.watermarks import WatermarkStrategy
+from cojoin.side_outputs import OutputTag
+from cojoin.state import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from cojoin.strategies import WatermarkGenerator, WatermarkStrategy
+from cojoin.timers import TimeDomain
 
 if TYPE_CHECKING:
     from cojoin.spark import sinks, sources
@@ -41,6 +51,8 @@ if TYPE_CHECKING:
     from cojoin.spark.triggers import Trigger
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
     "CheckpointError",
     "CodecError",
     "CojoinError",
@@ -54,13 +66,18 @@ __all__ = [
     "KeyedCoProcessFunction",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "OutputTag",
     "Query",
     "QueryFailedError",
+    "ReducingStateDescriptor",
     "Row",
     "RuntimeContext",
     "SchemaError",
+    "StateTtlConfig",
+    "TimeDomain",
     "Trigger",
     "ValueStateDescriptor",
+    "WatermarkGenerator",
     "WatermarkStrategy",
     "connect",
     "sinks",

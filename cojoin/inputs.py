@@ -17,12 +17,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.rows import Row, decode_rows
-from cojoin.watermarks import NONE, WatermarkStrategy
+from cojoin.strategies import WatermarkStrategy
+from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["REJECTED_SCHEMA", "InputSpec", "Reason", "event_micros", "event_millis", "reject_reasons", "rejected_table"]
+__all__ = [
+    "REJECTED_SCHEMA",
+    "InputSpec",
+    "LatePolicy",
+    "Reason",
+    "event_micros",
+    "event_millis",
+    "reject_reasons",
+    "rejected_table",
+]
+
+LatePolicy: TypeAlias = Literal["reject", "apply"]
+"""What becomes of a row at or below the operator's watermark before its batch.
+
+- *reject*: it goes to the ``rejected`` output.
+- *apply*: it is processed all the same, and counted as ``late_applied``.
+"""
 
 Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "late"]
 """Why a row is rejected.
@@ -38,12 +55,14 @@ _ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead")
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """Spark's own spelling of them in JSON, where numbers can't be."""
 
+_TIME = pa.timestamp("us", "UTC")
+
 REJECTED_SCHEMA = pa.schema(
     [
         pa.field("input", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("watermark", pa.int64()),
-        pa.field("event_time", pa.timestamp("us", "UTC")),
+        pa.field("event_time", _TIME),
         pa.field("row", pa.string()),
     ]
 )
@@ -59,21 +78,33 @@ class InputSpec:
         name: What people call it, such as ``"trades"``.
         schema: Its columns as declared; event time is ``timestamp[us, UTC]``.
         key: The names of its key columns.
-        event_time: The name of its event-time column.
+        event_time: The name of its event-time column; None where its rows have no time (``order="arrival"`` only).
         partition: The columns that tell which source partition a row came from; none means one partition.
         sequence: The columns that order rows of one partition at the source, such as Kafka's offset.
         watermark: How its watermark follows its rows.
         max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None means any distance.
+        late: What becomes of late rows; None leaves it to the operation.
     """
 
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
-    event_time: str
+    event_time: str | None
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
     watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy)
     max_ahead_ms: int | None = None
+    late: LatePolicy | None = None
+
+    def micros(self, table: pa.Table) -> NDArray[np.int64]:
+        """Give the event times of rows of this input in epoch microseconds; 0 where it is null, or there is none."""
+        if self.event_time is None:
+            return np.zeros(table.num_rows, dtype=np.int64)
+        return event_micros(table, self.event_time)
+
+    def millis(self, table: pa.Table) -> NDArray[np.int64]:
+        """Give the timestamps of rows of this input in epoch milliseconds."""
+        return event_millis(self.micros(table))
 
     def keys(self, table: pa.Table) -> pa.Table:
         """Give the key columns of a table of this input."""
@@ -106,10 +137,10 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
     for name in spec.key:
         _mark_nulls(table, name, reasons, 1)
     # A fault of the time outweighs one of the key: else a null key would let a poisoned timestamp move the watermark.
-    if spec.max_ahead_ms is not None:
-        limit = processing_time + spec.max_ahead_ms
-        reasons[event_millis(event_micros(table, spec.event_time)) > limit] = 3
-    _mark_nulls(table, spec.event_time, reasons, 2)
+    if spec.event_time is not None:
+        if spec.max_ahead_ms is not None:
+            reasons[spec.millis(table) > processing_time + spec.max_ahead_ms] = 3
+        _mark_nulls(table, spec.event_time, reasons, 2)
     return reasons
 
 
@@ -152,7 +183,7 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
             pa.array([spec.name] * count, pa.string()),
             pa.array([reason] * count, pa.string()),
             pa.array([None if watermark == NONE else watermark] * count, pa.int64()),
-            table.column(spec.event_time).cast(pa.timestamp("us", "UTC")),
+            pa.nulls(count, _TIME) if spec.event_time is None else table.column(spec.event_time).cast(_TIME),
             pa.array(rows, pa.string()),
         ],
         schema=REJECTED_SCHEMA,

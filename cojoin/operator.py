@@ -6,7 +6,8 @@ watermark before the batch (it judges what is late) and after it (it says what i
 makes due, in the same batch. Forgets: a row once it is done. At the end of input the watermark first goes where the
 rows took it, then to the end of time.
 
-Conservation, at every batch and input: rows in = rows done + rows buffered + rows rejected.
+Conservation, at every batch and input: rows in = rows done + rows buffered + rows rejected. Subclasses count what they
+have done, and count what still waits in their own buffers.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
 from cojoin import codec
 from cojoin.errors import CheckpointError
-from cojoin.inputs import event_micros, event_millis, rejected_table, split_admitted
+from cojoin.event_time import OperatorWatermark, TimePolicy
+from cojoin.inputs import rejected_table, split_admitted
 from cojoin.rows import describe_columns
-from cojoin.watermarks import Control, OperatorWatermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,16 +31,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from cojoin.inputs import InputSpec
+    from cojoin.event_time import Control
+    from cojoin.inputs import InputSpec, LatePolicy
 
-__all__ = ["Batch", "Emission", "InputCounts", "LatePolicy", "Operator", "Sides", "concat", "take_rows"]
+__all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "InputCounts", "Operator", "Sides", "concat", "take_rows"]
 
-LatePolicy: TypeAlias = Literal["reject", "apply"]
-"""What becomes of a row at or below the operator's watermark before its batch.
-
-- *reject*: it goes to the ``rejected`` output.
-- *apply*: it is processed all the same, and counted as ``late_applied``.
-"""
+OUTPUT, REJECTED = "output", "rejected"
+"""The names of the main output and of the rejected rows; side outputs have their tags' ids."""
 
 Sides: TypeAlias = "tuple[pa.Table, pa.Table]"
 """Rows of the left (first) and of the right (second) input."""
@@ -54,12 +52,14 @@ class Batch:
         controls: What the map tasks of both inputs saw.
         end_of_input: All inputs are finished after these rows.
         processing_time: The micro-batch's, in epoch milliseconds; 0 where only the map tasks know it, or nobody.
+        resumed: The query stood still before this batch, so the silence since the last one means nothing.
     """
 
     rows: Sides
     controls: Sequence[Control] = ()
     end_of_input: bool = False
     processing_time: int = 0
+    resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Emission:
     """A piece of what an operator gives out.
 
     Attributes:
-        kind: Which output it belongs to.
+        kind: Which output it belongs to: ``"output"``, ``"rejected"``, or a side output's tag id.
         table: Rows in that output's schema.
     """
 
-    kind: Literal["output", "rejected"]
+    kind: str
     table: pa.Table
 
 
@@ -99,25 +99,36 @@ class Operator(ABC):
 
     Args:
         inputs: The left and the right input.
-        late: What becomes of late rows of each.
+        late: What becomes of late rows of each, where the input does not say.
+        time: What is made of the inputs' watermarks.
         holds_rows: Whether rows wait until the watermark passes them, or are due at once.
     """
 
+    output_delay_ms: ClassVar[int] = 0
+    """How far an output row's own time may be behind the watermark when it comes out."""
+
     def __init__(
-        self, inputs: tuple[InputSpec, InputSpec], late: tuple[LatePolicy, LatePolicy], *, holds_rows: bool = True
+        self,
+        inputs: tuple[InputSpec, InputSpec],
+        late: tuple[LatePolicy, LatePolicy],
+        time: TimePolicy | None = None,
+        *,
+        holds_rows: bool = True,
     ) -> None:
         self.inputs = inputs
-        self.watermark = OperatorWatermark([spec.watermark for spec in inputs])
+        self.watermark = OperatorWatermark([spec.watermark for spec in inputs], time)
         self.counts = (InputCounts(), InputCounts())
         self.processing_time = 0
         self.rows_out = 0
-        self._late = late
+        self._late = tuple(spec.late or default for spec, default in zip(inputs, late, strict=True))
         self._holds_rows = holds_rows
         self._held = tuple(spec.schema.empty_table() for spec in inputs)
 
     @abstractmethod
-    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[pa.Table]:
+    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Take the rows that are due and give the output that the watermark's advance makes due.
+
+        It counts the rows that it has done with in ``counts``, the others in ``waiting_rows``.
 
         Args:
             due: The due rows of both inputs, in no order.
@@ -137,6 +148,8 @@ class Operator(ABC):
     def process(self, batch: Batch) -> Iterator[Emission]:
         """Run a micro-batch; exhaust the iterator before asking for a report or a snapshot."""
         before = self.watermark.current()
+        if batch.resumed:
+            self.watermark.resume()
         for control in batch.controls:
             self.watermark.fold(control)
             self.counts[control.input - 1].rows_in += control.rows
@@ -144,6 +157,7 @@ class Operator(ABC):
             filter(None, (batch.processing_time, *(each.processing_time for each in batch.controls))),
             default=self.processing_time,
         )
+        self.watermark.tick(self.processing_time)
         after = self.watermark.current()
         waiting = []
         for side in (0, 1):
@@ -160,8 +174,8 @@ class Operator(ABC):
         """Part the rows to process from those to reject, and count both."""
         spec, counts = self.inputs[side], self.counts[side]
         admitted, rejected = split_admitted(rows, spec, self.processing_time)
-        late = event_millis(event_micros(admitted, spec.event_time)) <= watermark
-        if late.any():
+        late = spec.millis(admitted) <= watermark
+        if spec.event_time is not None and late.any():
             if self._late[side] == "reject":
                 rejected["late"] = admitted.filter(pa.array(late))
                 admitted = admitted.filter(pa.array(~late))
@@ -170,25 +184,37 @@ class Operator(ABC):
         for reason, table in rejected.items():
             counts.rejected[reason] += table.num_rows
         return admitted, [
-            Emission("rejected", rejected_table(table, spec, reason, watermark)) for reason, table in rejected.items()
+            Emission(REJECTED, rejected_table(table, spec, reason, watermark)) for reason, table in rejected.items()
         ]
 
     def _advance_to(self, waiting: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         due, held = [], []
-        for spec, counts, table in zip(self.inputs, self.counts, waiting, strict=True):
-            is_due = event_millis(event_micros(table, spec.event_time)) <= after
+        for spec, table in zip(self.inputs, waiting, strict=True):
+            is_due = spec.millis(table) <= after
             if not self._holds_rows or is_due.all():
                 due.append(table)
                 held.append(table.slice(0, 0))
             else:
                 due.append(table.filter(pa.array(is_due)))
                 held.append(table.filter(pa.array(~is_due)))
-            counts.done += due[-1].num_rows
         self._held = (held[0], held[1])
-        for table in self.advance((due[0], due[1]), before, after, last_event):
-            if table.num_rows:
-                self.rows_out += table.num_rows
-                yield Emission("output", table)
+        for emission in self.advance((due[0], due[1]), before, after, last_event):
+            if emission.table.num_rows:
+                if emission.kind == OUTPUT:
+                    self.rows_out += emission.table.num_rows
+                yield emission
+
+    def waiting_rows(self) -> tuple[int, int]:
+        """Count the rows of both inputs that the subclass has taken and not done with."""
+        return 0, 0
+
+    def held_rows(self) -> Sides:
+        """Give the rows of both inputs that wait for the watermark."""
+        return self._held[0], self._held[1]
+
+    def next_processing_time_timer(self) -> int | None:
+        """Give the earliest processing-time timer, in epoch milliseconds; None where none waits."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - most operators hold nothing
         """Let go of what the operator holds; called once, after an error too."""
@@ -197,18 +223,20 @@ class Operator(ABC):
         """Give the counters, buffers and watermarks after the batch, as JSON values."""
         return {
             "inputs": [
-                counts.as_dict() | {"buffered": held.num_rows}
-                for counts, held in zip(self.counts, self._held, strict=True)
+                counts.as_dict() | {"buffered": held.num_rows + waiting}
+                for counts, held, waiting in zip(self.counts, self._held, self.waiting_rows(), strict=True)
             ],
             "rows_out": self.rows_out,
             "watermark": self.watermark.current(),
+            "output_delay_ms": self.output_delay_ms,
             "input_watermarks": [
                 {
                     "watermark": each.current(),
                     "max_timestamp": each.max_timestamp(),
                     "partitions": each.partitions(),
                     "holding_partition": each.holding_partition(),
-                    "status": "finished" if each.finished else "active",
+                    "status": each.status(),
+                    "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
                 }
                 for each in self.watermark.inputs
             ],

@@ -1,42 +1,49 @@
 """Runs a ``KeyedCoProcessFunction`` for one key group: Arrow in, Python rows for the function, Arrow out.
 
 Keeps: each declared state and the timers, as Arrow tables with the key's columns; rows that wait (``operator``). Only
-the keys that a batch touches, by a due row or a due timer, are decoded. Emits: what the callbacks yield, key by key, in
-pieces. Order ``"event_time"``: a key's rows and timers in one sequence of time, rows of a millisecond before its
-timers, whatever the batches were; a row of time t sees the watermark t - 1, a timer t sees t. Order ``"arrival"``: the
-batch's rows at once, seeing the watermark before the batch, then the due timers, seeing the one after. Costs: some
-microseconds of Python a row or timer.
+the keys that a batch touches, by a due row or a due timer, are decoded. Emits: what the callbacks yield, in pieces, the
+main output and each side output by itself. Order ``"event_time"``: a key's rows and timers in one sequence of time,
+whatever the batches were; a row of time t sees the watermark t - 1, a timer t sees t. Order ``"arrival"``: the batch's
+rows at once, seeing the watermark before the batch, then the due timers, seeing the one after. Costs: some microseconds
+of Python a row or timer. (Flink: ``KeyedCoProcessOperator``.)
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from itertools import pairwise
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from cojoin.encoding import encode_rows
 from cojoin.errors import CojoinError, ConfigurationError, FunctionError, did_you_mean
 from cojoin.functions import Context, KeyedCoProcessFunction, Order
-from cojoin.inputs import event_micros, event_millis
-from cojoin.operator import Operator, Sides
+from cojoin.inputs import event_millis
+from cojoin.key_run import KeyRun, fault
+from cojoin.operator import OUTPUT, Emission, Operator, Sides, take_rows
 from cojoin.ordering import OrderedPart, arrival_order, total_order
-from cojoin.rows import decode_rows, describe_row
+from cojoin.rows import decode_rows
+from cojoin.side_outputs import OutputTag, check_tags, encode_outputs
 from cojoin.store import KeyedStore
-from cojoin.watermarks import NONE, format_time
+from cojoin.timers import TimeDomain
+from cojoin.types import schema_to_ddl
+from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from cojoin.event_time import TimePolicy
     from cojoin.inputs import InputSpec
+    from cojoin.timers import TimerService
 
 __all__ = ["KeyedCoProcess", "KeyedCoProcessOperator"]
 
-_PIECE_ROWS = 50_000
+_CHUNK_ROWS = 50_000
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,9 @@ class KeyedCoProcess:
         function: The user's function; every call of a key group gets a copy of its own.
         output: The columns of what it yields.
         order: In which order it sees its rows.
+        side_outputs: The tags that it may yield to.
+        processing_time_timers: Whether it sets timers of processing time: then micro-batches without rows matter. None
+            looks whether one of its methods names ``register_processing_time_timer``.
 
     Raises:
         ConfigurationError: The function is no instance of ``KeyedCoProcessFunction``, or the order is unknown.
@@ -55,6 +65,8 @@ class KeyedCoProcess:
     function: KeyedCoProcessFunction
     output: pa.Schema
     order: Order = "event_time"
+    side_outputs: tuple[OutputTag, ...] = ()
+    processing_time_timers: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, KeyedCoProcessFunction):
@@ -65,107 +77,223 @@ class KeyedCoProcess:
             near = did_you_mean(str(self.order), get_args(Order))
             msg = f"order: expected 'event_time' or 'arrival', got {self.order!r}{near}"
             raise ConfigurationError(msg)
+        object.__setattr__(self, "side_outputs", check_tags(self.side_outputs, type(self.function).__name__))
+
+    @property
+    def sets_processing_time_timers(self) -> bool:
+        """Whether the function sets timers of processing time."""
+        if self.processing_time_timers is not None:
+            return self.processing_time_timers
+        return any(
+            _names(member.__code__, "register_processing_time_timer")
+            for kind in type(self.function).__mro__
+            for member in vars(kind).values()
+            if isinstance(member, FunctionType)
+        )
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Give the declared columns of the result."""
-        del left, right
+        """Give the declared columns of the result.
+
+        Raises:
+            ConfigurationError: Event-time order over an input that has no time, or that applies late rows.
+        """
+        for spec in (left, right):
+            if self.order == "event_time" and spec.event_time is None:
+                msg = f"input {spec.name!r} has no event time; give it event_time=, or use order='arrival'"
+                raise ConfigurationError(msg)
+            if self.order == "event_time" and spec.late == "apply":
+                msg = (
+                    f"input {spec.name!r}: late='apply' can't be kept in event-time order, where time never goes back; "
+                    f"use order='arrival', or leave late rows to the rejected output"
+                )
+                raise ConfigurationError(msg)
         return self.output
 
-    def create_operator(self, left: InputSpec, right: InputSpec) -> KeyedCoProcessOperator:
+    def create_operator(
+        self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
+    ) -> KeyedCoProcessOperator:
         """Make the operator of one key group."""
-        return KeyedCoProcessOperator(self, left, right)
+        return KeyedCoProcessOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
         """Give what makes two functions' runs the same query, as JSON values."""
-        return {"operator": "process", "function": type(self.function).__qualname__, "order": self.order}
+        return {
+            "operator": "process",
+            "function": type(self.function).__qualname__,
+            "order": self.order,
+            "side_outputs": {tag.tag_id: schema_to_ddl(tag.schema) for tag in self.side_outputs},
+        }
+
+
+def _names(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(_names(each, name) for each in code.co_consts if isinstance(each, CodeType))
+
+
+class _FunctionClock:
+    """What a state's time-to-live goes by."""
+
+    def __init__(self, context: Context, service: TimerService, *, by_time: bool) -> None:
+        self._context, self._service, self._by_time = context, service, by_time
+
+    def now(self, time_domain: str) -> int:
+        """Give the time that expiry is judged by: in event-time order the row's or timer's own."""
+        if time_domain == "processing_time":
+            return self._service.processing_time
+        return self.access_time(time_domain) if self._by_time else self._service.watermark
+
+    def access_time(self, time_domain: str) -> int:
+        """Give the time of an access."""
+        if time_domain == "processing_time":
+            return self._service.processing_time
+        timestamp = self._context.timestamp()
+        return self._service.watermark if timestamp is None else max(timestamp, self._service.watermark)
 
 
 class KeyedCoProcessOperator(Operator):
     """Runs a function for one key group."""
 
-    def __init__(self, process: KeyedCoProcess, left: InputSpec, right: InputSpec) -> None:
+    def __init__(
+        self, process: KeyedCoProcess, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
+    ) -> None:
         by_time = process.order == "event_time"
         policy: Any = "reject" if by_time else "apply"
-        super().__init__((left, right), (policy, policy), holds_rows=by_time)
+        super().__init__((left, right), (policy, policy), time, holds_rows=by_time)
         self._by_time = by_time
-        self._output = process.output
+        self._process = process
         self._function = copy.deepcopy(process.function)
         self._name = type(process.function).__name__
         key_schema = pa.schema([left.schema.field(name) for name in left.key])
         self._store = KeyedStore(key_schema, self._name)
+        self._context = Context(self._store.timer_service)
+        self._store.clock = _FunctionClock(self._context, self._store.timer_service, by_time=by_time)
+        if not process.sets_processing_time_timers:
+            self._store.timer_service.refusal = (
+                f"{self._name}: the query does not expect timers of processing time, which need micro-batches without "
+                f"rows; say so with process(..., processing_time_timers=True)"
+            )
         self._yielded: list[Any] = []
         self._opened = False
 
-    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[pa.Table]:
+    @property
+    def store(self) -> KeyedStore:
+        """The states and timers."""
+        return self._store
+
+    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Call the function for the due rows and timers of every touched key."""
-        if not (due[0].num_rows or due[1].num_rows or self._store.has_due_timers(after)):
+        clock = (1 << 63) - 1 if last_event is not None else self.processing_time
+        service = self._store.timer_service
+        service.processing_time = self.processing_time
+        service.input_watermarks = (self.watermark.inputs[0].current(), self.watermark.inputs[1].current())
+        for counts, rows in zip(self.counts, due, strict=True):
+            counts.done += rows.num_rows
+        # In arrival order timers wait for a watermark that moves; in event-time order time never stands below one.
+        fires = self._by_time or after > before
+        until = after if fires else NONE
+        if not (due[0].num_rows or due[1].num_rows or self._store.has_due_timers(until, clock)):
             return
-        codes, row_codes = self._store.begin(
-            [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)], after
-        )
+        keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
+        codes, row_codes = self._store.begin(keys, until, clock)
         self._open()
-        self._store.timer_service.processing_time = self.processing_time
-        run = _KeyRun(self._function, self._store, name=self._name, inputs=self.inputs, yielded=self._yielded)
-        rows = self._rows_by_key(due, row_codes)
-        for code in codes:
-            run.select(code)
-            start, stop = rows.bounds(code)
-            if self._by_time:
-                run.in_event_time(rows, start, stop, after=after, last_event=last_event)
-            else:
-                run.in_arrival(rows, start, stop, before=before, after=after, last_event=last_event)
-            if len(self._yielded) >= _PIECE_ROWS:
-                yield self._flush()
-        yield self._flush()
+        run = KeyRun(self._function, self._store, self._context, self.inputs, self._yielded, last_event)
+        for code, rows in self._rows_by_key(codes, due, row_codes):
+            steps = run.in_event_time(code, rows, after) if self._by_time else run.in_arrival(code, rows, before)
+            for _ in steps:
+                yield from self._flush()
+        sweeps = [] if self._by_time or not fires else [(TimeDomain.EVENT_TIME, after)]
+        for domain, until in [*sweeps, (TimeDomain.PROCESSING_TIME, clock)]:
+            for _ in run.sweep(domain, until, after):
+                yield from self._flush()
+        yield from self._flush()
         self._store.end()
 
     def _open(self) -> None:
         if self._opened:
             return
         self._opened = True
+        # A callback that yields returns a generator, whatever its type says, and would do nothing in silence.
+        callback: Any = self._function.open
         try:
-            self._function.open(self._store)
+            given = callback(self._store)
         except CojoinError:
             raise
         except Exception as error:
-            msg = f"{self._name}.open {_fault(error)}"
+            msg = f"{self._name}.open {fault(error)}"
             raise FunctionError(msg) from error
+        self._refuse_rows(given, "open")
 
     def close(self) -> None:
         """Close the function, if it was opened.
 
         Raises:
-            FunctionError: It raised an error.
+            FunctionError: It raised an error, or yields.
         """
         if not self._opened:
             return
         self._opened = False
+        callback: Any = self._function.close
         try:
-            self._function.close()
+            given = callback()
         except Exception as error:
-            msg = f"{self._name}.close {_fault(error)}"
+            msg = f"{self._name}.close {fault(error)}"
             raise FunctionError(msg) from error
+        self._refuse_rows(given, "close")
 
-    def _flush(self) -> pa.Table:
-        table = encode_rows(self._yielded, self._output, self._name)
+    def _refuse_rows(self, given: Any, callback: str) -> None:
+        if given is not None:
+            msg = (
+                f"{self._name}.{callback} yields or returns rows (a {type(given).__name__}); it has no key and no time "
+                f"to give them; emit them in process_element1, process_element2 or on_timer"
+            )
+            raise FunctionError(msg)
+
+    def _flush(self) -> Iterator[Emission]:
+        process = self._process
+        for tag_id, table in encode_outputs(self._yielded, process.output, process.side_outputs, self._name):
+            yield Emission(tag_id or OUTPUT, table)
         self._yielded.clear()
-        return table
 
-    def _rows_by_key(self, due: Sides, row_codes: list[NDArray[np.int64]]) -> _DueRows:
+    def _rows_by_key(
+        self, touched: list[int], due: Sides, row_codes: list[NDArray[np.int64]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Give the touched keys with their rows (timestamp, whether of the second input, row) in the declared order."""
+        micros = [spec.micros(table) for spec, table in zip(self.inputs, due, strict=True)]
         parts = [
-            OrderedPart(codes, event_micros(table, spec.event_time), rank, table, spec.source_order)
-            for codes, table, spec, rank in zip(row_codes, due, self.inputs, (1, 0), strict=True)
+            OrderedPart(codes, times, rank, table, spec.source_order)
+            for codes, times, table, spec, rank in zip(row_codes, micros, due, self.inputs, (1, 0), strict=True)
         ]
         order = total_order(parts) if self._by_time else arrival_order(parts)
-        millis = event_millis(np.concatenate([part.micros for part in parts]))[order]
         codes = np.concatenate(row_codes)[order]
-        sides = order >= due[0].num_rows
-        values = self._decode(due[0], 0) + self._decode(due[1], 1)
-        return _DueRows(codes, millis.tolist(), sides.tolist(), [values[position] for position in order.tolist()])
+        millis = event_millis(np.concatenate(micros))[order]
+        starts = np.searchsorted(codes, touched, "left").tolist()
+        stops = np.searchsorted(codes, touched, "right").tolist()
+        for first, last in pairwise(_chunk_bounds(stops)):
+            begin, end = starts[first], stops[last - 1]
+            columns = self._decode(due, order[begin:end], millis[begin:end])
+            for position in range(first, last):
+                rows = slice(starts[position] - begin, stops[position] - begin)
+                yield touched[position], zip(*(column[rows] for column in columns), strict=True)
 
-    def _decode(self, rows: pa.Table, side: int) -> list[Any]:
+    def _decode(self, due: Sides, positions: NDArray[np.int64], millis: NDArray[np.int64]) -> tuple[list[Any], ...]:
+        """Decode rows given by their positions in both inputs, one after the other: times, sides and rows."""
+        count = due[0].num_rows
+        from_right = positions >= count
+        flags: list[bool] = from_right.tolist()
+        left = self._decode_side(due, 0, positions[~from_right])
+        right = self._decode_side(due, 1, positions[from_right] - count)
+        rows = left or right
+        if left and right:
+            sides = iter(left), iter(right)
+            rows = [next(sides[flag]) for flag in flags]
+        times: list[Any] = millis.tolist()
+        if any(spec.event_time is None for spec in self.inputs):
+            timed = [spec.event_time is not None for spec in self.inputs]
+            times = [time if timed[flag] else None for time, flag in zip(times, flags, strict=True)]
+        return times, flags, rows
+
+    def _decode_side(self, due: Sides, side: int, positions: NDArray[np.int64]) -> list[Any]:
         try:
-            return list(decode_rows(rows))
+            return list(decode_rows(take_rows(due[side], positions)))
         except OverflowError:
             msg = (
                 f"{self._name}: input {self.inputs[side].name!r} has a time beyond the years 1 to 9999, which Python's "
@@ -181,135 +309,20 @@ class KeyedCoProcessOperator(Operator):
         """Take the states and timers."""
         self._store.load_tables(tables)
 
+    def next_processing_time_timer(self) -> int | None:
+        """Give the earliest processing-time timer of the key group, in epoch milliseconds."""
+        return self._store.earliest_timers()[1]
+
     def details(self) -> dict[str, int]:
         """Report the timers that wait, and those that a drain left."""
-        return {"timers": self._store.timer_count(), "timers_not_fired": self._store.timers.not_fired}
+        return {"timers": self._store.timer_count(), "timers_not_fired": self._store.timers_not_fired()}
 
 
-@dataclass(frozen=True)
-class _DueRows:
-    """The due rows of both inputs, sorted by key code and then by the declared order."""
-
-    codes: NDArray[np.int64]
-    millis: list[int]
-    from_right: list[bool]
-    values: list[Any]
-
-    def bounds(self, code: int) -> tuple[int, int]:
-        return int(np.searchsorted(self.codes, code, "left")), int(np.searchsorted(self.codes, code, "right"))
-
-
-class _KeyRun:
-    """Calls the function for one key after the other."""
-
-    def __init__(
-        self,
-        function: KeyedCoProcessFunction,
-        store: KeyedStore,
-        *,
-        name: str,
-        inputs: tuple[InputSpec, InputSpec],
-        yielded: list[Any],
-    ) -> None:
-        self._callbacks = (function.process_element1, function.process_element2)
-        self._on_timer = function.on_timer
-        self._store = store
-        self._timers = store.timers
-        self._name = name
-        self._inputs = inputs
-        self._yielded = yielded
-        self._service = store.timer_service
-        self._context = Context(store.timer_service)
-        self._code = -1
-
-    def select(self, code: int) -> None:
-        """Make a key the current one."""
-        self._code = self._store.cursor.code = code
-        self._context._key = self._store.key_of(code)  # noqa: SLF001 - the context is read-only to functions
-        self._service.watermark = NONE
-
-    def in_event_time(self, rows: _DueRows, start: int, stop: int, *, after: int, last_event: int | None) -> None:
-        """Take the key's rows and timers in one sequence of time."""
-        service, context, timers, code = self._service, self._context, self._timers, self._code
-        first, second = self._callbacks
-        millis, from_right, values, yielded = rows.millis, rows.from_right, rows.values, self._yielded
-        now = None
-        for position in range(start, stop):
-            timestamp = millis[position]
-            if timestamp != now:
-                now = timestamp
-                if timers.is_due(code, timestamp - 1):
-                    self._sweep(timestamp - 1, last_event, None)
-                service.watermark = timestamp - 1
-                context._timestamp = timestamp  # noqa: SLF001
-            value = values[position]
-            try:
-                result = second(value, context) if from_right[position] else first(value, context)
-                if result is not None:
-                    yielded.extend(result)
-            except Exception as error:
-                raise self._row_error(error, value, from_right[position]) from error
-        if timers.is_due(code, after):
-            self._sweep(after, last_event, None)
-
-    def in_arrival(
-        self, rows: _DueRows, start: int, stop: int, *, before: int, after: int, last_event: int | None
-    ) -> None:
-        """Take the key's rows at once, then its due timers."""
-        service, context = self._service, self._context
-        service.watermark = before
-        for position in range(start, stop):
-            context._timestamp = rows.millis[position]  # noqa: SLF001
-            value, is_right = rows.values[position], rows.from_right[position]
-            try:
-                result = self._callbacks[is_right](value, context)
-                if result is not None:
-                    self._yielded.extend(result)
-            except Exception as error:
-                raise self._row_error(error, value, is_right) from error
-        if after > before and self._timers.is_due(self._code, after):
-            self._sweep(after, last_event, after)
-
-    def _sweep(self, watermark: int, last_event: int | None, shown: int | None) -> None:
-        """Fire the current key's timers up to a watermark.
-
-        Args:
-            watermark: Up to which time.
-            last_event: See ``Timers.begin_sweep``.
-            shown: The watermark that the function sees; None shows each timer's own time, never going back.
-        """
-        service, context, on_timer, yielded = self._service, self._context, self._on_timer, self._yielded
-        timers = self._timers
-        if shown is not None:
-            service.watermark = shown
-        timers.begin_sweep(watermark, last_event)
-        while (timestamp := timers.pop()) is not None:
-            if shown is None and timestamp > service.watermark:
-                service.watermark = timestamp
-            context._timestamp = timestamp  # noqa: SLF001
-            try:
-                result = on_timer(timestamp, context)
-                if result is not None:
-                    yielded.extend(result)
-            except Exception as error:
-                key = context.get_current_key()
-                msg = (
-                    f"{self._name}.on_timer {_fault(error)}; key {key!r}, timer {timestamp} ({format_time(timestamp)})"
-                )
-                raise FunctionError(msg) from error
-
-    def _row_error(self, error: Exception, value: Any, is_right: bool) -> FunctionError:
-        spec = self._inputs[is_right]
-        callback = f"{self._name}.process_element{1 + is_right}"
-        return FunctionError(
-            f"{callback} {_fault(error)}; "
-            f"input {spec.name!r}, key {self._context.get_current_key()!r}, row {describe_row(value)}"
-        )
-
-
-def _fault(error: Exception) -> str:
-    """Say what a callback did wrong: it raised, or what it returned was refused in our own frame."""
-    is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
-    if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
-        return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"
-    return f"raised {type(error).__name__}: {error}"
+def _chunk_bounds(stops: list[int]) -> list[int]:
+    """Cut keys, given by where their rows end, into runs of some ten thousand rows."""
+    bounds, limit = [0], _CHUNK_ROWS
+    for position, stop in enumerate(stops, start=1):
+        if stop >= limit or position == len(stops):
+            bounds.append(position)
+            limit = stop + _CHUNK_ROWS
+    return bounds

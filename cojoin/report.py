@@ -32,9 +32,10 @@ class InputReport:
         late_applied: Late rows that were processed all the same; they are among ``done``.
         watermark: The input's watermark; ``-2**63`` before it has spoken.
         max_timestamp: The largest timestamp seen.
-        status: ``"active"`` or ``"finished"``.
-        holding_partition: The source partition that has come least far.
+        status: ``"active"``, ``"idle"`` or ``"finished"``.
+        holding_partition: The active source partition that has come least far.
         partitions: Each source partition's watermark.
+        idle_partitions: The source partitions that are idle.
     """
 
     name: str
@@ -48,6 +49,7 @@ class InputReport:
     status: str
     holding_partition: str | None
     partitions: Mapping[str, int] = field(default_factory=dict)
+    idle_partitions: tuple[str, ...] = ()
 
     @property
     def is_conserved(self) -> bool:
@@ -68,13 +70,15 @@ class BatchReport:
         batch_id: The micro-batch, counted from 0 in one checkpoint.
         processing_time: Its processing time in epoch milliseconds, as Spark logged it.
         watermark: The operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken.
-        holding_input: The name of the input that holds time back; None once all are finished.
+        holding_input: The name of the input that holds time back; None where none is active.
         inputs: The left and the right input.
         rows_out: Output rows since the first batch.
         emitted: Rows of this batch alone, by output.
         state_bytes: The size of the state, all key groups together.
+        state_bytes_by_key_group: The size of each key group's state, by its number.
         details: What the operation adds, such as ``versions_in_force`` or ``timers``.
         drained: Whether all inputs are finished.
+        output_delay_ms: How far an output row's own time may be behind the watermark when it comes out.
     """
 
     batch_id: int
@@ -87,6 +91,8 @@ class BatchReport:
     state_bytes: int
     details: Mapping[str, int]
     drained: bool = False
+    state_bytes_by_key_group: Mapping[str, int] = field(default_factory=dict)
+    output_delay_ms: int = 0
 
     @classmethod
     def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
@@ -110,6 +116,11 @@ class BatchReport:
             state_bytes=sum(group["state_bytes"] for group in groups),
             details=dict(details),
             drained=all(each["status"] == "finished" for each in first["input_watermarks"]),
+            state_bytes_by_key_group={
+                str(group["key_group"]): group["state_bytes"]
+                for group in sorted(groups, key=lambda each: each["key_group"])
+            },
+            output_delay_ms=first["output_delay_ms"],
         )
 
     @classmethod
@@ -121,7 +132,7 @@ class BatchReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BatchReport:
         """Read what ``as_dict`` gave."""
-        left, right = (InputReport(**each) for each in values["inputs"])
+        left, right = (_read_input(each) for each in values["inputs"])
         return cls(**{**values, "inputs": (left, right)})
 
     def as_dict(self) -> dict[str, Any]:
@@ -199,4 +210,8 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         counter: sum(group["inputs"][position][counter] for group in groups)
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
-    return InputReport(name=name, rejected=dict(rejected), **counts, **groups[0]["input_watermarks"][position])
+    return _read_input({"name": name, "rejected": dict(rejected), **counts, **groups[0]["input_watermarks"][position]})
+
+
+def _read_input(values: Mapping[str, Any]) -> InputReport:
+    return InputReport(**{**values, "idle_partitions": tuple(values["idle_partitions"])})

@@ -1,49 +1,59 @@
 """The keyed states and timers of one key group, between Arrow at rest and Python at work.
 
-Keeps: per state a table (key columns, ``@value``), and one of timers (key columns, ``@timestamp``). ``begin`` decodes
-the entries of the keys that a batch touches, ``end`` puts them back beside the untouched ones; a key without entry and
-timer leaves nothing behind. States are known once the function's ``open`` asks for them; a stored state that it no
-longer asks for is kept as it is.
+Keeps: per state a table (key columns, ``@value``), and two of timers (key columns, ``@timestamp``), one a time domain.
+``begin`` finds the entries of the keys that a batch touches, ``end`` puts those that were used back beside the
+untouched ones; a key without entry and timer leaves nothing behind. States are known once the function's ``open`` asks
+for them; a stored state that it no longer asks for is kept as it is, expired or not.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.at_rest import decode_keys, entry_of, rows_of, size_of
 from cojoin.errors import CheckpointError, FunctionError
 from cojoin.functions import RuntimeContext
-from cojoin.keys import encode_keys
-from cojoin.operator import concat, take_rows
-from cojoin.rows import decode_column, decode_rows, describe_columns
+from cojoin.handles import check_stored_type, create_state
+from cojoin.keyed import NO_KEY, Cursor
+from cojoin.operator import concat
+from cojoin.rows import describe_columns
 from cojoin.state import (
-    Cursor,
-    KeyedState,
+    AggregatingState,
+    AggregatingStateDescriptor,
     ListState,
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
     StateDescriptor,
     ValueState,
     ValueStateDescriptor,
-    check_stored_type,
-    create_state,
 )
-from cojoin.timers import Timers, TimerService
+from cojoin.timers import TimeDomain, Timers, TimerService
+from cojoin.touched import TouchedKeys
+from cojoin.ttl import Clock, Expiry, ServiceClock, without_expired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from cojoin.keyed import KeyedState
+
 __all__ = ["KeyedStore"]
 
-_TIMERS, _STATE = "timers", "state:"
+_TIMERS, _PROCESSING_TIMERS, _STATE = "timers", "processing_timers", "state:"
 # No column of a DataFrame that a person writes begins like this, so none collides with a key's.
 _TIMESTAMP, _VALUE = "@timestamp", "@value"
+
+_MAX_CHUNKS = 16
+"""How many pieces, one of each batch, a table at rest may have before they are made one."""
 
 
 class KeyedStore(RuntimeContext):
@@ -52,20 +62,24 @@ class KeyedStore(RuntimeContext):
     Args:
         key_schema: The key columns, under the left input's names.
         owner: The function's name, for messages.
+        clock: What times-to-live go by; by default the timer service's processing time and watermark.
     """
 
-    def __init__(self, key_schema: pa.Schema, owner: str) -> None:
+    def __init__(self, key_schema: pa.Schema, owner: str, clock: Clock | None = None) -> None:
         self._key_schema = key_schema
         self._owner = owner
         self.cursor = Cursor()
-        self._at_rest: dict[str, pa.Table] = {_TIMERS: _with(key_schema, _TIMESTAMP, pa.int64()).empty_table()}
-        self.timers = Timers(self.cursor, owner)
-        self.timer_service = TimerService(self.timers)
+        no_timers = _with(key_schema, _TIMESTAMP, pa.int64()).empty_table()
+        self._at_rest: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
+        self.timers, self.processing_timers = Timers(self.cursor, owner), Timers(self.cursor, owner)
+        self._domains = {_TIMERS: self.timers, _PROCESSING_TIMERS: self.processing_timers}
+        self.timer_service = TimerService(self.timers, self.processing_timers)
+        self.clock: Clock = ServiceClock(self.timer_service) if clock is None else clock
         self._states: dict[str, KeyedState] = {}
-        self._touched_keys = key_schema.empty_table()
-        self._key_values: dict[int, Any] = {}
+        # Of the batch at work: its keys, as Arrow and as functions see them, and the codes of the tables that it reads.
+        self._touched: TouchedKeys | None = None
+        self._key_values: list[Any] = []
         self._rest_codes: dict[str, NDArray[np.int64]] = {}
-        self._touched: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """Give the handle of a value state."""
@@ -79,15 +93,23 @@ class KeyedStore(RuntimeContext):
         """Give the handle of a map state."""
         return self._get(descriptor, MapStateDescriptor)  # type: ignore[return-value]
 
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Give the handle of a reducing state."""
+        return self._get(descriptor, ReducingStateDescriptor)  # type: ignore[return-value]
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """Give the handle of an aggregating state."""
+        return self._get(descriptor, AggregatingStateDescriptor)  # type: ignore[return-value]
+
     def _get(self, descriptor: Any, expected: type[StateDescriptor]) -> KeyedState:
         if not isinstance(descriptor, expected):
             msg = f"{self._owner}: expected a {expected.__name__}, got {descriptor!r}"
             raise FunctionError(msg)
         name = descriptor.name
-        state: KeyedState = create_state(descriptor, self.cursor, self._owner)
+        state = create_state(descriptor, self.cursor, self._owner, self.clock)
         known = self._states.get(name)
         if known is not None:
-            if (type(known), known.type) != (type(state), state.type):
+            if (type(known), known.type, known.descriptor.ttl) != (type(state), state.type, descriptor.ttl):
                 msg = f"{self._owner}: state {name!r} is declared twice, as {known.descriptor} and {descriptor}"
                 raise FunctionError(msg)
             return known
@@ -97,83 +119,111 @@ class KeyedStore(RuntimeContext):
         else:
             check_stored_type(state, stored.schema.field(_VALUE).type)
         self._states[name] = state
-        self._load(name)
+        if self._touched is not None:
+            state.load(partial(self._stored, _STATE + name))
         return state
 
-    def has_due_timers(self, watermark: int) -> bool:
-        """Tell whether any key has a timer at or below the watermark."""
-        timestamps = self._at_rest[_TIMERS].column(_TIMESTAMP)
-        earliest = pc.min(timestamps).as_py()
-        return earliest is not None and earliest <= watermark
+    def has_due_timers(self, watermark: int, processing_time: int) -> bool:
+        """Tell whether a timer of any key waits at or below the watermark, or the clock."""
+        earliest = self.earliest_timers()
+        return any(
+            first is not None and first <= now
+            for first, now in zip(earliest, (watermark, processing_time), strict=True)
+        )
+
+    def earliest_timers(self) -> tuple[int | None, int | None]:
+        """Give the earliest timer of all keys in event time and in processing time."""
+        first, second = (pc.min(self._at_rest[name].column(_TIMESTAMP)).as_py() for name in self._domains)
+        return first, second
 
     def timer_count(self) -> int:
-        """Count the timers that wait."""
-        return int(self._at_rest[_TIMERS].num_rows)
+        """Count the timers that wait, in both domains."""
+        return sum(int(self._at_rest[name].num_rows) for name in self._domains)
 
-    def begin(self, row_keys: Sequence[pa.Table], watermark: int) -> tuple[list[int], list[NDArray[np.int64]]]:
-        """Decode what the touched keys have: those of the due rows and of the timers that are due.
+    def timers_not_fired(self) -> int:
+        """Count the timers that a drain left."""
+        return sum(timers.not_fired for timers in self._domains.values())
+
+    def begin(
+        self, row_keys: Sequence[pa.Table], watermark: int, processing_time: int
+    ) -> tuple[list[int], list[NDArray[np.int64]]]:
+        """Find what the touched keys have: those of the due rows and of the timers that are due.
 
         Args:
             row_keys: The key columns of the due rows, a table an input.
-            watermark: Up to which time timers are due.
+            watermark: Up to which time timers of event time are due.
+            processing_time: Up to which time timers of processing time are due.
 
         Returns:
             The codes of the touched keys, and the codes of each table's rows.
         """
-        names = list(self._at_rest)
-        at_rest = [self._at_rest[name].select(self._key_schema.names) for name in names]
-        codes, _ = encode_keys([*row_keys, *at_rest])
-        row_codes = codes[: len(row_keys)]
-        self._rest_codes = dict(zip(names, codes[len(row_keys) :], strict=True))
-        due = self._at_rest[_TIMERS].column(_TIMESTAMP).to_numpy() <= watermark
-        origin = np.concatenate([*row_codes, self._rest_codes[_TIMERS][due]])
-        self._touched, first = np.unique(origin, return_index=True)
-        due_timers = self._at_rest[_TIMERS].filter(pa.array(due)).select(self._key_schema.names)
-        named = [table.rename_columns(self._key_schema.names).cast(self._key_schema) for table in row_keys]
-        self._touched_keys = take_rows(pa.concat_tables([*named, due_timers]), first)
-        values = _decode_keys(self._touched_keys)
-        touched = self._touched.tolist()
-        self._key_values = dict(zip(touched, values, strict=True))
-        mine = np.isin(self._rest_codes[_TIMERS], self._touched)
-        timestamps = self._at_rest[_TIMERS].column(_TIMESTAMP).to_numpy()[mine]
-        self.timers.load(self._rest_codes[_TIMERS][mine].tolist(), timestamps.tolist())
-        for name in self._states:
-            self._load(name)
-        return touched, row_codes
+        due = [
+            self._at_rest[name].filter(pc.less_equal(self._at_rest[name].column(_TIMESTAMP), now))
+            for name, now in zip(self._domains, (watermark, processing_time), strict=True)
+        ]
+        self._touched = TouchedKeys([self._as_keys(table) for table in [*row_keys, *map(self._keys_of, due)]])
+        self._key_values = decode_keys(self._touched.keys)
+        for name, timers in self._domains.items():
+            codes, timestamps = self._stored(name)
+            timers.load(codes, timestamps.to_pylist())
+        for name, state in self._states.items():
+            state.load(partial(self._stored, _STATE + name))
+        return list(range(len(self._touched))), self._touched.codes[: len(row_keys)]
+
+    def _keys_of(self, table: pa.Table) -> pa.Table:
+        return table.select(self._key_schema.names)
+
+    def _as_keys(self, table: pa.Table) -> pa.Table:
+        return table.rename_columns(self._key_schema.names).cast(self._key_schema)
 
     def key_of(self, code: int) -> Any:
         """Give a touched key as functions see it."""
         return self._key_values[code]
 
-    def _load(self, name: str) -> None:
-        codes = self._rest_codes.get(_STATE + name)
-        if codes is None:
-            return
-        mine = np.isin(codes, self._touched)
-        column = self._at_rest[_STATE + name].filter(pa.array(mine)).column(_VALUE)
-        self._states[name].load(codes[mine].tolist(), column)
+    def _stored(self, name: str) -> tuple[list[int], pa.ChunkedArray]:
+        """Give what a table has of the touched keys: their codes, and its last column."""
+        assert self._touched is not None
+        table = self._at_rest[name]
+        codes = self._rest_codes[name] = self._touched.find(table)
+        mine = codes >= 0
+        return codes[mine].tolist(), table.column(table.num_columns - 1).filter(pa.array(mine))
 
     def end(self) -> None:
         """Put the touched keys' entries back beside the untouched ones."""
-        codes, timestamps = self.timers.dump()
-        self._put_back(_TIMERS, codes, timestamps)
+        for name, timers in self._domains.items():
+            codes, timestamps = timers.dump()
+            self._put_back(name, codes, timestamps)
+            timers.unload()
         for name, state in self._states.items():
-            entry_codes, values = state.dump()
-            self._put_back(_STATE + name, np.array(entry_codes, dtype=np.int64), values)
-        self._rest_codes, self._key_values = {}, {}
-        self.timers.unload()
+            dumped = state.dump()
+            if dumped is not None:
+                entry_codes, values = dumped
+                self._put_back(_STATE + name, np.array(entry_codes, dtype=np.int64), values)
+            state.unload()
+        self.cursor.code = NO_KEY
+        self._touched, self._key_values, self._rest_codes = None, [], {}
 
     def _put_back(self, name: str, codes: NDArray[np.int64], values: pa.Array) -> None:
+        assert self._touched is not None
         table = self._at_rest[name]
-        rest_codes = self._rest_codes.get(name, np.empty(0, dtype=np.int64))
-        untouched = table.filter(pa.array(~np.isin(rest_codes, self._touched))) if len(rest_codes) else table
-        keys = take_rows(self._touched_keys, np.searchsorted(self._touched, codes))
+        untouched = table.filter(pa.array(self._rest_codes[name] < 0))
+        keys = self._touched.keys.take(pa.array(codes))
         touched = pa.Table.from_arrays([*keys.columns, values], schema=table.schema)
-        self._at_rest[name] = concat([untouched, touched])
+        whole = concat([untouched, touched])
+        self._at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > _MAX_CHUNKS else whole
 
     def tables(self) -> dict[str, pa.Table]:
-        """Give the states and timers at rest."""
+        """Give the states and timers at rest, after removing for good what has expired.
+
+        Takes a scan of the last accesses of each state with a time-to-live; what has expired costs a copy of the rest.
+        """
+        for name, expiry in self._expiries().items():
+            self._at_rest[name] = without_expired(self._at_rest[name], expiry.cutoff())
         return dict(self._at_rest)
+
+    def _expiries(self) -> dict[str, Expiry]:
+        found = {_STATE + name: getattr(state, "expiry", None) for name, state in self._states.items()}
+        return {name: expiry for name, expiry in found.items() if expiry is not None}
 
     def load_tables(self, tables: dict[str, pa.Table]) -> None:
         """Take what ``tables`` gave.
@@ -191,11 +241,59 @@ class KeyedStore(RuntimeContext):
                 raise CheckpointError(msg)
         self._at_rest = dict(tables)
 
+    def state_of(self, key: Any) -> dict[str, Any]:
+        """Give what a key has in every state, between batches; reading it changes nothing.
+
+        Args:
+            key: As functions see it: a value, or a tuple or row where the key has several columns.
+
+        Returns:
+            By state name: the value, the list, the dict, or of an aggregating state the accumulator, without times of
+            last access. A state is absent where the key has nothing, or only what has expired and won't be returned.
+
+        Raises:
+            FunctionError: The key has other values than the key columns.
+        """
+        expiries, found = self._expiries(), {}
+        for name, table in self._at_rest.items():
+            if not name.startswith(_STATE):
+                continue
+            rows = rows_of(table, self._key_schema, key, self._owner)
+            expiry = expiries.get(name)
+            if expiry is not None and not expiry.returns_expired:
+                rows = without_expired(rows, expiry.cutoff())
+            if rows.num_rows:
+                found[name.removeprefix(_STATE)] = entry_of(rows)
+        return found
+
+    def timers_of(self, key: Any = None) -> list[tuple[Any, str, int]]:
+        """Give the timers that wait, between batches.
+
+        Args:
+            key: See ``state_of``; None for those of all keys.
+
+        Returns:
+            Sorted: the key, ``"event_time"`` or ``"processing_time"``, and the epoch milliseconds.
+
+        Raises:
+            FunctionError: The key has other values than the key columns.
+        """
+        found: list[tuple[Any, str, int]] = []
+        for name, domain in zip(self._domains, (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME), strict=True):
+            table = self._at_rest[name]
+            rows = table if key is None else rows_of(table, self._key_schema, key, self._owner)
+            keys = decode_keys(rows.select(self._key_schema.names))
+            timestamps = rows.column(_TIMESTAMP).to_pylist()
+            found += [(each, domain.value, timestamp) for each, timestamp in zip(keys, timestamps, strict=True)]
+        return sorted(found)
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Give how large the timers and each state are: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
+
+        A row is a key's entry, or a timer; the bytes are those in memory.
+        """
+        return {name: size_of(table) for name, table in self._at_rest.items()}
+
 
 def _with(key_schema: pa.Schema, name: str, dtype: pa.DataType) -> pa.Schema:
     return key_schema.append(pa.field(name, dtype))
-
-
-def _decode_keys(table: pa.Table) -> list[Any]:
-    """Give keys as functions see them: the value of a single column, else a row."""
-    return decode_column(table.column(0)) if table.num_columns == 1 else decode_rows(table)

@@ -15,7 +15,7 @@ Comments are dropped. Timestamps are UTC and to the microsecond. Names keep thei
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from cojoin.errors import SchemaError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["SUPPORTED", "parse_schema", "parse_type", "schema_to_ddl", "type_to_ddl"]
+__all__ = ["SUPPORTED", "as_schema", "parse_schema", "parse_type", "schema_to_ddl", "type_to_ddl"]
 
 _UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -55,6 +55,31 @@ def parse_schema(ddl: str, *, what: str = "schema") -> pa.Schema:
     amount: decimal128(10, 2)
     """
     return pa.schema(read_fields(ddl, what))
+
+
+def as_schema(declared: Any, what: str) -> pa.Schema:
+    """Take the columns that a user declares: DDL, an Arrow schema, or a PySpark ``StructType``.
+
+    Raises:
+        SchemaError: It is none of these, or does not parse; every message begins with ``what``.
+
+    >>> as_schema("trade_id long, tier string", "output_type").names
+    ['trade_id', 'tier']
+    """
+    if isinstance(declared, pa.Schema):
+        schema_to_ddl(declared, what=what)  # refuses what Spark has no type for
+        return declared
+    if isinstance(declared, str):
+        return parse_schema(declared, what=what)
+    if hasattr(declared, "fields") and hasattr(declared, "simpleString"):
+        # PySpark's types can spell themselves, so the engine takes them without importing PySpark.
+        fields = (
+            f"`{each.name.replace('`', '``')}` {each.dataType.simpleString()}{'' if each.nullable else ' NOT NULL'}"
+            for each in declared.fields
+        )
+        return parse_schema(", ".join(fields), what=what)
+    msg = f"{what}: expected DDL such as 'trade_id long, tier string' or a StructType, got {declared!r}"
+    raise SchemaError(msg)
 
 
 def parse_type(ddl: str, *, what: str = "type") -> pa.DataType:

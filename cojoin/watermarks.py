@@ -1,25 +1,22 @@
-"""Watermarks: how far event time has come, for each source partition, input and operator.
+"""Watermarks, and how several become one.
 
-A watermark W promises that no more rows with timestamp <= W will come. A partition's is its largest timestamp -
-out-of-orderness - 1 ms; an input's is the minimum over its partitions that have spoken; the operator's is the minimum
-over its inputs. Each only ever advances. Before every input has spoken the operator's is ``NONE``. A finished input is
-left out; when both are finished time ends. Keeps: the largest timestamp of every partition. All times are epoch
-milliseconds. (Flink: ``WatermarkOutputMultiplexer``, FLIP-27.)
+A watermark W promises that no more rows with timestamp <= W will come. ``WatermarkMerge`` makes the watermark of its
+channels: source partitions make an input's, two inputs make the operator's. Keeps: each channel's watermark and
+status. Gives: the minimum over the active ones, which only ever advances; an idle channel is left out until it
+returns, a finished one for good. Ties: none, the order in which channels speak changes nothing. (Flink:
+``CombinedWatermarkStatus``, and with ``returning="skip"`` its ``StatusWatermarkValve``.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal
-
-from cojoin.durations import Duration, milliseconds
-from cojoin.errors import ConfigurationError
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-__all__ = ["END_OF_TIME", "NONE", "Control", "InputWatermark", "OperatorWatermark", "WatermarkStrategy", "format_time"]
+__all__ = ["END_OF_TIME", "NONE", "AllIdle", "Returning", "Status", "WatermarkMerge", "format_time"]
 
 NONE = -(1 << 63)
 """The watermark before every input has spoken; shown to people as ``none``."""
@@ -27,151 +24,130 @@ NONE = -(1 << 63)
 END_OF_TIME = (1 << 63) - 1
 """The watermark when all inputs are finished."""
 
+Status: TypeAlias = Literal["active", "idle", "finished"]
+"""What a channel is: *active* holds time, *idle* is left out until it returns, *finished* is left out for good."""
 
-@dataclass(frozen=True)
-class WatermarkStrategy:
-    """How an input's watermark follows its rows.
+AllIdle: TypeAlias = Literal["hold", "max"]
+"""What time does when every channel that is not finished is idle.
 
-    Attributes:
-        out_of_orderness_ms: How many milliseconds a row may come after a later one.
+- *hold*: it stands still.
+- *max*: it goes to the largest of their watermarks, whichever fell silent last. (Flink, since FLINK-38454.)
+"""
 
-    Raises:
-        ConfigurationError: It is negative, or no whole number.
+Returning: TypeAlias = Literal["hold", "skip"]
+"""What becomes of a channel that returns from idleness behind the merged watermark.
 
-    >>> WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").out_of_orderness_ms
-    5000
+- *hold*: it takes part at once, so time stands still until it has caught up. A watermark of its own wakes it.
+- *skip*: it is left out until it has caught up. Only its status wakes it; until then its watermarks are not heard.
+"""
+
+
+@dataclass
+class _Channel:
+    watermark: int = NONE
+    status: Status = "active"
+    caught_up: bool = True
+
+
+class WatermarkMerge:
+    """Makes one watermark of several channels'.
+
+    Args:
+        all_idle: What time does when all are idle.
+        returning: What becomes of one that returns behind the others.
+
+    >>> merge = WatermarkMerge()
+    >>> merge.update("left", 100)
+    >>> merge.update("right", 90)
+    >>> merge.current()
+    90
+    >>> merge.set_status("right", "idle")
+    >>> merge.current()
+    100
     """
 
-    out_of_orderness_ms: int = 0
-
-    def __post_init__(self) -> None:
-        if type(self.out_of_orderness_ms) is not int or self.out_of_orderness_ms < 0:
-            msg = f"out_of_orderness_ms: expected whole milliseconds, zero or more, got {self.out_of_orderness_ms!r}"
-            raise ConfigurationError(msg)
-
-    @classmethod
-    def for_bounded_out_of_orderness(cls, max_out_of_orderness: Duration) -> WatermarkStrategy:
-        """Let rows come out of order by up to a bound, within each source partition.
-
-        Args:
-            max_out_of_orderness: ``"5 seconds"`` or a ``timedelta``, in whole milliseconds.
-
-        Raises:
-            ConfigurationError: It is negative, has no unit, or does not parse.
-        """
-        return cls(milliseconds(max_out_of_orderness, "max_out_of_orderness"))
-
-    @classmethod
-    def for_monotonous_timestamps(cls) -> WatermarkStrategy:
-        """Expect ascending timestamps within each source partition."""
-        return cls(0)
-
-
-@dataclass(frozen=True)
-class Control:
-    """What one map task saw of one input: it travels in band with the rows.
-
-    Attributes:
-        input: 1 (left) or 2 (right).
-        partitions: Each source partition's largest timestamp in milliseconds.
-        rows: How many rows the task sent to the receiving key group.
-        processing_time: The micro-batch's processing time in epoch milliseconds.
-    """
-
-    input: Literal[1, 2]
-    partitions: Mapping[str, int]
-    rows: int = 0
-    processing_time: int = 0
-
-
-class InputWatermark:
-    """The watermark of one input, folded from its source partitions."""
-
-    def __init__(self, out_of_orderness_ms: int = 0) -> None:
-        self._delay = out_of_orderness_ms
-        self._partitions: dict[str, int] = {}
-        self._current = NONE
-        self.finished = False
-
-    def observe(self, partition: str, max_timestamp: int) -> None:
-        """Take the largest timestamp that was seen in a partition."""
-        self._partitions[partition] = max(self._partitions.get(partition, NONE), max_timestamp)
-
-    def current(self) -> int:
-        """Give the watermark: ``NONE`` before the input has spoken, ``END_OF_TIME`` once it is finished."""
-        if self.finished:
-            return END_OF_TIME
-        if self._partitions:
-            self._current = max(self._current, min(map(self._of_partition, self._partitions)))
-        return self._current
-
-    def max_timestamp(self) -> int:
-        """Give the largest timestamp seen, or ``NONE``."""
-        return max(self._partitions.values(), default=NONE)
-
-    def holding_partition(self) -> str | None:
-        """Name the partition that holds the input back: the one that has come least far."""
-        return min(self._partitions, key=lambda name: (self._partitions[name], name), default=None)
-
-    def partitions(self) -> dict[str, int]:
-        """Give each partition's watermark."""
-        return {name: self._of_partition(name) for name in sorted(self._partitions)}
-
-    def _of_partition(self, name: str) -> int:
-        return max(NONE, self._partitions[name] - self._delay - 1)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Give what survives a restart, as JSON values."""
-        return {"partitions": dict(self._partitions), "watermark": self.current(), "finished": self.finished}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Take what ``snapshot`` gave."""
-        self._partitions = dict(snapshot["partitions"])
-        self.finished = bool(snapshot["finished"])
-        self._current = NONE if self.finished else int(snapshot["watermark"])
-
-
-class OperatorWatermark:
-    """The operator's watermark: the minimum over its two inputs, which never goes back."""
-
-    def __init__(self, strategies: Sequence[WatermarkStrategy]) -> None:
-        self.inputs = tuple(InputWatermark(strategy.out_of_orderness_ms) for strategy in strategies)
+    def __init__(self, *, all_idle: AllIdle = "hold", returning: Returning = "hold") -> None:
+        self._all_idle, self._returning = all_idle, returning
+        self._channels: dict[str, _Channel] = {}
         self._current = NONE
 
-    def fold(self, control: Control) -> None:
-        """Take what a map task saw."""
-        for partition, timestamp in control.partitions.items():
-            self.inputs[control.input - 1].observe(partition, timestamp)
+    def register(self, name: str) -> None:
+        """Add an active channel that has not spoken: it holds time until it does."""
+        self._channels.setdefault(name, _Channel())
 
-    def finish(self) -> None:
-        """Finish all inputs: time ends."""
-        for each in self.inputs:
-            each.finished = True
+    def remove(self, name: str) -> None:
+        """Forget a channel; one that is not there is passed over."""
+        self._channels.pop(name, None)
+
+    def update(self, name: str, watermark: int) -> None:
+        """Take a channel's watermark, in epoch milliseconds; a lower one than before changes nothing."""
+        self.register(name)
+        channel = self._channels[name]
+        if channel.status == "idle":
+            if self._returning == "skip":
+                return
+            channel.status = "active"
+        channel.watermark = max(channel.watermark, watermark)
+
+    def set_status(self, name: str, status: Status) -> None:
+        """Make a channel active, idle or finished."""
+        self.register(name)
+        channel = self._channels[name]
+        if channel.status == "idle" and status == "active" and self._returning == "skip":
+            channel.caught_up = False
+        channel.status = status
 
     def current(self) -> int:
-        """Give the operator's watermark."""
-        active = [each.current() for each in self.inputs if not each.finished]
-        self._current = max(self._current, min(active) if active else END_OF_TIME)
+        """Give the merged watermark: ``NONE`` before all have spoken, ``END_OF_TIME`` when all are finished."""
+        waiting = [channel for channel in self._channels.values() if channel.status != "finished"]
+        active = [channel for channel in waiting if channel.status == "active"]
+        for channel in active:
+            channel.caught_up = channel.caught_up or channel.watermark >= self._current
+        aligned = [channel.watermark for channel in active if channel.caught_up]
+        if aligned:
+            self._current = max(self._current, min(aligned))
+        elif self._channels and not waiting:
+            self._current = END_OF_TIME
+        elif waiting and not active and self._all_idle == "max":
+            self._current = max(self._current, *(channel.watermark for channel in waiting))
         return self._current
 
-    def max_timestamp(self) -> int:
-        """Give the largest timestamp seen in any input, or ``NONE``."""
-        return max(each.max_timestamp() for each in self.inputs)
+    def status(self) -> Status:
+        """Give the merged status: idle or finished only when every channel is."""
+        found = {channel.status for channel in self._channels.values()} - {"finished"}
+        if not self._channels or "active" in found:
+            return "active"
+        return "idle" if found else "finished"
 
-    def holding_input(self) -> int | None:
-        """Number the input that holds time back: 1 or 2, the first where both do; None once all are finished."""
-        active = [(each.current(), number) for number, each in enumerate(self.inputs, start=1) if not each.finished]
+    def status_of(self, name: str) -> Status | None:
+        """Give a channel's status; None where it is not there."""
+        channel = self._channels.get(name)
+        return None if channel is None else channel.status
+
+    def watermarks(self) -> dict[str, int]:
+        """Give each channel's own watermark, by name."""
+        return {name: self._channels[name].watermark for name in sorted(self._channels)}
+
+    def statuses(self) -> dict[str, Status]:
+        """Give each channel's status, by name."""
+        return {name: self._channels[name].status for name in sorted(self._channels)}
+
+    def holding(self) -> str | None:
+        """Name the channel that holds time back: the active one that has come least far; None where none is active."""
+        active = [(each.watermark, name) for name, each in self._channels.items() if each.status == "active"]
         return min(active)[1] if active else None
 
     def snapshot(self) -> dict[str, Any]:
         """Give what survives a restart, as JSON values."""
-        return {"current": self.current(), "inputs": [each.snapshot() for each in self.inputs]}
+        channels = {
+            name: [each.watermark, each.status, each.caught_up] for name, each in sorted(self._channels.items())
+        }
+        return {"current": self.current(), "channels": channels}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Take what ``snapshot`` gave."""
         self._current = int(snapshot["current"])
-        for each, state in zip(self.inputs, snapshot["inputs"], strict=True):
-            each.restore(state)
+        self._channels = {name: _Channel(*saved) for name, saved in snapshot["channels"].items()}
 
 
 def format_time(timestamp: int) -> str:

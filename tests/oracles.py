@@ -1,13 +1,15 @@
 """What the results must be, worked out from scratch: no watermarks' plumbing, no Arrow, no key groups, no batches.
 
 The as-of join three times (by brute force over the declared total order, by pandas' ``merge_asof``, by DuckDB's ``ASOF
-JOIN``), and a function's run by a loop over the laws of time.
+JOIN``), the temporal and the interval join twice (by brute force and by DuckDB's plain SQL), and a function's run by a
+loop over the laws of time.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -123,6 +125,155 @@ def joined_rows(streams: Streams, matches: Matches, how: str) -> dict[tuple[Any,
         right = (None,) * 6 if match is None else streams.rows[1][match]
         rows[left[:width]].append((*left, *right[width:]))
     return dict(rows)
+
+
+Pairs = list[tuple[int | None, int | None]]
+"""The rows of a result, as positions of their left and right rows; None where one has no match."""
+
+
+def brute_force_directed(streams: Streams, tolerance_us: int | None, *, exact: bool, direction: str) -> Matches:
+    """Match by trying all pairs: the nearest in time, behind before ahead, then the last in the total order."""
+    matches: Matches = []
+    for left in streams.rows[0]:
+        best = None
+        for position, right in enumerate(streams.rows[1]):
+            away = right[AT] - left[AT]
+            looks = {"backward": away <= 0, "forward": away >= 0, "nearest": True}[direction]
+            if not looks or streams.key(0, left) != streams.key(1, right) or (away == 0 and not exact):
+                continue
+            if tolerance_us is None or abs(away) <= tolerance_us:
+                same_time = [-abs(away), away <= 0]
+                found = (same_time, total_order(streams, 1, right), position)
+                best = found if best is None else max(best, found)
+        matches.append(None if best is None else best[-1])
+    return matches
+
+
+def pandas_merge_asof_directed(streams: Streams, tolerance_us: int | None, *, exact: bool, direction: str) -> Matches:
+    """Match by ``pandas.merge_asof``, which takes the first of equal times ahead: only the last of them is there."""
+    left, right = _frames(streams)
+    merged = pd.merge_asof(
+        left.sort_values("micros", kind="stable"),
+        right.drop_duplicates(["key", "micros"], keep="last").sort_values("micros", kind="stable"),
+        on="micros",
+        by="key",
+        tolerance=tolerance_us,
+        allow_exact_matches=exact,
+        direction=direction,
+    )
+    return _in_left_order(streams, zip(merged["left"], merged["right"], strict=True))
+
+
+def asof_moment(streams: Streams, tolerance_us: int | None, direction: str, left: int, right: int | None) -> int:
+    """Say when a match is certain, a microsecond after the other: the first at which no later one could change it."""
+    own = streams.rows[0][left][AT]
+    if direction == "backward":
+        return own // 1_000
+    ends = [] if tolerance_us is None else [own + tolerance_us]
+    if right is not None:
+        other = streams.rows[1][right][AT]
+        ends.append(other if other > own else own + max(own - other - 1, 0))
+    return min(ends, default=END_OF_TIME * 1_000) // 1_000
+
+
+def temporal_join(streams: Streams, retention_us: int | None, deleted: Callable[[tuple[Any, ...]], bool]) -> Matches:
+    """Match by DuckDB: every version but the tombstones is in force from its time to before its successor's."""
+    left, right = _frames(streams)
+    right = right.drop_duplicates(["key", "micros"], keep="last")
+    right["deleted"] = [deleted(streams.rows[1][position]) for position in right["right"]]
+    right = right.astype({"deleted": bool})
+    with duckdb.connect() as connection:
+        connection.register("l", left).register("r", right)
+        pairs = connection.sql(
+            f"""WITH v AS (SELECT *, lead(micros) OVER (PARTITION BY key ORDER BY micros) AS until FROM r)
+                SELECT l."left", v."right" FROM l LEFT JOIN v ON l.key = v.key AND NOT v.deleted
+                AND l.micros >= v.micros AND (v.until IS NULL OR l.micros < v.until)
+                AND ({retention_us is None} OR l.micros - v.micros <= {retention_us or 0})"""
+        ).fetchall()
+    return _in_left_order(streams, pairs)
+
+
+def interval_join(streams: Streams, bounds: tuple[int, int], inclusive: tuple[bool, bool], how: str) -> Pairs:
+    """Pair by trying all pairs."""
+    pairs: Pairs = []
+    for position, left in enumerate(streams.rows[0]):
+        for other, right in enumerate(streams.rows[1]):
+            away = right[AT] - left[AT]
+            if streams.key(0, left) == streams.key(1, right) and (
+                bounds[0] < away < bounds[1]
+                or (inclusive[0] and away == bounds[0] <= bounds[1])
+                or (inclusive[1] and away == bounds[1] >= bounds[0])
+            ):
+                pairs.append((position, other))
+    matched = [{pair[side] for pair in pairs} for side in (0, 1)]
+    lefts = [each for each in range(len(streams.rows[0])) if how in {"left", "full"} and each not in matched[0]]
+    rights = [each for each in range(len(streams.rows[1])) if how in {"right", "full"} and each not in matched[1]]
+    return [*pairs, *((each, None) for each in lefts), *((None, each) for each in rights)]
+
+
+def duckdb_interval_join(streams: Streams, bounds: tuple[int, int], inclusive: tuple[bool, bool], how: str) -> Pairs:
+    """Pair by DuckDB, in plain SQL."""
+    left, right = _frames(streams)
+    above, below = (">=" if inclusive[0] else ">"), ("<=" if inclusive[1] else "<")
+    with duckdb.connect() as connection:
+        connection.register("l", left).register("r", right)
+        return connection.sql(
+            f"""SELECT l."left", r."right" FROM l {how.upper()} JOIN r ON l.key = r.key
+                AND r.micros - l.micros {above} {bounds[0]} AND r.micros - l.micros {below} {bounds[1]}"""
+        ).fetchall()
+
+
+def interval_moment(
+    streams: Streams, bounds: tuple[int, int], inclusive: tuple[bool, bool], pair: tuple[int | None, int | None]
+) -> int:
+    """Say when a row of the result is certain: both have come, or the last moment of a match has passed."""
+    first, last = bounds[0] + (not inclusive[0]), bounds[1] - (not inclusive[1])
+    ends = []
+    if pair[0] is not None:
+        ends += [streams.rows[0][pair[0]][AT]] + [streams.rows[0][pair[0]][AT] + last] * (pair[1] is None)
+    if pair[1] is not None:
+        ends += [streams.rows[1][pair[1]][AT]] + [streams.rows[1][pair[1]][AT] - first] * (pair[0] is None)
+    return max(ends) // 1_000
+
+
+def rows_in_order(
+    streams: Streams, pairs: Pairs, moment: Callable[[int | None, int | None], int]
+) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
+    """Give each key's rows of a result by their moments, then by the left's, then by the right's declared order."""
+    width = len(streams.inputs[0].key)
+
+    places: list[dict[int | None, int]] = [{None: -1}, {None: -1}]
+    for side in (0, 1):
+        rows = streams.rows[side]
+        order = sorted(range(len(rows)), key=lambda position: total_order(streams, side, rows[position]))
+        places[side].update({position: place for place, position in enumerate(order)})
+
+    def place(pair: tuple[int | None, int | None]) -> tuple[int, ...]:
+        return (moment(*pair), places[0][pair[0]], places[1][pair[1]])
+
+    result = defaultdict(list)
+    for left, right in sorted(pairs, key=place):
+        other = (None,) * 6 if right is None else streams.rows[1][right]
+        row = (*other[:width], *(None,) * (7 - width)) if left is None else streams.rows[0][left]
+        result[row[:width]].append((*row, *other[width:]))
+    return dict(result)
+
+
+def micros(value: Any) -> Any:
+    """Give a time of a result in epoch microseconds, as the drawn rows have it; all else as it is."""
+    if isinstance(value, datetime):
+        return (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    return value
+
+
+def spelled(rows: dict[tuple[Any, ...], list[tuple[Any, ...]]]) -> dict[tuple[Any, ...], list[str]]:
+    """Spell rows, so that NaN equals itself."""
+    return {key: [repr(row) for row in mine] for key, mine in rows.items()}
+
+
+def result_by_key(streams: Streams, rows: list[Any]) -> dict[tuple[Any, ...], list[str]]:
+    """Part the rows of a result by key and keep the order within each, spelled as ``spelled`` does."""
+    return by_key([tuple(map(micros, row)) for row in rows], len(streams.inputs[0].key))
 
 
 class Simulation:

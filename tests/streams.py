@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from cojoin.event_time import Control
 from cojoin.inputs import REJECTED_SCHEMA, InputSpec
 from cojoin.operator import Batch, concat
-from cojoin.watermarks import Control, WatermarkStrategy
+from cojoin.strategies import BoundedOutOfOrderness, WatermarkStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cojoin.operator import Operator
+    from cojoin.operator import Emission, Operator
 
 TIME = pa.timestamp("us", "UTC")
 TRADES = pa.schema(
@@ -72,12 +73,19 @@ def specs(
             event_time=schema.names[AT],
             partition=("part",),
             sequence=("offset",) if sequenced else (),
-            watermark=WatermarkStrategy(delay),
+            watermark=WatermarkStrategy(BoundedOutOfOrderness(delay)),
             max_ahead_ms=max_ahead_ms,
         )
         for name, schema, delay in zip(("trades", "customers"), SCHEMAS, delays, strict=True)
     )
     return trades, customers
+
+
+def delay_of(spec: InputSpec) -> int:
+    """Give an input's bound of out-of-orderness in milliseconds."""
+    generator = spec.watermark.generator
+    assert isinstance(generator, BoundedOutOfOrderness)
+    return generator.out_of_orderness_ms
 
 
 def table(rows: Rows, schema: pa.Schema) -> pa.Table:
@@ -100,7 +108,7 @@ class Streams:
     rows: tuple[Rows, Rows]
 
     def __repr__(self) -> str:
-        delays = tuple(spec.watermark.out_of_orderness_ms for spec in self.inputs)
+        delays = tuple(delay_of(spec) for spec in self.inputs)
         left = self.inputs[0]
         kind = f"composite={len(left.key) > 1}, sequenced={bool(left.sequence)}, max_ahead_ms={left.max_ahead_ms}"
         return f"Streams(specs({delays}, {kind}), {self.rows})"
@@ -116,7 +124,7 @@ class Streams:
         largest: dict[int, int] = {}
         for row in self.rows[side]:
             largest[row[PART]] = max(largest.get(row[PART], row[AT] // 1_000), row[AT] // 1_000)
-        delay = self.inputs[side].watermark.out_of_orderness_ms
+        delay = delay_of(self.inputs[side])
         return min((each - delay - 1 for each in largest.values()), default=-(1 << 63))
 
     def last_event(self) -> int:
@@ -165,7 +173,7 @@ def deliveries(draw: Callable[[Any], Any], streams: Streams) -> Delivery:
     """Draw a delivery without late rows: all partitions speak in the first batch, then keep their bounds."""
     queues = []
     for side in (0, 1):
-        delay = streams.inputs[side].watermark.out_of_orderness_ms
+        delay = delay_of(streams.inputs[side])
         for part in (0, 1):
             rows = [row for row in streams.rows[side] if row[PART] == part]
             jitters = draw(st.lists(st.integers(0, delay), min_size=len(rows), max_size=len(rows)))
@@ -187,10 +195,16 @@ class Outcome:
 
     output: list[pa.Table] = field(default_factory=list)
     rejected: list[pa.Table] = field(default_factory=list)
+    beside: dict[str, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     reports: list[dict[str, Any]] = field(default_factory=list)
 
-    def rows(self) -> Rows:
-        return [tuple(row.values()) for each in self.output for row in each.to_pylist()]
+    def take(self, emission: Emission) -> None:
+        tables = {"output": self.output, "rejected": self.rejected}.get(emission.kind)
+        (self.beside[emission.kind] if tables is None else tables).append(emission.table)
+
+    def rows(self, tag: str | None = None) -> Rows:
+        tables = self.output if tag is None else self.beside[tag]
+        return [tuple(row.values()) for each in tables for row in each.to_pylist()]
 
     def rejections(self) -> Rows:
         """Give the rejected rows without the event time, which may be none that Python can show."""
@@ -217,7 +231,7 @@ def run(
         ends = drain and number == len(batches) - 1
         for group, batch in enumerate(map_side(streams, rows, delivery.key_groups, now)):
             for emission in operators[group].process(replace(batch, end_of_input=ends)):
-                getattr(outcome, emission.kind).append(emission.table)
+                outcome.take(emission)
         outcome.reports = [operator.report() for operator in operators]
         assert_conserved(outcome.reports)
         if number in delivery.restarts:

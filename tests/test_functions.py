@@ -16,7 +16,7 @@ def test_the_names_are_pyflinks() -> None:
 
 
 def test_a_context_gives_the_key_its_time_and_the_timers() -> None:
-    service = TimerService(Timers(Cursor(), "F"))
+    service = TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))
     context = Context(service)
     context._key, context._timestamp = "a", 5
     assert (context.get_current_key(), context.timestamp(), context.timer_service()) == ("a", 5, service)
@@ -24,7 +24,7 @@ def test_a_context_gives_the_key_its_time_and_the_timers() -> None:
 
 def test_nothing_can_be_kept_on_a_context() -> None:
     with pytest.raises(AttributeError):
-        Context(TimerService(Timers(Cursor(), "F"))).total = 5  # type: ignore[attr-defined]
+        Context(TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))).total = 5  # type: ignore[attr-defined]
 
 
 def test_a_runtime_context_is_made_by_the_engine_alone() -> None:

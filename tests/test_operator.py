@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from cojoin.errors import CheckpointError, CodecError
-from cojoin.operator import Batch, Operator, concat, take_rows
-from cojoin.watermarks import END_OF_TIME, NONE, Control
-from tests.streams import CUSTOMERS, TRADES, Rows, Streams, map_side, specs
+from cojoin.event_time import Control, TimePolicy
+from cojoin.operator import OUTPUT, Batch, Emission, Operator, concat, take_rows
+from cojoin.watermarks import END_OF_TIME, NONE
+from tests.streams import CUSTOMERS, TRADES, Rows, Streams, map_side, specs, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,14 +21,23 @@ class Recorder(Operator):
     """Gives its due rows of the left out again, and remembers each advance."""
 
     def __init__(
-        self, *, late: Any = ("reject", "apply"), holds_rows: bool = True, max_ahead_ms: int | None = None
+        self,
+        *,
+        late: Any = ("reject", "apply"),
+        holds_rows: bool = True,
+        max_ahead_ms: int | None = None,
+        time: TimePolicy | None = None,
+        changes: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(specs((2, 0), max_ahead_ms=max_ahead_ms), late, holds_rows=holds_rows)
+        left, right = (replace(spec, **(changes or {})) for spec in specs((2, 0), max_ahead_ms=max_ahead_ms))
+        super().__init__((left, right), late, time, holds_rows=holds_rows)
         self.advances: list[tuple[int, int, int | None]] = []
 
-    def advance(self, due: Any, before: int, after: int, last_event: int | None) -> Iterator[pa.Table]:
+    def advance(self, due: Any, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         self.advances.append((before, after, last_event))
-        yield due[0]
+        for counts, rows in zip(self.counts, due, strict=True):
+            counts.done += rows.num_rows
+        yield Emission(OUTPUT, due[0])
 
     def state_tables(self) -> dict[str, pa.Table]:
         return {}
@@ -68,6 +78,29 @@ def test_a_row_is_late_by_the_watermark_before_its_batch_not_after() -> None:
     assert operator.report()["watermark"] == 17
     assert feed(operator, trades(17, 18, 40), customers(17)) == {"output": [20, 18], "rejected": [17]}
     assert operator.report()["inputs"][1]["late_applied"] == 1
+
+
+def test_an_input_may_choose_what_becomes_of_its_late_rows() -> None:
+    for late, expected in (("apply", {"output": [5], "rejected": []}), ("reject", {"output": [], "rejected": [5]})):
+        operator = Recorder(changes={"late": late})
+        feed(operator, trades(20), customers(30))
+        assert feed(operator, trades(5), []) == expected
+
+
+def test_rows_without_time_are_due_at_once_and_never_late() -> None:
+    operator = Recorder(changes={"event_time": None}, holds_rows=False)
+    rows = table([("a", 1, None, 0, 0, 1.0, None)], TRADES)
+    (emission,) = operator.process(Batch((rows, CUSTOMERS.empty_table()), [Control(1, rows=1)]))
+    assert emission.table.equals(rows)
+    assert operator.report()["inputs"][0]["done"] == 1
+
+
+def test_time_may_wait_for_the_rights_first_load() -> None:
+    operator = Recorder(time=TimePolicy(hold_left_until=50))
+    feed(operator, trades(20), customers(30))
+    assert (operator.report()["watermark"], operator.report()["holding_input"]) == (NONE, 2)
+    assert feed(operator, [], customers(51))["output"] == []
+    assert operator.report()["watermark"] == 17
 
 
 def test_a_query_that_holds_no_rows_takes_them_at_once() -> None:

@@ -188,7 +188,7 @@ class Faulty(KeyedCoProcessFunction):
         (
             [trade(3, amount=0)],
             [],
-            ["Faulty.on_timer raised AttributeError", "key 'a', timer 5 (1970-01-01 00:00:00.005)"],
+            ["Faulty.on_timer raised AttributeError", "key 'a', event_time timer 5 (1970-01-01 00:00:00.005)"],
         ),
         (
             [trade(3, amount=2)],
@@ -287,7 +287,12 @@ def test_a_run_that_cannot_be_is_refused_before_it_starts(function: Any, order: 
 
 def test_a_run_describes_itself() -> None:
     process = KeyedCoProcess(EnrichTrades(), OUTPUT)
-    assert process.describe() == {"operator": "process", "function": "EnrichTrades", "order": "event_time"}
+    assert process.describe() == {
+        "operator": "process",
+        "function": "EnrichTrades",
+        "order": "event_time",
+        "side_outputs": {},
+    }
     assert process.output_schema(*specs()) == OUTPUT
 
 

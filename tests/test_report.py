@@ -16,7 +16,10 @@ def report(*, drain: bool = False, key_groups: int = 3) -> BatchReport:
     streams = Streams(specs(), ([], []))
     join = AsofJoin(suffixes=("", "_customer"))
     outcome = run(join.create_operator, streams, Delivery([(LEFT, RIGHT)], key_groups), drain=drain)
-    groups: list[dict[str, Any]] = [each | {"emitted": {"output": 1}, "state_bytes": 10} for each in outcome.reports]
+    groups: list[dict[str, Any]] = [
+        each | {"emitted": {"output": 1}, "state_bytes": 10, "key_group": number}
+        for number, each in enumerate(outcome.reports)
+    ]
     return BatchReport.merge(7, ("trades", "customers"), groups)
 
 
@@ -29,6 +32,7 @@ def test_the_key_groups_reports_are_one() -> None:
     assert (merged.rows_out, merged.state_bytes, merged.emitted) == (1, 30, {"output": 3, "rejected": 0})
     assert (trades.watermark, trades.lag, trades.holding_partition, trades.status) == (8, 1, "[0]", "active")
     assert merged.is_conserved
+    assert (merged.state_bytes_by_key_group, merged.output_delay_ms) == ({"0": 10, "1": 10, "2": 10}, 0)
 
 
 def test_however_many_key_groups_the_counts_are_the_same() -> None:

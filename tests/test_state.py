@@ -2,30 +2,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from cojoin.errors import CheckpointError, FunctionError, SchemaError
+from cojoin.errors import FunctionError
+from cojoin.handles import create_state
 from cojoin.rows import Row
-from cojoin.state import (
-    Cursor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ValueStateDescriptor,
-    check_stored_type,
-    create_state,
-)
+from cojoin.state import Cursor, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from tests.stores import HandClock
 
 
 def state(descriptor: Any, code: int = 0) -> Any:
     cursor = Cursor()
     cursor.code = code
-    return create_state(descriptor, cursor, "F")
+    return create_state(descriptor, cursor, "F", HandClock())
 
 
 def restored(old: Any, descriptor: Any) -> Any:
     new = state(descriptor)
-    new.load(*old.dump())
+    new.load(old.dump)
     return new
 
 
@@ -85,6 +79,15 @@ def test_a_map_keeps_the_order_of_insertion_over_a_restart() -> None:
     assert counts.get("z") is None
 
 
+def test_a_map_is_used_like_a_dict_but_gives_none_where_there_is_nothing() -> None:
+    counts = state(MapStateDescriptor("counts", "string", "long"))
+    counts["a"] = 1
+    assert (counts["a"], counts["z"], "a" in counts) == (1, None, True)
+    del counts["z"]
+    del counts["a"]
+    assert counts.is_empty()
+
+
 def test_a_map_without_its_last_key_leaves_nothing_behind() -> None:
     counts = state(MapStateDescriptor("counts", "string", "long"))
     assert counts.is_empty()
@@ -135,21 +138,3 @@ def test_what_only_arrow_refuses_is_refused_with_the_states_name() -> None:
     value.update("\ud800")
     with pytest.raises(FunctionError, match="F: state 'name': an entry can't be stored as string"):
         value.dump()
-
-
-def test_a_type_is_ddl_an_arrow_type_or_one_of_pyspark() -> None:
-    class LongType:
-        def simpleString(self) -> str:  # noqa: N802 - Spark's name
-            return "bigint"
-
-    for declared in ("long", pa.int64(), LongType()):
-        assert ValueStateDescriptor("x", declared).stored_type() == pa.int64()
-    with pytest.raises(SchemaError, match="state 'x'="):
-        ValueStateDescriptor("x", "lnog").stored_type()
-
-
-def test_a_stored_type_must_be_the_declared_one() -> None:
-    with pytest.raises(
-        CheckpointError, match="F: state 'x': the checkpoint holds it as int, the function declares bigint"
-    ):
-        check_stored_type(state(ValueStateDescriptor("x", "long")), pa.int32())

@@ -25,17 +25,20 @@ def timers(*timestamps: int) -> Timers:
 
 
 def sweep(
-    swept: Timers, watermark: int, on_timer: Callable[[int], None] | None = None, last_event: int | None = None
+    swept: Timers, now: int, on_timer: Callable[[int], None] | None = None, last_event: int | None = None
 ) -> list[int]:
-    """Fire the timers up to a watermark; give their timestamps in the order in which they fired."""
+    """Fire the timers up to a time; give their timestamps in the order in which they fired."""
     fired: list[int] = []
-    if not swept.is_due(swept._cursor.code, watermark):
-        return fired
-    swept.begin_sweep(watermark, last_event)
-    while (timestamp := swept.pop()) is not None:
+    code = swept._cursor.code
+    swept.of_key(code)
+    swept.begin_sweep(now)
+    swept.limit(last_event)
+    while (timestamp := swept.pop(code)) is not None:
         fired.append(timestamp)
         if on_timer is not None:
             on_timer(timestamp)
+    swept.limit(None)
+    swept.end_sweep()
     return fired
 
 
@@ -143,12 +146,32 @@ def test_a_timer_needs_whole_milliseconds_of_64_bits(timestamp: Any) -> None:
 
 def test_the_service_gives_the_timers_and_both_times() -> None:
     made = timers()
-    service = TimerService(made)
-    service.register_event_time_timer(5)
-    service.register_event_time_timer(6)
-    service.delete_event_time_timer(5)
+    processing = timers()
+    service = TimerService(made, processing)
+    for register, delete in (
+        (service.register_event_time_timer, service.delete_event_time_timer),
+        (service.register_processing_time_timer, service.delete_processing_time_timer),
+    ):
+        register(5)
+        register(6)
+        delete(5)
     assert (service.current_watermark(), service.current_processing_time()) == (-(1 << 63), 0)
-    assert sweep(made, 9) == [6]
+    assert (service.current_watermark1(), service.current_watermark2()) == (-(1 << 63), -(1 << 63))
+    assert (sweep(made, 9), sweep(processing, 9)) == ([6], [6])
+    service.refusal = "F: no clock"
+    with pytest.raises(FunctionError, match="F: no clock"):
+        service.register_processing_time_timer(7)
+
+
+def test_the_earliest_timer_of_each_key_is_found_by_time() -> None:
+    made = timers(5, 9)
+    made._cursor.code = 3
+    made.register(4)
+    made._cursor.code = 7
+    made.register(8)
+    assert sorted(made.due(5)) == [(4, 3), (5, 0)]
+    made.begin_sweep(5)
+    assert (made.pop(3), made.next_due(3), made.next_due(0)) == (4, None, 5)
 
 
 class TimersAreASet(RuleBasedStateMachine):

@@ -1,3 +1,5 @@
+"""Watermarks that become one: minimum, statuses, and the two ways in which a channel may return."""
+
 from __future__ import annotations
 
 import json
@@ -7,119 +9,136 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.errors import ConfigurationError
-from cojoin.watermarks import (
-    END_OF_TIME,
-    NONE,
-    Control,
-    InputWatermark,
-    OperatorWatermark,
-    WatermarkStrategy,
-    format_time,
-)
+from cojoin.watermarks import END_OF_TIME, NONE, WatermarkMerge, format_time
 
 
-def operator(left: int = 0, right: int = 0) -> OperatorWatermark:
-    return OperatorWatermark([WatermarkStrategy(left), WatermarkStrategy(right)])
+def merged(*watermarks: int, **options: Any) -> WatermarkMerge:
+    merge = WatermarkMerge(**options)
+    for number, watermark in enumerate(watermarks):
+        merge.register(str(number))
+        merge.update(str(number), watermark)
+    return merge
 
 
-def test_a_watermark_is_the_largest_timestamp_less_the_bound_less_a_millisecond() -> None:
-    watermark = InputWatermark(5)
-    assert watermark.current() == NONE
-    watermark.observe("p", 100)
-    watermark.observe("p", 90)
-    assert watermark.current() == 94
-    assert watermark.max_timestamp() == 100
+def test_time_is_the_minimum_and_held_by_the_channel_that_has_come_least_far() -> None:
+    merge = merged(100, 50, 50)
+    assert (merge.current(), merge.holding()) == (50, "1")
+    assert merge.watermarks() == {"0": 100, "1": 50, "2": 50}
 
 
-def test_an_input_is_held_by_the_partition_that_has_come_least_far() -> None:
-    watermark = InputWatermark()
-    for partition, timestamp in [("b", 100), ("a", 50), ("c", 50)]:
-        watermark.observe(partition, timestamp)
-    assert (watermark.current(), watermark.holding_partition()) == (49, "a")
-    assert watermark.partitions() == {"a": 49, "b": 99, "c": 49}
+def test_a_channel_that_has_not_spoken_holds_time() -> None:
+    merge = merged(100)
+    merge.register("new")
+    assert (merge.current(), merge.holding()) == (NONE, "new")
 
 
-def test_a_partition_that_appears_late_holds_time_but_never_turns_it_back() -> None:
-    watermark = InputWatermark()
-    watermark.observe("a", 100)
-    assert watermark.current() == 99
-    watermark.observe("b", 10)
-    watermark.observe("a", 200)
-    assert watermark.current() == 99
-    watermark.observe("b", 150)
-    assert watermark.current() == 149
+def test_no_channel_is_no_time() -> None:
+    merge = WatermarkMerge()
+    assert (merge.current(), merge.status(), merge.holding()) == (NONE, "active", None)
 
 
-def test_an_operator_waits_for_both_inputs_and_goes_with_the_slower() -> None:
-    watermark = operator()
-    watermark.fold(Control(1, {"p": 100}))
-    assert (watermark.current(), watermark.holding_input()) == (NONE, 2)
-    watermark.fold(Control(2, {"p": 100}))
-    assert (watermark.current(), watermark.holding_input()) == (99, 1)
-    watermark.fold(Control(1, {"p": 300}))
-    watermark.fold(Control(2, {"p": 200}))
-    assert (watermark.current(), watermark.holding_input(), watermark.max_timestamp()) == (199, 2, 300)
+def test_a_lower_watermark_changes_nothing() -> None:
+    merge = merged(100, 100)
+    merge.update("0", 5)
+    assert merge.current() == 100
 
 
-def test_a_control_without_rows_that_count_says_nothing() -> None:
-    watermark = operator()
-    watermark.fold(Control(1, {}))
-    assert watermark.current() == NONE
+def test_a_slow_channel_that_goes_idle_or_leaves_lets_time_go_on() -> None:
+    merge = merged(100, 50, 70)
+    merge.set_status("1", "idle")
+    assert (merge.current(), merge.status()) == (70, "active")
+    merge.remove("2")
+    assert merge.current() == 100
+    merge.remove("unknown")
 
 
-def test_time_ends_when_both_inputs_are_finished() -> None:
-    watermark = operator()
-    watermark.finish()
-    assert (watermark.current(), watermark.holding_input()) == (END_OF_TIME, None)
+@pytest.mark.parametrize(("all_idle", "expected"), [("hold", 50), ("max", 100)])
+@pytest.mark.parametrize("order", ["01", "10"])
+def test_when_all_are_idle_time_holds_or_goes_to_the_largest_in_either_order(
+    all_idle: Any, expected: int, order: str
+) -> None:
+    merge = merged(100, 50, all_idle=all_idle)
+    merge.current()
+    # With "hold" the order may matter: what the slower one let pass has passed.
+    first, second = order
+    merge.set_status(first, "idle")
+    reached = merge.current()
+    merge.set_status(second, "idle")
+    assert merge.status() == "idle"
+    assert merge.current() == max(reached, expected)
 
 
-CONTROLS = st.lists(
-    st.builds(
-        Control,
-        st.sampled_from([1, 2]),
-        st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(-50, 50), max_size=3),
+def test_a_finished_channel_is_not_an_idle_one_at_infinity() -> None:
+    """FLINK-38477: there the end of one input let the all-idle jump go to the end of time."""
+    merge = merged(100, 50, all_idle="max")
+    merge.set_status("0", "finished")
+    merge.set_status("1", "idle")
+    assert (merge.current(), merge.status()) == (50, "idle")
+    merge.set_status("1", "finished")
+    assert (merge.current(), merge.status()) == (END_OF_TIME, "finished")
+
+
+def test_a_returning_channel_holds_time_until_it_has_caught_up() -> None:
+    merge = merged(100, 50)
+    merge.set_status("1", "idle")
+    assert merge.current() == 100
+    merge.update("1", 60)
+    merge.update("0", 200)
+    assert (merge.status_of("1"), merge.current()) == ("active", 100)
+    merge.update("1", 150)
+    assert merge.current() == 150
+
+
+def test_or_it_is_left_out_until_then() -> None:
+    merge = merged(100, 50, returning="skip")
+    merge.set_status("1", "idle")
+    assert merge.current() == 100
+    merge.update("1", 500)
+    assert merge.status_of("1") == "idle"
+    merge.set_status("1", "active")
+    merge.update("1", 60)
+    merge.update("0", 200)
+    assert merge.current() == 200
+    merge.update("1", 210)
+    merge.update("0", 300)
+    assert merge.current() == 210
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.integers(-5, 30) | st.sampled_from(["active", "idle", "finished"]),
     )
 )
 
 
-@given(CONTROLS, st.integers(0, 10), st.data())
-def test_watermarks_only_advance_and_survive_a_restart(
-    controls: list[Control], delay: int, data: st.DataObject
+@given(STEPS, st.sampled_from(["hold", "max"]), st.sampled_from(["hold", "skip"]), st.data())
+def test_time_never_goes_back_and_survives_a_restart(
+    steps: list[tuple[str, Any]], all_idle: Any, returning: Any, data: st.DataObject
 ) -> None:
-    watermark, before = operator(delay, 0), NONE
-    for control in controls:
-        watermark.fold(control)
-        assert watermark.current() >= before
-        before = watermark.current()
+    merge, before = WatermarkMerge(all_idle=all_idle, returning=returning), NONE
+    for name, step in steps:
+        merge.set_status(name, step) if isinstance(step, str) else merge.update(name, step)
+        assert merge.current() >= before
+        before = merge.current()
         if data.draw(st.booleans()):
-            snapshot = json.loads(json.dumps(watermark.snapshot()))
-            watermark = operator(delay, 0)
-            watermark.restore(snapshot)
-            assert watermark.current() == before
-            assert watermark.snapshot() == snapshot
+            snapshot = json.loads(json.dumps(merge.snapshot()))
+            merge = WatermarkMerge(all_idle=all_idle, returning=returning)
+            merge.restore(snapshot)
+            assert merge.current() == before
+            assert merge.snapshot() == snapshot
 
 
-@given(st.permutations(range(6)), st.lists(st.integers(0, 20), min_size=6, max_size=6))
-def test_what_the_tasks_of_a_batch_saw_may_be_folded_in_any_order(order: list[int], seen: list[int]) -> None:
-    controls = [Control(1 if number % 2 else 2, {f"p{number % 3}": each}) for number, each in enumerate(seen)]
-    first, second = operator(), operator()
-    for control in controls:
-        first.fold(control)
-    for number in order:
-        second.fold(controls[number])
-    assert first.snapshot() == second.snapshot()
-
-
-@pytest.mark.parametrize("bound", [-1, 1.5, "5 seconds", True])
-def test_a_bound_is_whole_milliseconds(bound: Any) -> None:
-    with pytest.raises(ConfigurationError, match="out_of_orderness_ms: expected whole milliseconds, zero or more"):
-        WatermarkStrategy(bound)
-
-
-def test_a_strategy_is_written_as_in_flink() -> None:
-    assert WatermarkStrategy.for_bounded_out_of_orderness("5 seconds") == WatermarkStrategy(5_000)
-    assert WatermarkStrategy.for_monotonous_timestamps() == WatermarkStrategy()
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=12), st.randoms())
+def test_the_order_in_which_active_channels_speak_within_a_batch_changes_nothing(
+    updates: list[tuple[str, int]], random: Any
+) -> None:
+    one, two = WatermarkMerge(), WatermarkMerge()
+    for name, watermark in updates:
+        one.update(name, watermark)
+    for name, watermark in random.sample(updates, len(updates)):
+        two.update(name, watermark)
+    assert one.snapshot() == two.snapshot()
 
 
 @pytest.mark.parametrize(

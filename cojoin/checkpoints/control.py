@@ -24,12 +24,22 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.files import CheckpointFiles
 
-__all__ = ["END_OF_INPUT", "drain_is_promised", "open_control", "plan_drain", "source_offsets"]
+__all__ = [
+    "END_OF_INPUT",
+    "drain_is_promised",
+    "next_batch_id",
+    "open_control",
+    "plan_drain",
+    "plan_look_at_the_clock",
+    "resumed_batches",
+    "source_offsets",
+]
 
 END_OF_INPUT = '{"end_of_input": true}'
 
 _FOLDER, _END_FILE = "control", "control/end_of_input.txt"
 _OFFSETS, _COMMITS, _SOURCES = "spark/offsets", "spark/commits", "spark/sources"
+_RUNS_FILE, _KEPT_RUNS = "runs.json", 5
 _VERSION = "v1"
 _ENDED = json.dumps({"logOffset": 0})
 
@@ -87,6 +97,42 @@ def plan_drain(files: CheckpointFiles) -> bool:
     files.write(f"{_SOURCES}/{control}/0", "\n".join([_VERSION, json.dumps(entry)]))
     files.write(f"{_OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], _ENDED]))
     return True
+
+
+def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:
+    """Plan a batch without rows after the last committed one: what waits for the clock alone gets its turn.
+
+    Args:
+        files: The checkpoint.
+        now: The batch's processing time, in epoch milliseconds.
+
+    Returns:
+        False where no batch ever ran, or one is planned and not yet committed: that one has a clock of its own.
+    """
+    newest, committed = _newest(files, _OFFSETS), _newest(files, _COMMITS)
+    if newest is None or newest != committed:
+        return False
+    version, metadata, *sources = (files.read(f"{_OFFSETS}/{newest}") or "").splitlines()
+    entry = json.dumps({**json.loads(metadata), "batchTimestampMs": now})
+    files.write(f"{_OFFSETS}/{newest + 1}", "\n".join([version, entry, *sources]))
+    return True
+
+
+def next_batch_id(files: CheckpointFiles) -> int:
+    """Give the id of the first batch that is not planned yet."""
+    newest = _newest(files, _OFFSETS)
+    return 0 if newest is None else newest + 1
+
+
+def resumed_batches(files: CheckpointFiles) -> frozenset[int]:
+    """Note that a run starts, and give the batches with which the last runs began anew.
+
+    A batch that an earlier run planned belongs to that run: executed again, it must not take itself for a new start.
+    """
+    text = files.read(_RUNS_FILE)
+    starts = [*(json.loads(text)["starts"] if text else []), next_batch_id(files)][-_KEPT_RUNS:]
+    files.write(_RUNS_FILE, json.dumps({"starts": starts}))
+    return frozenset(starts)
 
 
 def _newest(files: CheckpointFiles, directory: str) -> int | None:

@@ -32,8 +32,9 @@ PROGRESS_DDL = """
     boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,
     bigint>,
         late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
-        holding_partition: string, partitions: map<string, timestamp>>>,
-    rows_out bigint, emitted map<string, bigint>, state_bytes bigint, details map<string, bigint>,
+        holding_partition: string, partitions: map<string, timestamp>, idle_partitions: array<string>>>,
+    rows_out bigint, emitted map<string, bigint>, state_bytes bigint,
+    state_bytes_by_key_group map<string, bigint>, output_delay_ms bigint, details map<string, bigint>,
     durations_ms map<string, double>, offsets array<string>, outputs string
 """
 
@@ -106,6 +107,7 @@ def _row(manifest: Manifest) -> dict[str, Any]:
             "status": each.status,
             "holding_partition": each.holding_partition,
             "partitions": {name: _timestamp(watermark) for name, watermark in each.partitions.items()},
+            "idle_partitions": list(each.idle_partitions),
         }
         for each in report.inputs
     ]
@@ -120,6 +122,8 @@ def _row(manifest: Manifest) -> dict[str, Any]:
         "rows_out": report.rows_out,
         "emitted": dict(report.emitted),
         "state_bytes": report.state_bytes,
+        "state_bytes_by_key_group": dict(report.state_bytes_by_key_group),
+        "output_delay_ms": report.output_delay_ms,
         "details": dict(report.details),
         "durations_ms": {name: float(value) for name, value in manifest.durations_ms.items()},
         "offsets": list(manifest.offsets),

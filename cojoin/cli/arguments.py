@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.cli.options import build_parser
@@ -10,7 +11,7 @@ from cojoin.durations import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.joins.asof import AsofJoin
 from cojoin.spark.triggers import Trigger
-from cojoin.watermarks import WatermarkStrategy
+from cojoin.strategies import WatermarkStrategy
 
 if TYPE_CHECKING:
     import argparse
@@ -166,12 +167,13 @@ def _side(typed: argparse.Namespace, side: str, name: str) -> SideArguments:
             spelled = argument.replace("_", "-")
             msg = f"input {name!r}: expected --{spelled}, or --{side}-{spelled}"
             raise ConfigurationError(msg)
+    delay = milliseconds(either("delay") or "0 seconds", f"input {name!r}: --delay")
     return SideArguments(
         location=values[side],
         name=name,
         key=either("key"),
         event_time=either("event_time"),
-        watermark=WatermarkStrategy(milliseconds(either("delay") or "0 seconds", f"input {name!r}: --delay")),
+        watermark=WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=delay)),
         schema=values[f"{side}_schema"],
         options=dict(values[f"{side}_option"]),
         partition=values[f"{side}_partition"],

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.durations import microseconds
-from cojoin.inputs import event_micros, event_millis, rejected_table
+from cojoin.inputs import rejected_table
 from cojoin.ordering import OrderedPart, sort_keys, total_order
 from cojoin.watermarks import NONE
 
@@ -86,10 +86,10 @@ def expected_rows(
         watermark: The operator's, in epoch milliseconds.
     """
     left, right = inputs
-    due = event_millis(event_micros(tables[0], left.event_time)) <= watermark
+    due = left.millis(tables[0]) <= watermark
     rows, versions = tables[0].filter(pa.array(due)), tables[1]
-    rows = rows.take(pa.array(np.argsort(event_micros(rows, left.event_time), kind="stable")))
-    micros = event_micros(versions, right.event_time)
+    rows = rows.take(pa.array(np.argsort(left.micros(rows), kind="stable")))
+    micros = right.micros(versions)
     ordered = total_order([OrderedPart(np.zeros(len(micros), np.int64), micros, 0, versions, right.source_order)])
     versions = versions.take(pa.array(ordered))
     matches = _matches(join, _frame(rows, left), _frame(versions, right))
@@ -121,7 +121,7 @@ def compare(expected: pa.Table, found: pa.Table) -> Verdict:
 def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
     """Give the times, the keys and the positions of sorted rows to pandas."""
     keys: dict[str, Any] = {f"key{number}": table.column(name).to_pandas() for number, name in enumerate(spec.key)}
-    times = event_micros(table, spec.event_time)
+    times = spec.micros(table)
     frame: pd.DataFrame = pd.DataFrame({"time": times, **keys, "position": np.arange(table.num_rows)})
     return frame
 

@@ -1,9 +1,9 @@
 """What the driver does with each micro-batch: execute it once, write its outputs, and make it count.
 
-The packed outputs are persisted and executed by one action; every sink reads what that action kept. Output and
-rejected rows are written each in a transaction of its own, only where there are any; the manifest comes last. A batch
-that is run again after a crash is executed again, since Spark's state needs it, and writes what a transaction id does
-not already cover.
+The packed outputs are persisted and executed by one action; every sink reads what that action kept. Output,
+rejected rows and side outputs are written each in a transaction of its own, only where there are any; the manifest
+comes last. A batch that is run again after a crash is executed again, since Spark's state needs it, and writes what a
+transaction id does not already cover. One that only the clock asked for, and that changed nothing, leaves no trace.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.errors import QueryFailedError
-from cojoin.inputs import REJECTED_SCHEMA
 from cojoin.report import BatchReport
-from cojoin.spark.call import OUTPUT, REJECTED, STATISTICS, Plan
+from cojoin.spark.call import STATISTICS, Plan
 from cojoin.spark.failures import explain
 from cojoin.spark.sinks import Sink, WriteContext
 from cojoin.spark.unpacking import unpack
@@ -31,7 +30,6 @@ from cojoin.spark.unpacking import unpack
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
@@ -47,12 +45,12 @@ class BatchWriter:
     Args:
         plan: What the workers were told.
         query_id: The query's own id.
-        sinks: Where ``"output"`` and ``"rejected"`` go.
+        sinks: Where each of the plan's outputs goes.
         files: The checkpoint.
         manifests: Its manifests.
         progress: Its progress table.
         on_batch: Called with each batch's report once it counts.
-        last: The report of the checkpoint's last batch; None before the first.
+        last: The manifest of the checkpoint's last batch; None before the first.
     """
 
     def __init__(
@@ -64,19 +62,16 @@ class BatchWriter:
         manifests: Manifests,
         progress: ProgressTable,
         on_batch: Callable[[BatchReport], None],
-        last: BatchReport | None,
+        last: Manifest | None,
     ) -> None:
         self._plan = plan
         self._query_id = query_id
         self._sinks = sinks
         self._files, self._manifests, self._progress = files, manifests, progress
         self._on_batch = on_batch
-        self._last = last
+        self._last = None if last is None else last.report
         self._preparing: threading.Thread | None = None
-        self._kinds: dict[str, tuple[int, pa.Schema]] = {
-            "output": (OUTPUT, plan.output),
-            "rejected": (REJECTED, REJECTED_SCHEMA),
-        }
+        self._offsets = [] if last is None else list(last.offsets)
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
@@ -87,15 +82,19 @@ class BatchWriter:
             if self._preparing is not None:
                 self._preparing.join()
             written = {}
-            for output, (kind, schema) in self._kinds.items():
-                if report.emitted[output]:
+            for output, (kind, schema) in self._plan.outputs.items():
+                if report.emitted.get(output):
                     started = time.perf_counter()
                     context = WriteContext(self._query_id, output, batch_id)
                     written[output] = self._write(unpack(emitted, kind, schema), context)
                     durations[output] = _since(started)
         finally:
             emitted.unpersist()
-        manifest = Manifest(self._query_id, report, source_offsets(self._files, batch_id), written, durations)
+        offsets = source_offsets(self._files, batch_id)
+        if not written and offsets == self._offsets and _is_the_same(report, self._last):
+            return
+        self._offsets = offsets
+        manifest = Manifest(self._query_id, report, offsets, written, durations)
         self._manifests.write(manifest)
         self._progress.add(manifest)
         self._last = report
@@ -128,8 +127,17 @@ class BatchWriter:
         if not statistics:
             # No row came at all, as from an empty file, so no key group was called and nothing has changed.
             last = self._last or BatchReport.before_the_first((left.name, right.name))
-            return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._kinds, 0))
+            return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
         return BatchReport.merge(batch_id, (left.name, right.name), statistics)
+
+
+def _is_the_same(report: BatchReport, last: BatchReport | None) -> bool:
+    """Tell whether nothing but time has passed since the last batch."""
+    if last is None:
+        return False
+    clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)
+    sizes = {"state_bytes": report.state_bytes, "state_bytes_by_key_group": report.state_bytes_by_key_group}
+    return replace(clockless, **sizes) == report  # type: ignore[arg-type]
 
 
 def _since(started: float) -> float:

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, get_args
 
-import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.joins.asof import AsofHow, AsofJoin
+from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.event_time import TimePolicy
+from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.process import KeyedCoProcess
 from cojoin.spark.call import Operation, Plan
 from cojoin.spark.input import BoundInput, Input
 from cojoin.spark.joined import Joined
-from cojoin.types import parse_schema, schema_to_ddl, type_to_ddl
+from cojoin.spark.pickling import check_picklable
+from cojoin.types import as_schema, type_to_ddl
+from cojoin.watermarks import AllIdle
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
     from cojoin.durations import Duration
     from cojoin.functions import KeyedCoProcessFunction, Order
+    from cojoin.joins.asof import AsofHow, Direction
     from cojoin.joins.columns import Suffixes
+    from cojoin.joins.interval import IntervalHow
+    from cojoin.joins.temporal import TemporalHow
+    from cojoin.side_outputs import OutputTag
 
 __all__ = ["ConnectedInputs", "connect"]
 
 
-def connect(left: Input, right: Input, *, key_groups: int = 32) -> ConnectedInputs:
+def connect(
+    left: Input,
+    right: Input,
+    *,
+    key_groups: int = 32,
+    when_all_idle: AllIdle = "hold",
+    hold_left_until: datetime | None = None,
+) -> ConnectedInputs:
     """Connect two inputs by their keys.
 
     Args:
@@ -33,37 +51,50 @@ def connect(left: Input, right: Input, *, key_groups: int = 32) -> ConnectedInpu
         key_groups: Into how many parts the keys are hashed: the unit of parallel work and of state. A call of one
             costs some milliseconds whatever it holds, so a few for each core are right. It can't change while a
             checkpoint is in use.
+        when_all_idle: What time does when every input is idle: ``"hold"`` stands still, ``"max"`` goes to the larger of
+            their watermarks, as in Flink, so that the tail comes out.
+        hold_left_until: A datetime with a time zone: time stands still until the right input's watermark has reached
+            it, or the right is idle or finished; so left rows wait for the right's first load.
 
     Raises:
-        ConfigurationError: The inputs don't go together.
+        ConfigurationError: The inputs don't go together, or a value that can't be right.
     """
     if isinstance(key_groups, bool) or not isinstance(key_groups, int) or not 1 <= key_groups <= 32_768:
         msg = f"key_groups: expected a whole number from 1 to 32768, got {key_groups!r}"
         raise ConfigurationError(msg)
+    if when_all_idle not in get_args(AllIdle):
+        near = did_you_mean(str(when_all_idle), get_args(AllIdle))
+        msg = f"when_all_idle: expected 'hold' or 'max', got {when_all_idle!r}{near}"
+        raise ConfigurationError(msg)
+    time = TimePolicy(when_all_idle, _epoch_millis(hold_left_until, "hold_left_until"))
     first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
     _check(first, second)
-    return ConnectedInputs(first, second, key_groups)
+    return ConnectedInputs(first, second, key_groups, time)
 
 
 class ConnectedInputs:
     """Two inputs that share a key, made by ``connect``."""
 
-    def __init__(self, left: BoundInput, right: BoundInput, key_groups: int) -> None:
-        self._left, self._right, self._key_groups = left, right, key_groups
+    def __init__(self, left: BoundInput, right: BoundInput, key_groups: int, time: TimePolicy) -> None:
+        self._left, self._right, self._key_groups, self._time = left, right, key_groups, time
 
     def asof_join(
         self,
         how: AsofHow = "left",
         *,
+        direction: Direction = "backward",
         tolerance: Duration | None = None,
         allow_exact_matches: bool = True,
         suffixes: Suffixes | None = None,
     ) -> Joined:
-        """Join each left row with the right row in force at its event time: the newest that is not later.
+        """Join each left row with the right row nearest to its event time: by default the newest that is not later.
 
         Args:
             how: ``"left"`` emits left rows without a match with nulls, ``"inner"`` does not emit them.
-            tolerance: How old the right row may be, itself included, such as ``"1 hour"``.
+            direction: ``"backward"`` looks for the last right row that is not later, ``"forward"`` for the first that
+                is not earlier, ``"nearest"`` for the nearer of both; forward rows wait until theirs is certain.
+            tolerance: How far away the right row may be, itself included, such as ``"1 hour"``; it also bounds how long
+                right rows are kept.
             allow_exact_matches: Whether a right row of the same microsecond matches.
             suffixes: What tells equal names apart, such as ``("", "_customer")``.
 
@@ -74,7 +105,89 @@ class ConnectedInputs:
         Raises:
             ConfigurationError: An unknown value, or names that collide.
         """
-        return self._apply(AsofJoin(how, tolerance, allow_exact_matches, suffixes))
+        return self._apply(
+            AsofJoin(
+                how=how,
+                direction=direction,
+                tolerance=tolerance,
+                allow_exact_matches=allow_exact_matches,
+                suffixes=suffixes,
+            )
+        )
+
+    def temporal_join(
+        self,
+        how: TemporalHow = "left",
+        *,
+        deletes: str | None = None,
+        null_payload_deletes: bool = False,
+        retention: Duration | None = None,
+        suffixes: Suffixes | None = None,
+    ) -> Joined:
+        """Join each left row with the version of its key in force at its event time; versions may be deleted.
+
+        Args:
+            how: ``"left"`` emits left rows without a version with nulls, ``"inner"`` does not emit them.
+            deletes: A boolean column of the right that is true where a row deletes its key; it is not in the result.
+            null_payload_deletes: Whether a right row whose payload is all null deletes its key, as a compacted Kafka
+                topic's tombstones do.
+            retention: How long after its event time a version is kept and may match; None is for ever.
+            suffixes: What tells equal names apart, such as ``("", "_customer")``.
+
+        Returns:
+            The join, with the columns of ``asof_join``.
+
+        Raises:
+            ConfigurationError: An unknown value, a column that is none, or names that collide.
+        """
+        return self._apply(
+            TemporalJoin(
+                how=how,
+                deletes=deletes,
+                null_payload_deletes=null_payload_deletes,
+                retention=retention,
+                suffixes=suffixes,
+            )
+        )
+
+    def interval_join(
+        self,
+        lower: Duration,
+        upper: Duration,
+        how: IntervalHow = "inner",
+        *,
+        lower_inclusive: bool = True,
+        upper_inclusive: bool = True,
+        suffixes: Suffixes | None = None,
+    ) -> Joined:
+        """Join each left row with every right row of its key whose event time lies in an interval around its own.
+
+        Args:
+            lower: The least that the right row's time may be after the left row's, such as ``"-5 minutes"``.
+            upper: The most, such as ``"1 hour"``.
+            how: ``"inner"``, or ``"left"``, ``"right"``, ``"full"``: which side's rows also come out without a match,
+                once, as soon as none can come any more.
+            lower_inclusive: Whether the lower bound itself matches.
+            upper_inclusive: Whether the upper bound itself matches.
+            suffixes: What tells equal names apart, such as ``("", "_customer")``.
+
+        Returns:
+            The join, with the columns of ``asof_join``; its rows' own times may be behind the watermark by the larger
+            of the bounds.
+
+        Raises:
+            ConfigurationError: An unknown value, bounds in the wrong order, or names that collide.
+        """
+        return self._apply(
+            IntervalJoin(
+                lower=lower,
+                upper=upper,
+                how=how,
+                lower_inclusive=lower_inclusive,
+                upper_inclusive=upper_inclusive,
+                suffixes=suffixes,
+            )
+        )
 
     def process(
         self,
@@ -82,6 +195,8 @@ class ConnectedInputs:
         output_type: str | StructType | pa.Schema,
         *,
         order: Order = "event_time",
+        side_outputs: Sequence[OutputTag] = (),
+        processing_time_timers: bool | None = None,
     ) -> Joined:
         """Run a function over both inputs, key by key.
 
@@ -89,16 +204,35 @@ class ConnectedInputs:
             function: An instance of a ``KeyedCoProcessFunction``.
             output_type: The columns of what it yields, as DDL, a ``StructType`` or an Arrow schema.
             order: ``"event_time"`` (rows wait for the watermark; deterministic) or ``"arrival"`` (Flink's).
+            side_outputs: The tags that it may yield to.
+            processing_time_timers: Whether it sets timers of processing time, so that micro-batches run without rows,
+                too. None finds out by looking for the call in its methods.
 
         Raises:
-            ConfigurationError: An output type that does not parse, or something that is no function.
+            ConfigurationError: An output type that does not parse, something that is no function, or a function that
+                can't be sent to the workers.
         """
-        return self._apply(KeyedCoProcess(function, _output_schema(output_type), order))
+        # Spark's own conversion knows the nullability of nested fields, too.
+        declared = to_arrow_schema(output_type, timezone="UTC") if isinstance(output_type, StructType) else output_type
+        schema = as_schema(declared, "output_type")
+        process = KeyedCoProcess(function, schema, order, tuple(side_outputs), processing_time_timers)
+        check_picklable(function)
+        return self._apply(process)
 
     def _apply(self, operation: Operation) -> Joined:
-        plan = Plan(operation, self._left.spec, self._right.spec, self._key_groups)
+        plan = Plan(operation, self._left.spec, self._right.spec, self._key_groups, self._time)
         plan.operation.output_schema(plan.left, plan.right)
         return Joined(plan, self._left, self._right)
+
+
+def _epoch_millis(moment: datetime | None, what: str) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        example = "datetime(2026, 1, 31, tzinfo=timezone.utc)"
+        msg = f"{what}: expected a datetime with a time zone, such as {example}, got {moment!r}"
+        raise ConfigurationError(msg)
+    return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
 
 
 def _check(left: BoundInput, right: BoundInput) -> None:
@@ -139,15 +273,3 @@ def _cure(first: str, second: str, types: list[str]) -> str:
         return "cast one to the other's type"
     column, target = (first, types[1]) if wider.index(types[0]) < wider.index(types[1]) else (second, types[0])
     return f"cast one: col({column!r}).cast({target!r})"
-
-
-def _output_schema(declared: Any) -> pa.Schema:
-    if isinstance(declared, pa.Schema):
-        return declared
-    if isinstance(declared, str):
-        return parse_schema(declared, what="output_type")
-    if isinstance(declared, StructType):
-        # Spelled and read again, so that what DDL may not say is refused here too.
-        return parse_schema(schema_to_ddl(to_arrow_schema(declared, timezone="UTC")), what="output_type")
-    msg = f"output_type: expected DDL such as 'trade_id long, tier string' or a StructType, got {declared!r}"
-    raise SchemaError(msg)

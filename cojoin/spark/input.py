@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
 
 from cojoin.durations import Duration, milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
-from cojoin.inputs import InputSpec
+from cojoin.inputs import InputSpec, LatePolicy
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.spark.failures import explain
 from cojoin.spark.key_groups import group_labels
 from cojoin.spark.packing import GROUP_COLUMN, NOW_COLUMN, PACKED_DDL, Packer
 from cojoin.spark.sources import Source
-from cojoin.watermarks import WatermarkStrategy
+from cojoin.strategies import WatermarkStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +38,9 @@ class Input:
         source: A DataFrame, or a source such as ``cojoin.sources.delta("/lake/trades")``, which is opened with the
             active session.
         key: The key column or columns. Both inputs' keys must have the same types; their names may differ.
-        event_time: The column with the event time, a ``timestamp``.
+        event_time: The column with the event time, a ``timestamp``; or an expression of Spark's that makes one, such as
+            ``F.timestamp_millis("ts")``, whose column is named by its alias, else ``event_time``. None for an input
+            without event time: its rows are never late and never wait, which only ``order="arrival"`` allows.
         name: What messages, progress and the result's columns call it; ``"left"`` or ``"right"`` if not given.
         partition: Columns that tell which source partition a row came from, such as ``["topic", "partition"]``: each
             has a watermark of its own. Without them the input is one partition. A Kafka source knows its own.
@@ -46,6 +49,9 @@ class Input:
         watermark: How the input's watermark follows its rows; by default rows are expected in order.
         max_ahead: Rows later than processing time by more are rejected and move no watermark; None lets all pass. On
             static inputs, which have no clock, it has no effect.
+        late: What becomes of rows at or below the operator's watermark: ``"reject"`` or ``"apply"``. None leaves it to
+            the operation: joins reject late left rows and apply late versions, functions apply late rows in arrival
+            order and reject them in event-time order.
 
     Raises:
         ConfigurationError: A column that is not there or has the wrong type, or a value that can't be right.
@@ -56,12 +62,13 @@ class Input:
 
     source: DataFrame | Source
     key: str | Sequence[str]
-    event_time: str
+    event_time: str | Column | None
     name: str = ""
     partition: str | Sequence[str] = ()
     sequence: str | Sequence[str] = ()
     watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy)
     max_ahead: Duration | None = "1 day"
+    late: LatePolicy | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -75,6 +82,10 @@ class Input:
             raise ConfigurationError(msg)
         if self.max_ahead is not None:
             milliseconds(self.max_ahead, f"{self._label}: max_ahead")
+        if self.late is not None and self.late not in get_args(LatePolicy):
+            near = did_you_mean(str(self.late), get_args(LatePolicy))
+            msg = f"{self._label}: late: expected 'reject' or 'apply', got {self.late!r}{near}"
+            raise ConfigurationError(msg)
 
     @property
     def _label(self) -> str:
@@ -98,7 +109,7 @@ class BoundInput:
         name = declared.name or default_name
         self._what = f"input {name!r}"
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
-        self.frame = _open(declared.source, self._what)
+        self.frame, event_time = self._with_event_time(_open(declared.source, self._what), declared.event_time)
         self._fields = self._columns()
         partition = self._names(declared.partition, "partition") or (defaults.partition if defaults else ())
         sequence = self._names(declared.sequence, "sequence") or (defaults.sequence if defaults else ())
@@ -106,12 +117,29 @@ class BoundInput:
             name=name,
             schema=pa.schema(list(self._fields.values())),
             key=self._key(declared.key),
-            event_time=self._event_time(declared.event_time),
+            event_time=self._event_time(event_time),
             partition=tuple(self._find(column, "partition") for column in partition),
             sequence=tuple(self._find(column, "sequence") for column in sequence),
             watermark=declared.watermark,
             max_ahead_ms=self._max_ahead(declared.max_ahead),
+            late=declared.late,
         )
+        self.spec.watermark.generator.check(self.spec.schema, self._what)
+
+    def _with_event_time(self, frame: DataFrame, declared: Any) -> tuple[DataFrame, Any]:
+        """Add the column that an expression makes, and name it."""
+        if not isinstance(declared, Column):
+            return frame, declared
+        try:
+            made = frame.select(declared).columns
+        except PySparkException as error:
+            msg = f"{self._what}: event time: the expression does not fit its columns: {explain(error)}"
+            raise SchemaError(msg) from error
+        name = made[0] if made[0].isidentifier() else "event_time"
+        if name in frame.columns:
+            msg = f"{self._what}: event time: the expression's column {name!r} is there already; give it another .alias"
+            raise SchemaError(msg)
+        return frame.withColumn(name, declared), name
 
     @property
     def is_streaming(self) -> bool:
@@ -175,7 +203,9 @@ class BoundInput:
                 raise SchemaError(msg)
         return key
 
-    def _event_time(self, declared: Any) -> str:
+    def _event_time(self, declared: Any) -> str | None:
+        if declared is None:
+            return None
         name = self._find(declared, "event time")
         dtype = self._fields[name].type
         if not pa.types.is_timestamp(dtype) or dtype.tz is None:

@@ -8,13 +8,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from cojoin.errors import ConfigurationError
-from cojoin.inputs import REJECTED_SCHEMA
-from cojoin.spark.call import EMITTED_DDL, OUTPUT, REJECTED, STATE_DDL, Plan, StaticCall, StreamingCall
+from cojoin.operator import OUTPUT
+from cojoin.side_outputs import OutputTag
+from cojoin.spark.call import EMITTED_DDL, STATE_DDL, Plan, StaticCall, StreamingCall
 from cojoin.spark.query import Query, start_query
 from cojoin.spark.unpacking import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pandas as pd
     import pyarrow as pa
@@ -43,24 +44,28 @@ class Joined:
         """Whether the inputs are streams."""
         return self._left.is_streaming
 
-    def to_dataframe(self, output: Literal["main", "rejected"] = "main") -> DataFrame:
+    def to_dataframe(self, output: Literal["main", "rejected"] | OutputTag = "main") -> DataFrame:
         """Give one output as a plain DataFrame.
 
         From streams it is a streaming DataFrame for any sink and trigger of Spark's, in append mode; rows that wait
         for the watermark at its end stay in its state. From static inputs it is a static one: the operator runs once,
-        to the end of time.
+        to the end of time. Where the clock matters (processing-time timers, idleness, a watermark that follows the
+        clock), a stream runs batches without rows and so never ends by itself: use a ``processingTime`` trigger.
 
         Args:
-            output: ``"main"``, or ``"rejected"`` for the rows that were not admitted, with their reasons. Each
-                DataFrame runs the operator by itself; ``start`` gives both from one run.
+            output: ``"main"``, ``"rejected"`` for the rows that were not admitted, with their reasons, or the tag of a
+                side output. Each DataFrame runs the operator by itself; ``start`` gives all from one run.
+
+        Raises:
+            ConfigurationError: There is no such output.
         """
-        if output not in ("main", "rejected"):
-            msg = f"output: expected 'main' or 'rejected', got {output!r}"
+        name = output.tag_id if isinstance(output, OutputTag) else OUTPUT if output == "main" else output
+        outputs = self._plan.outputs
+        if name not in outputs or (isinstance(output, OutputTag) and output not in self._plan.side_outputs):
+            tags = "".join(f", or the tag {tag.tag_id!r}" for tag in self._plan.side_outputs)
+            msg = f"output: expected 'main' or 'rejected'{tags}, got {output!r}"
             raise ConfigurationError(msg)
-        emitted = self._emitted() if self.is_streaming else self._emitted_once()
-        if output == "rejected":
-            return unpack(emitted, REJECTED, REJECTED_SCHEMA)
-        return unpack(emitted, OUTPUT, self._plan.output)
+        return unpack(self._emitted() if self.is_streaming else self._emitted_once(), *outputs[name])
 
     def start(
         self,
@@ -69,6 +74,7 @@ class Joined:
         checkpoint: str,
         trigger: Trigger,
         rejected: SinkLike | None = None,
+        side_outputs: Mapping[OutputTag, SinkLike] | None = None,
         name: str | None = None,
     ) -> Query:
         """Start a query that writes the output, the rejected rows and its progress, exactly once into Delta.
@@ -80,6 +86,8 @@ class Joined:
             trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)`` or
                 ``Trigger.processing_time("10 seconds")``.
             rejected: Where rejected rows go; by default a Delta table ``rejected`` in the checkpoint directory.
+            side_outputs: Where a function's side outputs go, by tag; by default Delta tables ``side_outputs/<tag id>``
+                in the checkpoint directory.
             name: The query's name in Spark's UI.
 
         Raises:
@@ -98,22 +106,27 @@ class Joined:
             self._emitted,
             output=output,
             rejected=rejected,
+            side_outputs={} if side_outputs is None else side_outputs,
             checkpoint=checkpoint,
             trigger=trigger,
             name=name,
         )
 
-    def _emitted(self, control: DataFrame | None = None) -> DataFrame:
-        """Give what the calls emit: a stream of ``(kind, payload)``. ``control`` is a further input of control rows."""
-        call = StreamingCall(self._plan)
+    def _emitted(self, control: DataFrame | None = None, resumed_at: frozenset[int] = frozenset()) -> DataFrame:
+        """Give what the calls emit: a stream of ``(kind, payload)``.
+
+        Args:
+            control: A further input, of control rows.
+            resumed_at: The ids of the micro-batches before which the query stood still.
+        """
+        call = StreamingCall(self._plan, resumed_at)
 
         def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
             return call(key, frames, state)
 
+        timeout = GroupStateTimeout.ProcessingTimeTimeout if self._plan.needs_clock else GroupStateTimeout.NoTimeout
         packed = self._packed() if control is None else self._packed().unionByName(control)
-        return packed.groupBy("key_group").applyInPandasWithState(
-            run, EMITTED_DDL, STATE_DDL, "append", GroupStateTimeout.NoTimeout
-        )
+        return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
     def _emitted_once(self) -> DataFrame:
         call = StaticCall(self._plan)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cojoin.inputs import InputSpec, event_micros, event_millis, reject_reasons
+from cojoin.event_time import ONE_PARTITION, Control
+from cojoin.inputs import InputSpec, reject_reasons
 from cojoin.messages import binary_column, write_messages
 from cojoin.rows import decode_column
-from cojoin.watermarks import Control
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,24 +78,32 @@ class Packer:
         yield _packed(np.array(self.labels)[present], self.tag, payloads)
 
     def _observe(self, rows: pa.Table, seen: _Seen) -> None:
-        """Remember the largest timestamp of each source partition; rejected rows move no watermark."""
+        """Remember each source partition's largest timestamp and mark; rejected rows move no watermark."""
         seen.any_row = True
         admitted = _moves_time(rows, self.spec, seen.processing_time)
-        if not admitted.any():
+        if self.spec.event_time is None or not admitted.any():
             return
-        millis = event_millis(event_micros(rows, self.spec.event_time))
+        millis = self.spec.millis(rows)
+        marks = self.spec.watermark.generator.marks(rows, millis)
         if not self.spec.partition:
-            seen.observe("[]", int(millis[admitted].max()))
+            seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))
             return
         columns = list(self.spec.partition)
-        table = rows.select(columns).append_column("@timestamp", pa.array(millis)).filter(pa.array(admitted))
-        largest = table.group_by(columns).aggregate([("@timestamp", "max")])
+        table = (
+            rows.select(columns).append_column("@timestamp", pa.array(millis)).append_column("@mark", pa.array(marks))
+        )
+        largest = (
+            table.filter(pa.array(admitted)).group_by(columns).aggregate([("@timestamp", "max"), ("@mark", "max")])
+        )
         partitions = zip(*(decode_column(largest.column(name)) for name in columns), strict=True)
-        for partition, timestamp in zip(partitions, largest.column("@timestamp_max").to_pylist(), strict=True):
-            seen.observe(json.dumps(partition, default=str), timestamp)
+        maxima = [largest.column(name).to_pylist() for name in ("@timestamp_max", "@mark_max")]
+        for partition, timestamp, mark in zip(partitions, *maxima, strict=True):
+            seen.observe(json.dumps(partition, default=str), timestamp, mark)
 
     def _controls(self, seen: _Seen) -> pa.RecordBatch:
         shared = {"input": self.tag, "partitions": seen.partitions, "processing_time": seen.processing_time}
+        if seen.marks != seen.partitions:
+            shared["marks"] = seen.marks
         groups = range(len(self.labels))
         messages = [json.dumps({**shared, "rows": seen.rows[group]}).encode() for group in groups]
         return _packed(np.array(self.labels), CONTROL_TAG, messages)
@@ -106,12 +114,14 @@ class _Seen:
 
     def __init__(self) -> None:
         self.partitions: dict[str, int] = {}
+        self.marks: dict[str, int] = {}
         self.rows: Counter[int] = Counter()
         self.any_row = False
         self.processing_time = 0
 
-    def observe(self, partition: str, timestamp: int) -> None:
+    def observe(self, partition: str, timestamp: int, mark: int) -> None:
         self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
+        self.marks[partition] = max(self.marks.get(partition, mark), mark)
 
 
 def read_control(payload: bytes) -> Control | None:
@@ -119,7 +129,9 @@ def read_control(payload: bytes) -> Control | None:
     message = json.loads(payload)
     if message.get("end_of_input"):
         return None
-    return Control(message["input"], message["partitions"], message["rows"], message["processing_time"])
+    return Control(
+        message["input"], message["partitions"], message["rows"], message["processing_time"], message.get("marks")
+    )
 
 
 def _moves_time(rows: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.bool_]:

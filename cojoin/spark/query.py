@@ -1,33 +1,43 @@
 """A running query: its phases, its progress, and how it ends.
 
-A bounded run ends by itself. With ``drain`` a last batch follows that finishes all inputs (``checkpoints.control``).
-The phases follow each other in a thread, so a query that nobody waits for ends as well; ``await_termination`` raises
-what stopped it.
+A bounded run ends by itself. Where the clock matters, a last batch without rows looks at it; with ``drain`` a last
+batch finishes all inputs instead (``checkpoints.control``). The phases follow each other in a thread, so a query that nobody
+waits for ends as well; ``await_termination`` raises what stopped it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.control import drain_is_promised, open_control, plan_drain
+from cojoin.checkpoints.control import (
+    drain_is_promised,
+    open_control,
+    plan_drain,
+    plan_look_at_the_clock,
+    resumed_batches,
+)
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import claim_checkpoint, describe_query
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress import ProgressTable
-from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
+from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.operator import OUTPUT, REJECTED
+from cojoin.side_outputs import OutputTag
 from cojoin.spark.batches import BatchWriter
 from cojoin.spark.failures import explain
 from cojoin.spark.key_groups import group_labels
 from cojoin.spark.packing import CONTROL_TAG
 from cojoin.spark.progress_line import ProgressLine
-from cojoin.spark.sinks import as_sink, delta
+from cojoin.spark.sinks import Sink, as_sink, delta
 from cojoin.spark.triggers import Trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -37,14 +47,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Query", "start_query"]
 
+_EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+
 
 def start_query(
     spark: SparkSession,
     plan: Plan,
-    emit: Callable[[DataFrame], DataFrame],
+    emit: Callable[[DataFrame, frozenset[int]], DataFrame],
     *,
     output: Any,
     rejected: Any,
+    side_outputs: Mapping[OutputTag, Any],
     checkpoint: str,
     trigger: Trigger,
     name: str | None,
@@ -54,9 +67,10 @@ def start_query(
     Args:
         spark: The session of the inputs.
         plan: What the workers are told.
-        emit: Gives what the calls emit, with the control input that it is given.
+        emit: Gives what the calls emit, of a control input and the batches before which the query stood still.
         output: Where the output goes.
         rejected: Where rejected rows go, or None.
+        side_outputs: Where side outputs go, by tag; those that are left out go beside the checkpoint.
         checkpoint: The query's directory.
         trigger: When it runs.
         name: Its name, or None.
@@ -73,8 +87,9 @@ def start_query(
     main = as_sink(output, "output")
     files = CheckpointFiles(spark, checkpoint)
     sinks = {
-        "output": main,
-        "rejected": delta(files.path("rejected")) if rejected is None else as_sink(rejected, "rejected"),
+        OUTPUT: main,
+        REJECTED: delta(files.path("rejected")) if rejected is None else as_sink(rejected, "rejected"),
+        **_side_sinks(plan, side_outputs, files),
     }
     query_id = claim_checkpoint(
         files, describe_query(plan.operation.describe(), plan.inputs, plan.output, plan.key_groups)
@@ -90,10 +105,11 @@ def start_query(
         raise CheckpointError(msg)
     progress = ProgressTable(spark, files, manifests)
     progress.recover()
-    query = Query(trigger, files, progress, None if last is None else last.report)
-    writer = BatchWriter(plan, query_id, sinks, files, manifests, progress, query.take_report, query.progress)
+    query = Query(spark, plan, trigger, files, progress, None if last is None else last.report)
+    writer = BatchWriter(plan, query_id, sinks, files, manifests, progress, query.take_report, last)
+    resumed = resumed_batches(files) if plan.follows_clock else frozenset()
     stream = (
-        emit(open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG))
+        emit(open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG), resumed)
         .writeStream.foreachBatch(writer)
         .option("checkpointLocation", files.path("spark"))
     )
@@ -104,12 +120,38 @@ def start_query(
     return query
 
 
+def _side_sinks(plan: Plan, declared: Mapping[OutputTag, Any], files: CheckpointFiles) -> dict[str, Sink]:
+    known = [tag.tag_id for tag in plan.side_outputs]
+    if not isinstance(declared, dict):
+        msg = f"side_outputs: expected a dict from OutputTag to sink, got {declared!r}"
+        raise ConfigurationError(msg)
+    for tag in declared:
+        if tag not in plan.side_outputs:
+            spelled = tag.tag_id if isinstance(tag, OutputTag) else str(tag)
+            near = did_you_mean(spelled, known) if known else "; declare it with process(..., side_outputs=[tag])"
+            msg = f"side_outputs: the query has no side output {spelled!r} with these columns{near}"
+            raise ConfigurationError(msg)
+    return {
+        tag.tag_id: as_sink(declared[tag], f"side output {tag.tag_id!r}")
+        if tag in declared
+        else delta(files.path(f"side_outputs/{tag.tag_id}"))
+        for tag in plan.side_outputs
+    }
+
+
 class Query:
     """A query that was started; ``Joined.start`` gives it."""
 
     def __init__(
-        self, trigger: Trigger, files: CheckpointFiles, progress: ProgressTable, last: BatchReport | None
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        trigger: Trigger,
+        files: CheckpointFiles,
+        progress: ProgressTable,
+        last: BatchReport | None,
     ) -> None:
+        self._spark, self._plan = spark, plan
         self._trigger, self._files, self._progress_table = trigger, files, progress
         self._report = last
         self._batches = 0
@@ -176,20 +218,30 @@ class Query:
         if drain_is_promised(self._files) and plan_drain(self._files):
             # A crash came between planning the drain and its end: it is finished first, and reads nothing newer.
             self._begin(stream.trigger(once=True))
-            phases = False
-        else:
+            last_batch = None
+        elif not self._trigger.is_bounded:
             self._begin(self._trigger.apply(stream))
-            phases = self._trigger.drain
-        threading.Thread(target=self._follow, args=(stream, phases), name="cojoin-query", daemon=True).start()
+            last_batch = None
+        else:
+            # Where the clock matters, batches without rows would go on for ever: one is planned by hand at the end.
+            with _without_empty_batches(self._spark):
+                self._begin(self._trigger.apply(stream))
+            last_batch = self._plan_last_batch
+        threading.Thread(target=self._follow, args=(stream, last_batch), name="cojoin-query", daemon=True).start()
+
+    def _plan_last_batch(self) -> bool:
+        if self._trigger.drain:
+            return plan_drain(self._files)
+        return self._plan.needs_clock and plan_look_at_the_clock(self._files, int(1000 * time.time()))
 
     def _begin(self, stream: DataStreamWriter) -> None:
         with self._lock:
             self._stream = stream.start()
 
-    def _follow(self, stream: DataStreamWriter, drain: bool) -> None:
+    def _follow(self, stream: DataStreamWriter, plan_last_batch: Callable[[], bool] | None) -> None:
         try:
             self._wait()
-            if drain and not self._stopping and plan_drain(self._files):
+            if plan_last_batch is not None and not self._stopping and plan_last_batch():
                 self._begin(stream.trigger(once=True))
                 self._wait()
         except BaseException as error:  # noqa: BLE001 - it is raised where the user waits
@@ -205,6 +257,17 @@ class Query:
         stream = self._stream
         assert stream is not None
         stream.awaitTermination()
+
+
+@contextlib.contextmanager
+def _without_empty_batches(spark: SparkSession) -> Iterator[None]:
+    """Have a query that is started meanwhile run no batch without rows: it takes its settings along when it starts."""
+    before = spark.conf.get(_EMPTY_BATCHES)
+    spark.conf.set(_EMPTY_BATCHES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_EMPTY_BATCHES, before)
 
 
 def _own_words(error: BaseException) -> BaseException:

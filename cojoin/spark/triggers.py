@@ -48,6 +48,11 @@ class Trigger:
         """
         return cls(milliseconds(interval, "processing_time interval"))
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it ends by itself."""
+        return self.interval_ms is None
+
     def apply(self, writer: DataStreamWriter) -> DataStreamWriter:
         """Set it on a stream's writer."""
         if self.interval_ms is None:

@@ -34,7 +34,7 @@ def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
 
     Args:
         emitted: What the calls emitted: ``(kind, payload)``.
-        kind: ``OUTPUT`` or ``REJECTED``.
+        kind: The output's number in ``Plan.outputs``.
         schema: The columns of that output.
     """
     unpacker = _Unpacker(schema)

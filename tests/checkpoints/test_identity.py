@@ -40,7 +40,12 @@ def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
 def test_a_query_keeps_its_id(files: CheckpointFiles) -> None:
     first = claim_checkpoint(files, query())
     assert claim_checkpoint(files, query()) == first
-    assert claim_checkpoint(files, query(watermark=cj.WatermarkStrategy(5_000), max_ahead_ms=5)) == first
+    assert (
+        claim_checkpoint(
+            files, query(watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness("5 s"), max_ahead_ms=5)
+        )
+        == first
+    )
 
 
 @pytest.mark.parametrize(

@@ -49,3 +49,40 @@ class Mendable(cj.KeyedCoProcessFunction):
             msg = f"no price for trade {trade.trade_id}"
             raise LookupError(msg)
         yield (trade.trade_id,)
+
+
+UNKNOWN = cj.OutputTag("unknown-customers", "trade_id bigint, event_time timestamp")
+SEEN = cj.OutputTag("seen", "customer_id bigint")
+
+
+class SplitTrades(cj.KeyedCoProcessFunction):
+    """Trades of customers that are not known yet go to a side output, the customers themselves to another."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        self.tier = ctx.get_state(cj.ValueStateDescriptor("tier", "string"))
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        tier = self.tier.value()
+        yield (trade.trade_id, tier) if tier else (UNKNOWN, (trade.trade_id, trade.event_time))
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> Any:
+        self.tier.update(customer.tier or "none")
+        yield SEEN, (ctx.get_current_key(),)
+
+
+class Reminder(cj.KeyedCoProcessFunction):
+    """Reminds of each trade once by the clock, at once and an hour later; keeps its number in a state."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        self.trades = ctx.get_list_state(cj.ListStateDescriptor("trades", "bigint"))
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> None:
+        timers = ctx.timer_service()
+        self.trades.add(trade.trade_id)
+        timers.register_processing_time_timer(timers.current_processing_time() + 1)
+        timers.register_processing_time_timer(timers.current_processing_time() + 3_600_000)
+
+    def on_timer(self, timestamp: int, ctx: cj.Context) -> Any:
+        overdue = ctx.timer_service().current_processing_time() >= timestamp
+        for trade_id in self.trades.get():
+            yield trade_id, ctx.time_domain().value, overdue

@@ -17,7 +17,7 @@ from cojoin.inputs import REJECTED_SCHEMA, InputSpec
 from cojoin.joins.asof import AsofJoin
 from cojoin.messages import read_message, write_messages
 from cojoin.process import KeyedCoProcess
-from cojoin.spark.call import OUTPUT, REJECTED, STATISTICS, Plan, StaticCall, StreamingCall
+from cojoin.spark.call import STATISTICS, Plan, StaticCall, StreamingCall
 from cojoin.spark.key_groups import group_labels
 
 TIME = pa.timestamp("us", "UTC")
@@ -30,6 +30,9 @@ PLAN = Plan(
     InputSpec("customers", CUSTOMERS, ("customer_id",), "event_time"),
     key_groups=4,
 )
+
+
+OUTPUT, REJECTED = (PLAN.outputs[name][0] for name in ("output", "rejected"))
 
 
 class StoredState(GroupState):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +11,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 import cojoin as cj
 from tests.spark.data import connect
-from tests.spark.functions import EnrichTrades
+from tests.spark.functions import EnrichTrades, Reminder
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -157,6 +159,66 @@ def test_what_is_no_function_or_no_order_is_refused(two_frames: Any) -> None:
         pair.process(len, "a long")
     with refused("'arival'; did you mean 'arrival'"):
         pair.process(EnrichTrades(), "a long", order="arival")
+
+
+class Connected(cj.KeyedCoProcessFunction):
+    """Holds what can't travel."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+def test_a_function_that_can_not_travel_is_refused_with_its_attribute(two_frames: Any) -> None:
+    pair = pair_of(*two_frames)
+    with refused("function Connected: its attribute 'lock' (a lock) can't be sent to the workers", "make it in open()"):
+        pair.process(Connected(name="x", lock=threading.Lock()), "a long")
+    lock = threading.Lock()
+
+    class Closing(cj.KeyedCoProcessFunction):
+        def process_element1(self, value: Any, ctx: Any) -> None:
+            lock.acquire()
+
+    with refused("function Closing can't be sent to the workers", "something that its methods name"):
+        pair.process(Closing(), "a long")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"when_all_idle": "wait"}, "when_all_idle: expected 'hold' or 'max', got 'wait'"),
+        ({"hold_left_until": datetime(2026, 1, 1)}, "hold_left_until: expected a datetime with a time zone"),  # noqa: DTZ001
+        ({"hold_left_until": "2026-01-01"}, "hold_left_until: expected a datetime with a time zone"),
+    ],
+)
+def test_what_time_can_not_do_is_refused(two_frames: Any, settings: dict[str, Any], message: str) -> None:
+    left, right = (
+        cj.Input(frame, key="customer_id", event_time="event_time", name=name)
+        for frame, name in zip(two_frames, ("trades", "customers"), strict=True)
+    )
+    with refused(message):
+        cj.connect(left, right, **settings)
+
+
+def test_an_input_without_time_goes_with_functions_in_arrival_order_only(two_frames: Any) -> None:
+    left, right = (
+        cj.Input(frame, key="customer_id", event_time=time, name=name)
+        for frame, name, time in zip(two_frames, ("trades", "customers"), (None, "event_time"), strict=True)
+    )
+    pair = cj.connect(left, right)
+    for join in (pair.asof_join, pair.temporal_join, lambda: pair.interval_join("0 s", "1 s")):
+        with refused("input 'trades'", "event_time="):
+            join()
+    with refused("input 'trades' has no event time; give it event_time=, or use order='arrival'"):
+        pair.process(EnrichTrades(), "a long")
+    assert not pair.process(EnrichTrades(), "a long", order="arrival").plan.needs_clock
+
+
+def test_what_needs_the_clock_is_known_before_the_start(two_frames: Any) -> None:
+    pair = pair_of(*two_frames)
+    assert not pair.asof_join().plan.needs_clock
+    assert not pair.process(EnrichTrades(), "a long").plan.needs_clock
+    assert pair.process(Reminder(), "a long").plan.needs_clock
+    assert not pair.process(Reminder(), "a long", processing_time_timers=False).plan.needs_clock
 
 
 def test_an_output_type_may_be_ddl_a_struct_type_or_arrow(two_frames: Any) -> None:

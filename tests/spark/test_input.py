@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.spark.input import BoundInput
@@ -48,7 +49,15 @@ def bind(frame: Any, **settings: Any) -> BoundInput:
             {"event_time": "event_tim"},
             "input 'trades' has no event time column 'event_tim'; did you mean 'event_time'?",
         ),
-        ({"event_time": None}, "input 'trades': event time: expected a column's name, got None"),
+        ({"event_time": 5}, "input 'trades': event time: expected a column's name, got 5"),
+        (
+            {"late": "aply"},
+            "input 'trades': late: expected 'reject' or 'apply', got 'aply'; did you mean 'apply'?",
+        ),
+        (
+            {"watermark": cj.WatermarkStrategy.for_punctuated("amout")},
+            "input 'trades' has no watermark column 'amout'; did you mean 'amount'?",
+        ),
         (
             {"event_time": "trade_id"},
             (
@@ -95,6 +104,20 @@ def test_a_mistake_is_refused_in_words(two_frames: Any, settings: dict[str, Any]
 def test_columns_are_found_whatever_their_case(two_frames: Any) -> None:
     spec = bind(two_frames[0], key="Customer_ID", event_time="EVENT_TIME").spec
     assert (spec.key, spec.event_time) == (("customer_id",), "event_time")
+
+
+def test_an_event_time_may_be_an_expression_or_none(two_frames: Any) -> None:
+    millis = F.unix_millis("event_time")
+    for made, name in ((F.timestamp_millis(millis).alias("at"), "at"), (F.timestamp_millis(millis), "event_time")):
+        frame = two_frames[0] if name == "at" else two_frames[0].withColumnRenamed("event_time", "when")
+        expression = made if name == "at" else F.timestamp_millis(F.unix_millis("when"))
+        bound = bind(frame, event_time=expression)
+        assert (bound.spec.event_time, bound.spec.schema.names[-1]) == (name, name)
+    assert bind(two_frames[0], event_time=None).spec.event_time is None
+    with pytest.raises(cj.SchemaError, match="input 'trades': event time: the expression does not fit its columns"):
+        bind(two_frames[0], event_time=F.timestamp_millis("nothing"))
+    with pytest.raises(cj.SchemaError, match="the expression's column 'amount' is there already"):
+        bind(two_frames[0], event_time=F.current_timestamp().alias("amount"))
 
 
 def test_a_negative_delay_is_refused() -> None:

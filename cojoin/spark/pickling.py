@@ -1,0 +1,47 @@
+"""Whether a user's function can travel to the workers: it must be picklable. Checkpoints hold no pickle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.serializers import CloudPickleSerializer
+
+from cojoin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cojoin.functions import KeyedCoProcessFunction
+
+__all__ = ["check_picklable"]
+
+
+def check_picklable(function: KeyedCoProcessFunction) -> None:
+    """Refuse a function that can't be sent to the workers.
+
+    Raises:
+        ConfigurationError: It names the attribute that can't be pickled.
+    """
+    error = _error_of(function)
+    if error is None:
+        return
+    name = type(function).__name__
+    for attribute, value in vars(function).items():
+        reason = _error_of(value)
+        if reason is not None:
+            msg = (
+                f"function {name}: its attribute {attribute!r} (a {type(value).__name__}) can't be sent to the workers"
+                f": {reason}; make it in open(), which runs there, and close it in close()"
+            )
+            raise ConfigurationError(msg)
+    msg = (
+        f"function {name} can't be sent to the workers: {error}; something that its methods name can't be pickled: "
+        f"make it in open(), which runs there"
+    )
+    raise ConfigurationError(msg)
+
+
+def _error_of(value: Any) -> str | None:
+    try:
+        CloudPickleSerializer().dumps(value)
+    except Exception as error:  # noqa: BLE001 - pickling runs the value's own code
+        return str(error.__cause__ or error)
+    return None

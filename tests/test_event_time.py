@@ -1,0 +1,232 @@
+"""The watermarks of inputs and of the operator: partitions, idleness by the clock, holding the left, restarts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cojoin.event_time import Control, InputWatermark, OperatorWatermark, TimePolicy
+from cojoin.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from cojoin.watermarks import END_OF_TIME, NONE
+
+
+def bounded(delay: int = 0) -> WatermarkStrategy:
+    return WatermarkStrategy(BoundedOutOfOrderness(delay))
+
+
+def operator(left: int = 0, right: int = 0, policy: TimePolicy | None = None) -> OperatorWatermark:
+    return OperatorWatermark([bounded(left), bounded(right)], policy)
+
+
+def test_a_partition_is_its_largest_timestamp_less_the_bound_and_a_millisecond() -> None:
+    watermark = InputWatermark(bounded(5))
+    assert watermark.current() == NONE
+    watermark.observe("p", 100)
+    watermark.observe("p", 90)
+    assert watermark.current() == 94
+    assert watermark.max_timestamp() == 100
+
+
+def test_an_input_is_held_by_the_partition_that_has_come_least_far() -> None:
+    watermark = InputWatermark()
+    for partition, timestamp in [("b", 100), ("a", 50), ("c", 50)]:
+        watermark.observe(partition, timestamp)
+    assert (watermark.current(), watermark.holding_partition()) == (49, "a")
+    assert watermark.partitions() == {"a": 49, "b": 99, "c": 49}
+
+
+def test_a_partition_that_appears_late_holds_time_but_never_turns_it_back() -> None:
+    watermark = InputWatermark()
+    watermark.observe("a", 100)
+    assert watermark.current() == 99
+    watermark.observe("b", 10)
+    watermark.observe("a", 200)
+    assert watermark.current() == 99
+    watermark.observe("b", 150)
+    assert watermark.current() == 149
+
+
+def test_a_partition_known_to_hold_rows_holds_time_until_it_speaks() -> None:
+    watermark = InputWatermark()
+    watermark.register("b")
+    watermark.observe("a", 100)
+    assert (watermark.current(), watermark.holding_partition()) == (NONE, "b")
+    watermark.remove("b")
+    assert watermark.current() == 99
+
+
+def test_marks_may_say_other_than_timestamps() -> None:
+    watermark = InputWatermark(WatermarkStrategy.for_punctuated("w"))
+    watermark.observe("p", 100, NONE)
+    assert (watermark.current(), watermark.max_timestamp()) == (NONE, 100)
+    watermark.observe("p", 50, 40)
+    assert watermark.current() == 40
+
+
+def test_a_clock_lag_moves_with_the_clock_alone() -> None:
+    watermark = InputWatermark(WatermarkStrategy.for_clock_lag("10 ms"))
+    watermark.tick(100)
+    assert watermark.current() == 90
+    watermark.tick(95)
+    assert watermark.current() == 90
+    watermark.observe("p", 500, NONE)
+    watermark.tick(120)
+    assert watermark.current() == 110
+
+
+def idle_after(timeout: str, **options: Any) -> InputWatermark:
+    return InputWatermark(bounded().with_idleness(timeout, **options))
+
+
+def test_a_silent_partition_goes_idle_and_comes_back_with_its_next_row() -> None:
+    watermark = idle_after("10 ms")
+    watermark.observe("a", 100)
+    watermark.observe("b", 50)
+    watermark.tick(0)
+    for now in (1, 11, 12):
+        watermark.observe("a", 100 + now)
+        watermark.tick(now)
+    assert watermark.statuses() == {"a": "active", "b": "idle"}
+    assert (watermark.current(), watermark.status()) == (111, "active")
+    watermark.observe("b", 60)
+    assert (watermark.statuses()["b"], watermark.current(), watermark.holding_partition()) == ("active", 111, "b")
+
+
+def test_a_partition_that_returns_may_be_left_out_until_it_has_caught_up() -> None:
+    watermark = idle_after("10 ms", returning="skip")
+    watermark.observe("a", 100)
+    watermark.observe("b", 50)
+    for now in (0, 1, 12):
+        watermark.observe("a", 100 + now)
+        watermark.tick(now)
+    assert watermark.current() == 111
+    watermark.observe("b", 60)
+    watermark.observe("a", 200)
+    assert watermark.current() == 199
+    watermark.observe("b", 300)
+    watermark.observe("a", 400)
+    assert watermark.current() == 299
+
+
+def test_a_pause_of_the_query_is_no_silence_of_the_source() -> None:
+    watermark = idle_after("10 ms")
+    watermark.observe("a", 100)
+    watermark.tick(0)
+    watermark.tick(1)
+    watermark.resume()
+    watermark.tick(10_000)
+    assert watermark.status() == "active"
+    watermark.tick(10_011)
+    assert watermark.status() == "idle"
+
+
+@pytest.mark.parametrize(("even_if_silent", "expected"), [(False, "active"), (True, "idle")])
+def test_an_input_that_never_spoke_goes_idle_only_if_its_strategy_says_so(even_if_silent: bool, expected: str) -> None:
+    watermark = idle_after("10 ms", even_if_silent=even_if_silent)
+    watermark.tick(0)
+    watermark.tick(11)
+    assert watermark.status() == expected
+    watermark.observe("a", 7)
+    assert (watermark.status(), watermark.current()) == ("active", 6)
+
+
+def test_an_operator_waits_for_both_inputs_and_goes_with_the_slower() -> None:
+    watermark = operator()
+    watermark.fold(Control(1, {"p": 100}))
+    assert (watermark.current(), watermark.holding_input()) == (NONE, 2)
+    watermark.fold(Control(2, {"p": 100}))
+    assert (watermark.current(), watermark.holding_input()) == (99, 1)
+    watermark.fold(Control(1, {"p": 300}))
+    watermark.fold(Control(2, {"p": 200}))
+    assert (watermark.current(), watermark.holding_input(), watermark.max_timestamp()) == (199, 2, 300)
+
+
+def test_what_is_said_from_outside_counts_as_well() -> None:
+    watermark = operator()
+    watermark.fold(Control(1, watermarks={"p": 100}))
+    watermark.fold(Control(2, watermarks={"p": 90}))
+    assert watermark.current() == 90
+    watermark.fold(Control(2, statuses={None: "idle"}))
+    assert (watermark.current(), watermark.holding_input(), watermark.status()) == (100, 1, "active")
+    watermark.fold(Control(1, statuses={"p": "idle"}))
+    assert (watermark.holding_input(), watermark.status()) == (None, "idle")
+    watermark.fold(Control(2, watermarks={"p": 95}))
+    assert (watermark.current(), watermark.holding_input()) == (100, 2)
+
+
+def test_a_control_without_rows_that_count_says_nothing() -> None:
+    watermark = operator()
+    watermark.fold(Control(1, {}))
+    assert watermark.current() == NONE
+
+
+def test_time_ends_when_both_inputs_are_finished() -> None:
+    watermark = operator()
+    watermark.fold(Control(1, {"p": 5}))
+    watermark.finish()
+    assert (watermark.current(), watermark.holding_input(), watermark.status()) == (END_OF_TIME, None, "finished")
+
+
+def test_one_finished_input_leaves_time_to_the_other() -> None:
+    watermark = operator()
+    watermark.fold(Control(1, {"p": 5}, statuses={None: "finished"}))
+    watermark.fold(Control(2, {"p": 50}))
+    assert (watermark.current(), watermark.inputs[0].current()) == (49, END_OF_TIME)
+
+
+@pytest.mark.parametrize("release", [{"partitions": {"p": 101}}, {"statuses": {None: "idle"}}])
+def test_time_may_wait_until_the_right_has_loaded(release: dict[str, Any]) -> None:
+    watermark = operator(policy=TimePolicy(hold_left_until=100))
+    watermark.fold(Control(1, {"p": 500}))
+    watermark.fold(Control(2, {"p": 90}))
+    assert (watermark.current(), watermark.holding_input()) == (NONE, 2)
+    restored = operator(policy=TimePolicy(hold_left_until=100))
+    restored.restore(json.loads(json.dumps(watermark.snapshot())))
+    restored.fold(Control(2, **release))
+    assert restored.current() == (100 if "partitions" in release else 499)
+
+
+CONTROLS = st.lists(
+    st.builds(
+        Control,
+        st.sampled_from([1, 2]),
+        st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(-50, 50), max_size=3),
+        statuses=st.dictionaries(
+            st.sampled_from(["a", "b", None]), st.sampled_from(["active", "idle", "finished"]), max_size=1
+        ),
+    )
+)
+
+
+@given(CONTROLS, st.integers(0, 10), st.booleans(), st.data())
+def test_watermarks_only_advance_and_survive_a_restart(
+    controls: list[Control], delay: int, idles: bool, data: st.DataObject
+) -> None:
+    strategies = [bounded(delay).with_idleness("3 ms", even_if_silent=True) if idles else bounded(delay), bounded()]
+    watermark, before = OperatorWatermark(strategies), NONE
+    for now, control in enumerate(controls):
+        watermark.fold(control)
+        watermark.tick(now)
+        assert watermark.current() >= before
+        before = watermark.current()
+        if data.draw(st.booleans()):
+            snapshot = json.loads(json.dumps(watermark.snapshot()))
+            watermark = OperatorWatermark(strategies)
+            watermark.restore(snapshot)
+            assert watermark.current() == before
+            assert watermark.snapshot() == snapshot
+
+
+@given(st.permutations(range(6)), st.lists(st.integers(0, 20), min_size=6, max_size=6))
+def test_what_the_tasks_of_a_batch_saw_may_be_folded_in_any_order(order: list[int], seen: list[int]) -> None:
+    controls = [Control(1 if number % 2 else 2, {f"p{number % 3}": each}) for number, each in enumerate(seen)]
+    first, second = operator(), operator()
+    for control in controls:
+        first.fold(control)
+    for number in order:
+        second.fold(controls[number])
+    assert first.snapshot() == second.snapshot()
