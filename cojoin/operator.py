@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -104,7 +104,7 @@ class Operator(ABC):
         holds_rows: Whether rows wait until the watermark passes them, or are due at once.
     """
 
-    output_delay_ms: ClassVar[int] = 0
+    output_delay_ms: int = 0
     """How far an output row's own time may be behind the watermark when it comes out."""
 
     def __init__(

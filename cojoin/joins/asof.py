@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cojoin.inputs import InputSpec
     from cojoin.joins.matching import SortedRows
 
-__all__ = ["Direction", "AsofHow", "AsofJoin", "AsofJoinOperator"]
+__all__ = ["AsofHow", "AsofJoin", "AsofJoinOperator", "Direction"]
 
 AsofHow: TypeAlias = Literal["left", "inner"]
 """What becomes of a left row without a match.
@@ -136,7 +136,7 @@ class AsofJoinOperator(VersionsOperator):
         )
         if waits:
             # A row comes out when its match does, as long after its own time as the tolerance lets it.
-            self.output_delay_ms = END_OF_TIME if self._tolerance is None else -(-self._tolerance // 1_000)  # type: ignore[misc]
+            self.output_delay_ms = END_OF_TIME if self._tolerance is None else -(-self._tolerance // 1_000)
 
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
         near = Neighbours(left, right, self._tolerance, exact=self._join.allow_exact_matches)

@@ -137,7 +137,7 @@ class IntervalJoinOperator(Operator):
         self._columns = JoinedColumns(left, right, join.output_schema(left, right))
         self._pads = (join.how in {"left", "full"}, join.how in {"right", "full"})
         self._lower, self._upper = join.bounds
-        self.output_delay_ms = -(-max(abs(self._lower), abs(self._upper)) // 1_000)  # type: ignore[misc]
+        self.output_delay_ms = -(-max(abs(self._lower), abs(self._upper)) // 1_000)
         self._kept: Sides = (left.schema.empty_table(), right.schema.empty_table())
         self._matched = (np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))
 

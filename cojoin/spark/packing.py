@@ -20,6 +20,7 @@ from cojoin.event_time import ONE_PARTITION, Control
 from cojoin.inputs import InputSpec, reject_reasons
 from cojoin.messages import binary_column, write_messages
 from cojoin.rows import decode_column
+from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,9 +82,11 @@ class Packer:
         """Remember each source partition's largest timestamp and mark; rejected rows move no watermark."""
         seen.any_row = True
         admitted = _moves_time(rows, self.spec, seen.processing_time)
-        if self.spec.event_time is None or not admitted.any():
+        if not admitted.any():
             return
-        millis = self.spec.millis(rows)
+        # Rows without time may still say how far time has come, in a column of their own.
+        timeless = self.spec.event_time is None
+        millis = np.full(rows.num_rows, NONE, dtype=np.int64) if timeless else self.spec.millis(rows)
         marks = self.spec.watermark.generator.marks(rows, millis)
         if not self.spec.partition:
             seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))

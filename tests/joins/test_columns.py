@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.inputs import InputSpec
-from cojoin.joins.columns import joined_schema
+from cojoin.joins.columns import JoinedColumns, joined_schema
 from cojoin.types import parse_schema, schema_to_ddl
 
 
@@ -82,3 +84,44 @@ def test_a_composite_key_comes_once() -> None:
     right = spec("r", "x int, y int, event_time timestamp, v int", "x y")
     assert joined_schema(left, right, None).names == ["a", "b", "event_time", "r_event_time", "v"]
     assert joined_schema(left, right, None).field("v").type == pa.int32()
+
+
+def test_a_join_needs_the_event_time_of_both_inputs() -> None:
+    right = spec("customers", "id long, tier string", "id")
+    for one, two in [(TRADES, replace(right, event_time=None)), (replace(right, event_time=None), TRADES)]:
+        with pytest.raises(SchemaError, match=r"input 'customers' has no event time.*name its event_time= column"):
+            joined_schema(one, two, None)
+
+
+def test_a_column_that_is_left_out_collides_with_nothing() -> None:
+    right = spec("customers", "id long, event_time timestamp, amount double, tier string", "id")
+    assert schema_to_ddl(joined_schema(TRADES, right, None, without=("amount",))).endswith(
+        "amount double, customers_event_time timestamp, tier string"
+    )
+
+
+def test_where_a_right_row_may_stand_alone_only_the_key_may_not_be_null() -> None:
+    right = spec("customers", "id long, since timestamp", "id", "since")
+    assert schema_to_ddl(joined_schema(TRADES, right, None, optional_left=True)) == (
+        "customer_id bigint NOT NULL, event_time timestamp, amount double, since timestamp"
+    )
+
+
+def test_rows_are_put_together_from_positions_and_the_key_from_whichever_row_there_is() -> None:
+    right = spec("r", "x int, y string, at timestamp, v int", "x y", "at")
+    left = spec("l", "a int, at timestamp, b string", "a b", "at")
+    columns = JoinedColumns(left, right, joined_schema(left, right, None, optional_left=True))
+    rows = (
+        pa.table([[1, 2], [0, 0], ["p", "q"]], schema=left.schema),
+        pa.table([[3, 2], ["s", "q"], [0, 0], [7, 8]], schema=right.schema).slice(0, 2),
+    )
+    table = columns.take(rows, np.array([1, -1, 0]), np.array([1, 0, -1]))
+    assert table.schema == columns.schema
+    assert table.select(["a", "b", "v"]).to_pylist() == [
+        {"a": 2, "b": "q", "v": 8},
+        {"a": 3, "b": "s", "v": 7},
+        {"a": 1, "b": "p", "v": None},
+    ]
+    nothing = (rows[0].slice(2), rows[1].slice(2))
+    assert columns.take(nothing, np.array([], dtype=int), np.array([], dtype=int)).num_rows == 0
+    assert columns.take((rows[0], nothing[1]), np.array([0]), np.array([-1])).column("v").to_pylist() == [None]

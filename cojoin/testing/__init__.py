@@ -1,0 +1,58 @@
+"""Unit tests of stateful functions and of joins, in milliseconds and without Spark or a JVM.
+
+A ``Harness`` runs the operator that a query runs, with its watermarks, timers and state. The test moves time:
+
+    from cojoin.testing import Harness, HarnessInput, assert_output
+
+    with Harness(EnrichTrades(), "trade_id long, tier string", input1=trades, input2=customers) as harness:
+        harness.process_element2({"customer_id": "a", "tier": "gold"}, 1_000)
+        harness.process_element1({"customer_id": "a", "trade_id": 7}, 1_500)
+        harness.process_watermark(2_000)
+        assert_output(harness, '''
+            trade_id | tier
+            7        | gold
+        ''')
+
+All times are epoch milliseconds. Each call is a micro-batch of its own, so a test can move a watermark between two
+rows, where Spark moves it only between micro-batches; ``process_batch`` sends several rows in one.
+
+Not simulated: Spark itself, so packing, the shuffle, how micro-batches are cut, and the order of rows across keys; the
+real clock, which stands still but for ``set_processing_time``, so a source falls idle by its strategy's timeout only at
+calls made after the clock was moved; sinks, checkpoints on disk, progress, and the reading of sources. A schema's
+conversion from and to Spark's is not exercised either.
+"""
+
+from __future__ import annotations
+
+from cojoin.testing.events import (
+    Element,
+    Event,
+    HarnessError,
+    Record,
+    Rejected,
+    SideRecord,
+    StatusChange,
+    Timer,
+    Watermark,
+)
+from cojoin.testing.expectations import assert_output
+from cojoin.testing.harness import Harness, RegressingWatermarks
+from cojoin.testing.inputs import HarnessInput
+from cojoin.testing.tables import parse_table
+
+__all__ = [
+    "Element",
+    "Event",
+    "Harness",
+    "HarnessError",
+    "HarnessInput",
+    "Record",
+    "RegressingWatermarks",
+    "Rejected",
+    "SideRecord",
+    "StatusChange",
+    "Timer",
+    "Watermark",
+    "assert_output",
+    "parse_table",
+]

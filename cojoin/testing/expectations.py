@@ -1,0 +1,92 @@
+"""What a test expects of an output, as a text table, and the difference where it is another."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import ConfigurationError
+from cojoin.testing.harness import Harness
+from cojoin.testing.tables import cells, format_table, header_of, parse_table
+from cojoin.types import as_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from cojoin.side_outputs import OutputTag
+
+__all__ = ["assert_output"]
+
+
+def assert_output(
+    actual: Harness | Sequence[Any],
+    expected: str,
+    *,
+    tag: OutputTag | str | None = None,
+    schema: Any = None,
+    any_order: bool = False,
+) -> None:
+    """Assert that an output has exactly the rows of a text table (see ``cojoin.testing.tables``).
+
+    Args:
+        actual: A harness, whose whole main output is meant; or rows, such as ``harness.output[2:]``.
+        expected: The table; columns that its header leaves out are not looked at.
+        tag: The side output that is meant in place of the main one.
+        schema: The columns of the rows, where ``actual`` is no harness.
+        any_order: Whether the order of the rows does not matter.
+
+    Raises:
+        AssertionError: They differ: ``-`` marks a row that is missing, ``+`` one that is too much.
+        SchemaError: The table can't be read.
+
+    >>> assert_output([("a", 1), ("b", 2)], '''
+    ...     id | visits
+    ...     a  | 1
+    ...     b  | 3
+    ... ''', schema="id string, visits long")
+    Traceback (most recent call last):
+        ...
+    AssertionError: the output differs: - is missing, + is too much
+      id | visits
+      ---+-------
+      a  | 1
+    - b  | 3
+    + b  | 2
+    """
+    columns, rows = _rows(actual, tag, schema)
+    wanted_rows = parse_table(expected, columns)
+    wanted_names = header_of(expected)
+    places = [columns.names.index(name) for name in wanted_names]
+    found = [cells([row[place] for place in places]) for row in rows]
+    wanted = [cells(row) for row in wanted_rows]
+    if any_order:
+        found, wanted = sorted(found), sorted(wanted)
+    if found == wanted:
+        return
+    lines: list[tuple[str, ...]] = []
+    marks: list[str] = []
+    for kind, start, stop, first, last in SequenceMatcher(None, wanted, found, autojunk=False).get_opcodes():
+        missing, extra = wanted[start:stop], found[first:last]
+        if kind == "equal":
+            lines += missing
+            marks += [" "] * len(missing)
+        else:
+            lines += [*missing, *extra]
+            marks += ["-"] * len(missing) + ["+"] * len(extra)
+    msg = f"the output differs: - is missing, + is too much\n{format_table(wanted_names, lines, marks)}"
+    raise AssertionError(msg)
+
+
+def _rows(actual: Harness | Sequence[Any], tag: OutputTag | str | None, schema: Any) -> tuple[pa.Schema, Sequence[Any]]:
+    if isinstance(actual, Harness):
+        if schema is not None:
+            msg = "schema: a harness knows its own; leave it out"
+            raise ConfigurationError(msg)
+        return actual.schema_of(tag), actual.output if tag is None else actual.side_output(tag)
+    if schema is None or tag is not None:
+        msg = "expected schema=, and no tag=, for rows that are no harness's"
+        raise ConfigurationError(msg)
+    columns = as_schema(schema, "schema")
+    return columns, [tuple(row[name] for name in columns.names) if isinstance(row, dict) else row for row in actual]

@@ -1,0 +1,139 @@
+"""What a harness keeps, to look at: states, timers, buffers, watermarks and statuses. Looking changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.operator import take_rows
+from cojoin.ordering import OrderedPart, total_order
+from cojoin.process import KeyedCoProcessOperator
+from cojoin.rows import Row, decode_rows
+from cojoin.testing.events import Timer
+from cojoin.testing.tables import parse_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cojoin.inputs import InputSpec
+    from cojoin.operator import Operator
+    from cojoin.watermarks import Status
+
+__all__ = ["Inspection"]
+
+_WAITING = (("waiting", "left"), ("right",))
+"""The tables of a join's state that hold rows which wait, of each input."""
+
+
+class Inspection:
+    """The part of a harness that looks at its operators."""
+
+    _operators: list[Operator]
+    _inputs: tuple[InputSpec, InputSpec]
+
+    def state(self, key: Any) -> dict[str, Any]:
+        """Give what is kept for a key.
+
+        Args:
+            key: The value of the key column; a tuple where there are several.
+
+        Returns:
+            Of a function each state's content by its name, absent where it is empty or has expired. Of a join the rows
+            by what they are kept as, such as ``versions``.
+        """
+        found: dict[str, Any] = {}
+        for operator in self._operators:
+            if isinstance(operator, KeyedCoProcessOperator):
+                found.update(_state_of(operator, key))
+            else:
+                found.update(self._rows_of(operator, key))
+        return found
+
+    def _rows_of(self, operator: Operator, key: Any) -> dict[str, list[Row]]:
+        wanted = key if isinstance(key, tuple) else (key,)
+        found = {}
+        for name, table in operator.state_tables().items():
+            spec = self._inputs[name not in _WAITING[0]]
+            rows = decode_rows(table.select(spec.schema.names))
+            keys = decode_rows(spec.keys(table))
+            if mine := [row for row, each in zip(rows, keys, strict=True) if tuple(each) == wanted]:
+                found[name] = mine
+        return found
+
+    def state_entries(self) -> dict[str, int]:
+        """Count the entries of each state, all keys together, also those that have expired and are still there.
+
+        Of a function each state's keys by its name; of a join the rows by what they are kept as.
+        """
+        counts: dict[str, int] = {}
+        for operator in self._operators:
+            if isinstance(operator, KeyedCoProcessOperator):
+                sizes = operator.store.sizes()
+                rows = {n.removeprefix("state:"): size["rows"] for n, size in sizes.items() if n.startswith("state:")}
+            else:
+                rows = {name: table.num_rows for name, table in operator.state_tables().items()}
+            for name, count in rows.items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def timers(self, key: Any = None) -> list[Timer]:
+        """Give the timers that wait, of a key or of all, by domain, timestamp and key; a join has none."""
+        found = [
+            Timer(*timer)
+            for operator in self._operators
+            if isinstance(operator, KeyedCoProcessOperator)
+            for timer in operator.store.timers_of(key)
+        ]
+        return sorted(found, key=lambda timer: (timer.time_domain, timer.timestamp, repr(timer.key)))
+
+    def buffered(self, number: Literal[1, 2]) -> list[Row]:
+        """Give the rows of an input that wait, for the watermark or for others that they match, in the total order."""
+        spec, tables = self._inputs[number - 1], []
+        for operator in self._operators:
+            kept: dict[str, Any] = {} if isinstance(operator, KeyedCoProcessOperator) else operator.state_tables()
+            tables.append(operator.held_rows()[number - 1])
+            tables += [kept[name].select(spec.schema.names) for name in _WAITING[number - 1] if name in kept]
+        whole = pa.concat_tables(tables)
+        one_key = np.zeros(whole.num_rows, dtype=np.int64)
+        order = total_order([OrderedPart(one_key, spec.micros(whole), 0, whole, spec.source_order)])
+        return decode_rows(take_rows(whole, order))
+
+    def current_watermark(self) -> int:
+        """Give the operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken."""
+        return self._operators[0].watermark.current()
+
+    def input_watermark(self, number: Literal[1, 2], *, partition: str | None = None) -> int:
+        """Give the watermark of an input, or of one of its source partitions, in epoch milliseconds."""
+        watermark = self._operators[0].watermark.inputs[number - 1]
+        return watermark.current() if partition is None else watermark.partitions()[partition]
+
+    def status(self, number: Literal[1, 2] | None = None, *, partition: str | None = None) -> Status:
+        """Give the status of an input, of one of its source partitions, or of both inputs together."""
+        if number is None:
+            return self._operators[0].watermark.status()
+        watermark = self._operators[0].watermark.inputs[number - 1]
+        return watermark.status() if partition is None else watermark.statuses()[partition]
+
+    def processing_time_wakeup(self) -> int | None:
+        """Give the earliest processing-time timer of all keys, in epoch milliseconds; None where none waits."""
+        timers = [operator.next_processing_time_timer() for operator in self._operators]
+        return min((timer for timer in timers if timer is not None), default=None)
+
+    def _parsed(self, side: int, text: str) -> Sequence[dict[str, Any]]:
+        nulls = dict.fromkeys(self._inputs[side].schema.names)
+        return [nulls | row.as_dict() for row in parse_table(text, self._inputs[side].schema)]
+
+
+def _state_of(operator: KeyedCoProcessOperator, key: Any) -> dict[str, Any]:
+    """Give a key's states as of now: which have expired is known only once the function has declared them."""
+    service, was_open = operator.store.timer_service, operator._opened  # noqa: SLF001
+    service.watermark, service.processing_time = operator.watermark.current(), operator.processing_time
+    operator._context._timestamp = None  # noqa: SLF001 - no row is current
+    operator._open()  # noqa: SLF001
+    try:
+        return operator.store.state_of(key)
+    finally:
+        if not was_open:
+            operator.close()

@@ -1,0 +1,86 @@
+"""What came out of a harness, seen in several ways."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.report import BatchReport
+from cojoin.side_outputs import OutputTag
+from cojoin.testing.events import Event, Record, Rejected, SideRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+    from cojoin.inputs import InputSpec
+    from cojoin.operator import Operator
+    from cojoin.rows import Row
+
+__all__ = ["Outcome", "count_records"]
+
+
+class Outcome:
+    """The part of a harness that looks at what came out."""
+
+    log: list[Event]
+    _calls: int
+    _emitted: Mapping[str, int]
+    _inputs: tuple[InputSpec, InputSpec]
+    _operation: Any
+    _operators: list[Operator]
+    _schema: pa.Schema
+    _taken: int
+
+    def take(self) -> list[Event]:
+        """Give what came out since the last time that it was asked."""
+        taken, self._taken = self.log[self._taken :], len(self.log)
+        return taken
+
+    @property
+    def output(self) -> list[Row]:
+        """All rows of the main output, in order."""
+        return [event.value for event in self.log if isinstance(event, Record)]
+
+    def side_output(self, tag: OutputTag | str) -> list[Row]:
+        """Give all rows of a side output, in order."""
+        name = self._declared(tag).tag_id
+        return [event.value for event in self.log if isinstance(event, SideRecord) and event.tag == name]
+
+    def schema_of(self, tag: OutputTag | str | None = None) -> pa.Schema:
+        """Give the columns of the main output, or of a side output."""
+        return self._schema if tag is None else self._declared(tag).schema
+
+    def _declared(self, tag: OutputTag | str) -> OutputTag:
+        name = tag.tag_id if isinstance(tag, OutputTag) else tag
+        declared: dict[str, OutputTag] = {each.tag_id: each for each in getattr(self._operation, "side_outputs", ())}
+        if name not in declared:
+            msg = f"side output: {name!r} was not declared{did_you_mean(name, declared)}"
+            raise ConfigurationError(msg)
+        return declared[name]
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        """All rejected rows, in order."""
+        return [event for event in self.log if isinstance(event, Rejected)]
+
+    def report(self) -> BatchReport:
+        """Give the counts, watermarks and sizes after the last call, as a query's progress; ``print(….table())``."""
+        groups = [
+            {"key_group": group, "state_bytes": len(operator.snapshot()), "emitted": {}, **operator.report()}
+            for group, operator in enumerate(self._operators)
+        ]
+        groups[0]["emitted"] = dict(self._emitted)
+        names = (self._inputs[0].name, self._inputs[1].name)
+        return BatchReport.merge(self._calls - 1, names, groups)
+
+
+def count_records(events: Iterable[Event]) -> dict[str, int]:
+    """Count the rows of each output."""
+    kinds = [
+        event.tag if isinstance(event, SideRecord) else "output" if isinstance(event, Record) else "rejected"
+        for event in events
+    ]
+    return dict(Counter(kinds))

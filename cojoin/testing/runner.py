@@ -1,0 +1,137 @@
+"""One call of a harness: its micro-batch cut by key group, the operators run, their tables turned into events."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.operator import OUTPUT, REJECTED, Batch
+from cojoin.process import KeyedCoProcessOperator
+from cojoin.rows import decode_rows
+from cojoin.testing.events import Event, HarnessError, Record, Rejected, SideRecord
+from cojoin.testing.key_groups import groups_of
+from cojoin.testing.stamps import StampedYields, joined_timestamps
+from cojoin.watermarks import END_OF_TIME, NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cojoin.event_time import Control
+    from cojoin.operator import Emission, Operator
+    from cojoin.testing.events import Element
+    from cojoin.testing.inputs import BoundInput
+
+__all__ = ["Call", "output_watermark", "run_call"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call of a harness says.
+
+    Attributes:
+        sides: Both inputs.
+        elements: Their rows.
+        controls: What is said of their watermarks and statuses.
+        processing_time: The clock, in epoch milliseconds.
+        end: Whether the inputs end with it.
+        resumed: Whether it is the first one after a restore.
+    """
+
+    sides: tuple[BoundInput, BoundInput]
+    elements: tuple[Sequence[Element], Sequence[Element]]
+    controls: Sequence[Control]
+    processing_time: int
+    end: bool = False
+    resumed: bool = False
+
+
+def output_watermark(watermark: int, delay: int) -> int:
+    """Give the watermark of the output: records come out up to ``delay`` milliseconds after their own time."""
+    if watermark in (NONE, END_OF_TIME):
+        return watermark
+    return NONE if delay == END_OF_TIME else max(NONE, watermark - delay)
+
+
+def run_call(
+    call: Call, operators: Sequence[Operator], operation: Any, known: tuple[Sequence[str], Sequence[str]]
+) -> list[Event]:
+    """Run a call on all key groups.
+
+    Args:
+        call: The call.
+        operators: The operator of each key group.
+        operation: What they run.
+        known: The source partitions of both inputs known before.
+
+    Raises:
+        HarnessError: A row was lost, or counted twice.
+    """
+    tables = [side.table(elements) for side, elements in zip(call.sides, call.elements, strict=True)]
+    heard = [
+        side.control(elements, table, names, call.processing_time)
+        for side, elements, table, names in zip(call.sides, call.elements, tables, known, strict=True)
+        if elements
+    ]
+    groups = [groups_of(side.spec.keys(table), len(operators)) for side, table in zip(call.sides, tables, strict=True)]
+    events: list[Event] = []
+    for group, operator in enumerate(operators):
+        left, right = (table.filter(pa.array(each == group)) for table, each in zip(tables, groups, strict=True))
+        controls = [
+            replace(control, rows=int(np.count_nonzero(groups[control.input - 1] == group))) for control in heard
+        ]
+        batch = Batch((left, right), [*controls, *call.controls], call.end, call.processing_time, resumed=call.resumed)
+        events += _events(operator, operation, batch)
+        _check_conservation(operator, call)
+    return events
+
+
+def _events(operator: Operator, operation: Any, batch: Batch) -> list[Event]:
+    if not isinstance(operator, KeyedCoProcessOperator):
+        joined: list[Event] = []
+        for emission in operator.process(batch):
+            if emission.kind == REJECTED:
+                joined += _rejected(emission.table)
+                continue
+            stamps = joined_timestamps(operation, *operator.inputs, emission.table)
+            joined += map(Record, decode_rows(emission.table), stamps)
+        return joined
+    yields = operator._yielded = StampedYields(operator._context)  # noqa: SLF001 - the harness stands in for a hook
+    emissions = list(operator.process(batch))
+    rejected = [event for each in emissions if each.kind == REJECTED for event in _rejected(each.table)]
+    return [*rejected, *_in_order_of_yields(emissions, yields.stamps)]
+
+
+def _in_order_of_yields(emissions: list[Emission], stamps: list[tuple[str, int | None]]) -> Iterator[Event]:
+    """Put the rows of all outputs back into the order in which the callbacks yielded them."""
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for emission in emissions:
+        rows[emission.kind] += decode_rows(emission.table)
+    sources = {kind: iter(values) for kind, values in rows.items()}
+    for kind, timestamp in stamps:
+        value = next(sources[kind])
+        yield Record(value, timestamp) if kind == OUTPUT else SideRecord(kind, value, timestamp)
+
+
+def _rejected(table: pa.Table) -> list[Event]:
+    micros = table.column("event_time").cast(pa.int64()).to_pylist()
+    columns = [table.column(name).to_pylist() for name in ("input", "reason", "row", "watermark")]
+    return [
+        Rejected(name, reason, json.loads(row), None if time is None else time // 1_000, watermark)
+        for name, reason, row, watermark, time in zip(*columns, micros, strict=True)
+    ]
+
+
+def _check_conservation(operator: Operator, call: Call) -> None:
+    for side, counts in zip(call.sides, operator.report()["inputs"], strict=True):
+        rejected = sum(counts["rejected"].values())
+        if counts["rows_in"] != counts["done"] + counts["buffered"] + rejected:
+            msg = (
+                f"{side.what}: rows were lost, or counted twice: {counts['rows_in']} in, but {counts['done']} done + "
+                f"{counts['buffered']} buffered + {rejected} rejected"
+            )
+            raise HarnessError(msg)
