@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cojoin.functions import Context, KeyedCoProcessFunction
     from cojoin.inputs import InputSpec
-    from cojoin.store import KeyedStore
+    from cojoin.state.store import KeyedStore
     from cojoin.timers import Timers
 
 __all__ = ["KeyRun", "fault"]

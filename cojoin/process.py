@@ -27,13 +27,13 @@ from cojoin.operator import OUTPUT, Emission, Operator, Sides, take_rows
 from cojoin.ordering import OrderedPart, arrival_order, total_order
 from cojoin.rows import decode_rows
 from cojoin.side_outputs import OutputTag, check_tags, encode_outputs
-from cojoin.store import KeyedStore
+from cojoin.state.store import KeyedStore
 from cojoin.timers import TimeDomain
 from cojoin.types import schema_to_ddl
 from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -139,14 +139,19 @@ class _FunctionClock:
         """Give the time that expiry is judged by: in event-time order the row's or timer's own."""
         if time_domain == "processing_time":
             return self._service.processing_time
-        return self.access_time(time_domain) if self._by_time else self._service.watermark
+        return self._event_time() if self._by_time else self._service.watermark
 
     def access_time(self, time_domain: str) -> int:
         """Give the time of an access."""
         if time_domain == "processing_time":
             return self._service.processing_time
-        timestamp = self._context.timestamp()
-        return self._service.watermark if timestamp is None else max(timestamp, self._service.watermark)
+        return self._event_time()
+
+    def _event_time(self) -> int:
+        timestamp, watermark = self._context.timestamp(), self._service.watermark
+        # The time of a processing-time timer is the clock's.
+        is_of_clock = self._context._domain is TimeDomain.PROCESSING_TIME  # noqa: SLF001 - a row has no domain to ask for
+        return watermark if timestamp is None or is_of_clock else max(timestamp, watermark)
 
 
 class KeyedCoProcessOperator(Operator):
@@ -178,6 +183,10 @@ class KeyedCoProcessOperator(Operator):
     def store(self) -> KeyedStore:
         """The states and timers."""
         return self._store
+
+    def gather(self, make: Callable[[Context], list[Any]]) -> None:
+        """Gather what the callbacks yield in a list of another kind, which can look at the context; for harnesses."""
+        self._yielded = make(self._context)
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Call the function for the due rows and timers of every touched key."""

@@ -13,7 +13,7 @@ from cojoin.functions import KeyedCoProcessFunction
 from cojoin.key_run import _PIECE_ROWS
 from cojoin.process import KeyedCoProcess, KeyedCoProcessOperator
 from cojoin.side_outputs import OutputTag
-from cojoin.state import ValueStateDescriptor
+from cojoin.state import StateTtlConfig, ValueStateDescriptor
 from tests.programs import OUTPUT, told
 from tests.streams import Rows, Streams, map_side, specs
 from tests.test_process import customer, trade
@@ -258,3 +258,34 @@ def test_rows_without_time_are_seen_without_one() -> None:
     (batch,) = map_side(Streams((left, right), ([], [])), ([trade(10)], []), 1)
     (emission,) = runs.process(batch)
     assert emission.table.column("at").to_pylist() == [None]
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_a_processing_time_timer_is_no_moment_of_event_time(order: Any) -> None:
+    """What a timer of the clock reads and writes lives by the watermark, where it goes by event time."""
+
+    class Keeps(KeyedCoProcessFunction):
+        def open(self, ctx: Any) -> None:
+            ttl = StateTtlConfig("100 ms", time_domain="event_time")
+            self.kept = ctx.get_state(ValueStateDescriptor("kept", "long", ttl=ttl))
+
+        def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield told(ctx, str(self.kept.value()))
+            if value.amount > 0:
+                self.kept.update(int(value.amount))
+                ctx.timer_service().register_processing_time_timer(1_000_000)
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+            yield told(ctx, f"timer {self.kept.value()}")
+            self.kept.update(7)
+
+    runs = operator(Keeps(), order)
+    feed(runs, [trade(10, amount=1), trade(25, amount=-1)], [customer(21)], now=1)
+    found = [what for _, what, _ in feed(runs, now=1_000_000)]
+    assert found == ["timer 1"]
+    assert ("output", "7", 50) in feed(runs, [trade(50, amount=-1)], [customer(500)], now=1_000_001, ends=True)
+    runs = operator(Keeps(), order)
+    feed(runs, [trade(10, amount=1), trade(25, amount=-1)], [customer(21)], now=1_000_000)
+    # In arrival order expiry is judged by the watermark, which still stands at 20.
+    seen = "7" if order == "arrival" else "None"
+    assert ("output", seen, 500_000) in feed(runs, [trade(500_000, amount=-1)], [], now=1_000_001, ends=True)

@@ -8,6 +8,7 @@ spoken, or at the end of time, is null.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -49,14 +50,17 @@ class ProgressTable:
     def __init__(self, spark: SparkSession, files: CheckpointFiles, manifests: Manifests) -> None:
         self._spark = spark
         self._manifests = manifests
+        self._files = files
         self._path = files.path("progress")
         self._waiting: list[Manifest] = []
         self._written = -1
         self._since = time.monotonic()
+        # A drain's last batch runs while those before it are written.
+        self._lock = threading.RLock()
 
     def recover(self) -> None:
         """Take the batches that count but are not yet in the table."""
-        if DeltaTable.isDeltaTable(self._spark, self._path):
+        if self._files.exists("progress") and DeltaTable.isDeltaTable(self._spark, self._path):
             newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
             self._written = -1 if newest is None or newest[0] is None else int(newest[0])
         for batch_id in self._manifests.batch_ids():
@@ -66,6 +70,10 @@ class ProgressTable:
 
     def add(self, manifest: Manifest) -> None:
         """Take a batch; the group is written once it is large or old enough."""
+        with self._lock:
+            self._add(manifest)
+
+    def _add(self, manifest: Manifest) -> None:
         if manifest.batch_id <= self._written:
             # It counted, and its row was written, before a crash made Spark run it again.
             return
@@ -78,6 +86,10 @@ class ProgressTable:
 
     def flush(self) -> None:
         """Write the batches that wait, and clean away old manifests that are no longer needed."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
         if not self._waiting:
             return
         last = self._waiting[-1]

@@ -100,7 +100,11 @@ class BatchWriter:
         self._last = report
         self._on_batch(report)
         # Beside Spark's own commit and planning, when the cores are idle.
-        self._preparing = threading.Thread(target=self._prepare, args=(emitted.sparkSession,), daemon=True)
+        self.prepare(emitted.sparkSession)
+
+    def prepare(self, session: SparkSession) -> None:
+        """Let the main output's sink prepare for the next batch, in a thread of its own."""
+        self._preparing = threading.Thread(target=self._prepare, args=(session,), daemon=True)
         self._preparing.start()
 
     def _prepare(self, session: SparkSession) -> None:

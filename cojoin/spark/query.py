@@ -1,8 +1,8 @@
 """A running query: its phases, its progress, and how it ends.
 
 A bounded run ends by itself. Where the clock matters, a last batch without rows looks at it; with ``drain`` a last
-batch finishes all inputs instead (``checkpoints.control``). The phases follow each other in a thread, so a query that nobody
-waits for ends as well; ``await_termination`` raises what stopped it.
+batch finishes all inputs instead (``checkpoints.control``). The phases follow each other in a thread, so a query that
+nobody waits for ends as well; ``await_termination`` raises what stopped it.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def start_query(
         .option("checkpointLocation", files.path("spark"))
     )
     try:
+        writer.prepare(spark)
         query.run(stream.queryName(name) if name else stream)
     except PySparkException as error:
         raise ConfigurationError(explain(error)) from error
@@ -243,6 +244,9 @@ class Query:
             self._wait()
             if plan_last_batch is not None and not self._stopping and plan_last_batch():
                 self._begin(stream.trigger(once=True))
+                # Beside the last batch; what goes wrong here goes wrong again, and is told, at the end.
+                with contextlib.suppress(Exception):
+                    self._progress_table.flush()
                 self._wait()
         except BaseException as error:  # noqa: BLE001 - it is raised where the user waits
             self._error = _own_words(error)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from cojoin.durations import Duration, milliseconds
@@ -200,10 +201,11 @@ class BoundInput:
         spec = self.spec
         largest: dict[str, int] = {}
         marks: dict[str, int] = {}
-        if spec.event_time is not None and elements:
-            # As on the map side: a null key says nothing against the row's time.
+        if elements:
+            # As on the map side: a null key says nothing against the row's time, and rows without time may carry marks.
             moves = reject_reasons(table, spec, processing_time) <= 1
-            millis = spec.millis(table)
+            timeless = spec.event_time is None
+            millis = np.full(len(elements), NONE, dtype=np.int64) if timeless else spec.millis(table)
             made = spec.watermark.generator.marks(table, millis)
             names = self._partitions(elements, table, known)
             for name, is_sound, timestamp, mark in zip(names, moves, millis.tolist(), made.tolist(), strict=True):

@@ -100,10 +100,11 @@ def _events(operator: Operator, operation: Any, batch: Batch) -> list[Event]:
             stamps = joined_timestamps(operation, *operator.inputs, emission.table)
             joined += map(Record, decode_rows(emission.table), stamps)
         return joined
-    yields = operator._yielded = StampedYields(operator._context)  # noqa: SLF001 - the harness stands in for a hook
+    yields: list[tuple[str, int | None]] = []
+    operator.gather(lambda context: StampedYields(context, yields))
     emissions = list(operator.process(batch))
     rejected = [event for each in emissions if each.kind == REJECTED for event in _rejected(each.table)]
-    return [*rejected, *_in_order_of_yields(emissions, yields.stamps)]
+    return [*rejected, *_in_order_of_yields(emissions, yields)]
 
 
 def _in_order_of_yields(emissions: list[Emission], stamps: list[tuple[str, int | None]]) -> Iterator[Event]:

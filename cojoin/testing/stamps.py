@@ -30,11 +30,12 @@ class StampedYields(list[Any]):
 
     Args:
         context: What the callbacks get.
+        stamps: Where the output and the timestamp of each row go, in the order of the yields.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, stamps: list[tuple[str, int | None]]) -> None:
         super().__init__()
-        self.stamps: list[tuple[str, int | None]] = []
+        self.stamps = stamps
         self._context = context
         self._stamped = 0
         self._timestamp: int | None = None

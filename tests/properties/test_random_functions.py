@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.descriptors import AggregateFunction
 from cojoin.functions import KeyedCoProcessFunction
 from cojoin.process import KeyedCoProcess
 from cojoin.side_outputs import OutputTag
@@ -24,7 +23,8 @@ from cojoin.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from cojoin.ttl import StateTtlConfig
+from cojoin.state.descriptors import AggregateFunction
+from cojoin.state.ttl import StateTtlConfig
 from tests.oracles import by_key
 from tests.programs import OUTPUT, told
 from tests.streams import Streams, deliveries, run, streams

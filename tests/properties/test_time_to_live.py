@@ -18,7 +18,7 @@ from cojoin.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from tests.stores import HandStore
+from tests.state.stores import HandStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -75,7 +75,7 @@ def by_time_travel(streams: Streams) -> list[tuple[Any, ...]]:
 def by_interval(streams: Streams, how: str) -> list[tuple[Any, ...]]:
     trades, customers = streams.trades, streams.customers
     found = duckdb.sql(
-        f"SELECT trade_id, version FROM trades {how} JOIN customers "  # noqa: S608 - the words are ours
+        f"SELECT trade_id, version FROM trades {how} JOIN customers "
         f"ON trades.customer_id = customers.customer_id "
         f"AND customers.event_time - trades.event_time >= -2000000 "
         f"AND customers.event_time - trades.event_time < 1000000"

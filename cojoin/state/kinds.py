@@ -1,6 +1,6 @@
-"""Keyed state: what a function remembers for the current key.
+"""Value, list and map state: what a function remembers for the current key.
 
-Forgets: an entry when it is cleared, and by its time-to-live (``timed_state``). A handle serves whatever key is
+Forgets: an entry when it is cleared, and by its time-to-live (``timed``). A handle serves whatever key is
 current; where none is, in ``open`` and ``close``, every method raises ``FunctionError``. What is set is checked against
 the declared type at once, and copied; what is read can't change what is stored. Names and methods are PyFlink's
 (``pyflink.datastream.state``).
@@ -12,43 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.aggregating import AggregatingState, ReducingState
 from cojoin.converters import coercer, has_mutable_parts
-from cojoin.descriptors import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
 from cojoin.errors import FunctionError
-from cojoin.keyed import Cursor, KeyedState, SingleState
 from cojoin.rows import hashable
-from cojoin.ttl import StateTtlConfig
+from cojoin.state.keyed import KeyedState, SingleState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cojoin.converters import Coercer
+    from cojoin.state.descriptors import StateDescriptor
+    from cojoin.state.keyed import Cursor
 
-__all__ = [
-    "AggregateFunction",
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "Cursor",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "StateDescriptor",
-    "StateTtlConfig",
-    "ValueState",
-    "ValueStateDescriptor",
-]
+__all__ = ["ListState", "MapState", "ValueState"]
 
 
 class ValueState(SingleState):

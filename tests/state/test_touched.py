@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.touched import TouchedKeys
+from cojoin.state.touched import TouchedKeys
 
 SCHEMAS = [
     pa.schema([("id", pa.string())]),

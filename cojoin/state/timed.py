@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.aggregating import AggregatingState, ReducingState
-from cojoin.keyed import SingleState
-from cojoin.state import ListState, MapState, ValueState
-from cojoin.ttl import Expiry
+from cojoin.state.aggregating import AggregatingState, ReducingState
+from cojoin.state.keyed import SingleState
+from cojoin.state.kinds import ListState, MapState, ValueState
+from cojoin.state.ttl import Expiry
 
 if TYPE_CHECKING:
-    from cojoin.descriptors import StateDescriptor
-    from cojoin.keyed import Cursor
-    from cojoin.ttl import Clock
+    from cojoin.state.descriptors import StateDescriptor
+    from cojoin.state.keyed import Cursor
+    from cojoin.state.ttl import Clock
 
 __all__ = [
     "TimedAggregatingState",

@@ -6,7 +6,7 @@ import pytest
 
 from cojoin.errors import FunctionError
 from cojoin.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from tests.test_state import state
+from tests.state.test_kinds import state
 
 
 @pytest.mark.parametrize(

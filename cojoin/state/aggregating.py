@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.converters import coercer, misfit
 from cojoin.errors import FunctionError
-from cojoin.keyed import SingleState
+from cojoin.state.keyed import SingleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cojoin.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
-    from cojoin.keyed import Cursor
+    from cojoin.state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
+    from cojoin.state.keyed import Cursor
 
 __all__ = ["AggregatingState", "ReducingState"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from cojoin.errors import FunctionError
 from cojoin.state import AggregateFunction, AggregatingStateDescriptor, ReducingStateDescriptor
-from tests.stores import HandStore
+from tests.state.stores import HandStore
 
 
 class Mean(AggregateFunction):

@@ -15,11 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.at_rest import decode_keys, entry_of, rows_of, size_of
 from cojoin.errors import CheckpointError, FunctionError
 from cojoin.functions import RuntimeContext
-from cojoin.handles import check_stored_type, create_state
-from cojoin.keyed import NO_KEY, Cursor
 from cojoin.operator import concat
 from cojoin.rows import describe_columns
 from cojoin.state import (
@@ -35,16 +32,19 @@ from cojoin.state import (
     ValueState,
     ValueStateDescriptor,
 )
+from cojoin.state.at_rest import decode_keys, entry_of, rows_of, size_of
+from cojoin.state.handles import check_stored_type, create_state
+from cojoin.state.keyed import NO_KEY, Cursor
+from cojoin.state.touched import TouchedKeys
+from cojoin.state.ttl import Clock, Expiry, ServiceClock, without_expired
 from cojoin.timers import TimeDomain, Timers, TimerService
-from cojoin.touched import TouchedKeys
-from cojoin.ttl import Clock, Expiry, ServiceClock, without_expired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from cojoin.keyed import KeyedState
+    from cojoin.state.keyed import KeyedState
 
 __all__ = ["KeyedStore"]
 

@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cojoin.at_rest import decode_keys, entry_of, rows_of, size_of
 from cojoin.errors import FunctionError
+from cojoin.state.at_rest import decode_keys, entry_of, rows_of, size_of
 
 COMPOSITE = pa.schema([("customer", pa.string()), ("region", pa.int32())])
 TABLE = pa.table({"customer": ["a", "a"], "region": pa.array([1, 2], pa.int32()), "@value": [5, 6]})

@@ -14,8 +14,8 @@ from cojoin.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from tests.stores import HandStore
-from tests.test_aggregating import Mean
+from tests.state.stores import HandStore
+from tests.state.test_aggregating import Mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable

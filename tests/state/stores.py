@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin import codec
-from cojoin.descriptors import (
+from cojoin.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from cojoin.store import KeyedStore
+from cojoin.state.store import KeyedStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

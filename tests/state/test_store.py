@@ -18,8 +18,8 @@ from cojoin.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from cojoin.store import KeyedStore
-from tests.test_aggregating import Mean
+from cojoin.state.store import KeyedStore
+from tests.state.test_aggregating import Mean
 
 SINGLE = pa.schema([("customer", pa.string())])
 COMPOSITE = pa.schema([("customer", pa.string()), ("region", pa.int32())])

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.aggregating import AggregatingState, ReducingState
-from cojoin.descriptors import (
+from cojoin.errors import CheckpointError
+from cojoin.state.aggregating import AggregatingState, ReducingState
+from cojoin.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from cojoin.errors import CheckpointError
-from cojoin.state import ListState, MapState, ValueState
-from cojoin.timed_state import (
+from cojoin.state.kinds import ListState, MapState, ValueState
+from cojoin.state.timed import (
     TimedAggregatingState,
     TimedListState,
     TimedMapState,
     TimedReducingState,
     TimedValueState,
 )
-from cojoin.ttl import split_type
+from cojoin.state.ttl import split_type
 from cojoin.types import type_to_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cojoin.descriptors import StateDescriptor
-    from cojoin.keyed import Cursor, KeyedState
-    from cojoin.ttl import Clock
+    from cojoin.state.descriptors import StateDescriptor
+    from cojoin.state.keyed import Cursor, KeyedState
+    from cojoin.state.ttl import Clock
 
 __all__ = ["check_stored_type", "create_state"]
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from cojoin.errors import CheckpointError
-from cojoin.handles import check_stored_type, create_state
 from cojoin.state import Cursor, MapStateDescriptor, StateTtlConfig, ValueState, ValueStateDescriptor
-from cojoin.timed_state import TimedValueState
-from tests.stores import HandClock, HandStore
+from cojoin.state.handles import check_stored_type, create_state
+from cojoin.state.timed import TimedValueState
+from tests.state.stores import HandClock, HandStore
 
 DAY = StateTtlConfig("1 day")
 

@@ -6,16 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cojoin.descriptors import (
+from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.ttl import StateTtlConfig
-from tests.test_aggregating import Mean
+from cojoin.state.ttl import StateTtlConfig
+from tests.state.test_aggregating import Mean
 
 DAY = StateTtlConfig("1 day")
 

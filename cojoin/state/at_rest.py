@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from cojoin.converters import coercer, misfit
 from cojoin.errors import FunctionError
 from cojoin.rows import decode_column, decode_rows
-from cojoin.ttl import split_type
+from cojoin.state.ttl import split_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from cojoin.errors import FunctionError
-from cojoin.handles import create_state
 from cojoin.rows import Row
 from cojoin.state import Cursor, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from tests.stores import HandClock
+from cojoin.state.handles import create_state
+from tests.state.stores import HandClock
 
 
 def state(descriptor: Any, code: int = 0) -> Any:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cojoin.converters import coercer
 from cojoin.encoding import encode_column
-from cojoin.entries import encode_entries
 from cojoin.rows import decode_column
+from cojoin.state.entries import encode_entries
 from cojoin.types import parse_type
 
 VALUES: dict[str, Any] = {

@@ -8,9 +8,9 @@ import pytest
 
 from cojoin.errors import ConfigurationError
 from cojoin.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from cojoin.state.ttl import Expiry, ServiceClock, StateTtlConfig, split_type, without_expired
 from cojoin.timers import Timers, TimerService
-from cojoin.ttl import Expiry, ServiceClock, StateTtlConfig, split_type, without_expired
-from tests.stores import HandClock
+from tests.state.stores import HandClock
 
 DAY = StateTtlConfig("1 day")
 MAX = (1 << 63) - 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from cojoin.errors import ConfigurationError
-from cojoin.ttl import StateTtlConfig, check_ttl, timed_type
+from cojoin.state.ttl import StateTtlConfig, check_ttl, timed_type
 from cojoin.types import parse_type
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
 """Time-to-live of states: what has not been accessed for long enough is gone.
 
 Expired is what was last accessed at a time a when ``now >= a + ttl``: each value, element of a list and entry of a map
-for itself. It is removed by the read that finds it, and for all keys when a snapshot is taken; no user code is called.
-A last access is stored beside what it belongs to, in a struct whose second field is named after the clock, so that a
-checkpoint can't be read by another one. (Flink: ``StateTtlConfig``, ``TtlUtils.expired``. Here ``a + ttl`` has no upper
-bound, where Flink's stops at ``Long.MAX_VALUE``; and the clock may be event time.)
+for itself. It is removed by the read that finds it, and for all keys of a key group at the end of each micro-batch in
+which the function was opened there; no user code is called. A last access is stored beside what it belongs to, in a
+struct whose second field is named after the clock, so that a checkpoint can't be read by another one. (Flink:
+``StateTtlConfig``, ``TtlUtils.expired``. Here ``a + ttl`` has no upper bound, where Flink's stops at
+``Long.MAX_VALUE``; and the clock may be event time.)
 """
 
 from __future__ import annotations

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from cojoin.converters import coercer, has_mutable_parts
-from cojoin.entries import encode_entries
 from cojoin.errors import FunctionError
 from cojoin.rows import decode_column
-from cojoin.ttl import split_type
+from cojoin.state.entries import encode_entries
+from cojoin.state.ttl import split_type
 from cojoin.types import type_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cojoin.converters import Coercer
-    from cojoin.descriptors import StateDescriptor
+    from cojoin.state.descriptors import StateDescriptor
 
 __all__ = ["NO_KEY", "Cursor", "KeyedState", "SingleState"]
 
