@@ -45,6 +45,13 @@ SETTINGS = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of one Spark session, or of one broker, in one process where there are several."""
+    for item in items:
+        if {"spark", "broker"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("session"))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests, with Delta and Kafka: a Python process can hold only one."""

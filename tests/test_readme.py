@@ -22,7 +22,7 @@ def test_the_blocks_run_and_give_what_they_say(spark, capsys):
     # As in a person's session, so that Spark's workers get the function by its value.
     namespace: dict = {"__name__": "__main__"}
     codes = blocks()
-    assert len(codes) == 3
+    assert len(codes) == 4
     for code in codes:
         exec(compile(code, str(README), "exec"), namespace)
     tiers = [row.tier for row in namespace["enriched"].orderBy("trade_id").collect()]

@@ -16,88 +16,104 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import cojoin as cj
+from cojoin.event_time import ONE_PARTITION
 from cojoin.joins import IntervalJoin, TemporalJoin
 from cojoin.testing import Harness, Record, SideRecord
-from tests.flink import join_steps, process_steps
+from tests.flink import join_steps, process_steps, ttl_steps, watermark_steps
 from tests.flink.cases import CASES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
-    from cojoin.inputs import InputSpec
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
 CHOSEN = (
-    *("co-02", "co-14", "co-15", "co-16", "co-32"),
-    *("pr-01", "pr-06", "pr-10", "pr-19"),
-    *("ts-01", "ts-09", "ts-22", "ts-24", "ts-26"),
-    *("ij-01", "ij-13", "ij-19", "tj-04", "tj-14"),
+    # Keys, timers and both inputs; side outputs; channels, as Flink's valve has them; state, time-to-live.
+    *("co-02", "co-14", "co-20", "pr-06", "pr-10", "pr-19", "ts-22", "ts-26", "tt-02"),
+    # Watermarks that rows carry; joins, with late rows and deletes.
+    *("wm-14", "ij-13", "ij-19", "tj-04", "tj-14"),
 )
 
 
 class Recorder(Harness):
-    """Remembers its calls and all that came out of any of the harnesses of a case."""
+    """Remembers its calls; a case may use several harnesses, one after the other."""
 
-    calls: list[Any]
-    events: list[Any]
-    last: Recorder
+    made: list[Recorder]
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.calls: list[Any] = []
+        self.made.append(self)
 
     def _call(self, elements1: Any = (), elements2: Any = (), controls: Any = (), *, end: bool = False) -> None:
         super()._call(elements1, elements2, controls, end=end)
-        type(self).last = self
         self.calls.append((elements1, elements2, controls, end))
-
-    def take(self) -> list[Any]:
-        taken = super().take()
-        self.events += taken
-        return taken
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
-    made: Any = type("Recorder", (Recorder,), {"calls": [], "events": []})
-    monkeypatch.setattr(process_steps, "Harness", made)
-    monkeypatch.setattr(join_steps, "Harness", made)
-    return made  # type: ignore[no-any-return]
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    recorder: Any = type("Recorder", (Recorder,), {"made": []})
+    for module in (process_steps, join_steps, ttl_steps, watermark_steps):
+        monkeypatch.setattr(module, "Harness", recorder)
+    return recorder.made  # type: ignore[no-any-return]
 
 
 class Replay:
     """Recorded calls as two folders, a file of each a micro-batch."""
 
-    def __init__(self, folder: Path, inputs: tuple[InputSpec, InputSpec]) -> None:
-        self.folder, self.inputs, self.count = folder, inputs, 0
-        self.schemas = [spec.schema.append(pa.field(f"mark{n}", pa.int64())) for n, spec in enumerate(inputs, start=1)]
+    def __init__(self, folder: Path, harness: Harness) -> None:
+        self.folder, self.sides, self.inputs, self.count = folder, harness._sides, harness._inputs, 0
+        added = [(pa.field(f"mark{n}", pa.int64()), pa.field(f"part{n}", pa.string())) for n in (1, 2)]
+        self.schemas = [pa.schema([*spec.schema, *fields]) for spec, fields in zip(self.inputs, added, strict=True)]
+        self.partition = [ONE_PARTITION, ONE_PARTITION]
         for name in ("1", "2"):
             (folder / name).mkdir()
 
-    def write(self, tables: tuple[pa.Table, pa.Table], marks: tuple[list[int], list[int]]) -> None:
-        for number, (table, said, schema) in enumerate(zip(tables, marks, self.schemas, strict=True), start=1):
-            rows = table.append_column(schema.field(-1), pa.nulls(table.num_rows, pa.int64()))
-            columns = {name: pa.nulls(len(said), schema.field(name).type) for name in schema.names}
-            columns[schema.names[-1]] = pa.array(said, pa.int64())
-            time = self.inputs[number - 1].event_time
-            if time is not None:
-                columns[time] = pa.array([1_000 * mark for mark in said], pa.int64()).cast(schema.field(time).type)
-            path = self.folder / str(number) / f"{self.count:05d}.parquet"
-            pq.write_table(pa.concat_tables([rows, pa.table(columns, schema=schema)]), path)
+    def write(self, batch: list[Any]) -> None:
+        """Write a file of each input: the elements, then a row for each watermark."""
+        for side, schema in enumerate(self.schemas):
+            said = {
+                name: watermark
+                for call in batch
+                for control in call[2]
+                for name, watermark in control.watermarks.items()
+                if control.input == side + 1
+            }
+            self.partition[side] = next(iter(said), self.partition[side])
+            table = self.sides[side].table([element for call in batch for element in call[side]])
+            marks, parts = pa.nulls(table.num_rows, pa.int64()), pa.array([self.partition[side]] * table.num_rows)
+            rows = pa.Table.from_arrays([*table.columns, marks, parts.cast(pa.string())], schema=schema)
+            path = self.folder / str(side + 1) / f"{self.count:05d}.parquet"
+            pq.write_table(pa.concat_tables([rows, self._watermarks(side, schema, said)]), path)
             os.utime(path, (1_700_000_000 + self.count,) * 2)
         self.count += 1
+
+    def _watermarks(self, side: int, schema: pa.Schema, said: dict[str, int]) -> pa.Table:
+        columns = {name: pa.nulls(len(said), schema.field(name).type) for name in schema.names}
+        columns[schema.names[-2]] = pa.array(list(said.values()), pa.int64())
+        columns[schema.names[-1]] = pa.array(list(said), pa.string())
+        time = self.inputs[side].event_time
+        if time is not None:
+            micros = pa.array([1_000 * each for each in said.values()], pa.int64())
+            columns[time] = micros.cast(schema.field(time).type)
+        return pa.table(columns, schema=schema)
 
     def connect(self, spark: SparkSession) -> cj.ConnectedInputs:
         sides = []
         for number, (spec, schema) in enumerate(zip(self.inputs, self.schemas, strict=True), start=1):
             stream = spark.readStream.schema(from_arrow_schema(schema)).option("maxFilesPerTrigger", 1)
+            by_hand = spec.watermark.generator == cj.WatermarkStrategy.no_watermarks().generator
             sides.append(
                 cj.Input(
                     stream.parquet(str(self.folder / str(number))),
                     key=spec.key,
                     event_time=spec.event_time,
                     name=spec.name,
+                    partition=f"part{number}",
                     sequence=spec.sequence,
-                    watermark=cj.WatermarkStrategy.for_punctuated(f"mark{number}"),
+                    watermark=cj.WatermarkStrategy.for_punctuated(f"mark{number}") if by_hand else spec.watermark,
                     max_ahead=None,
                     late=spec.late,
                 )
@@ -105,19 +121,21 @@ class Replay:
         return cj.connect(*sides, key_groups=2)
 
 
-def batches(calls: list[Any]) -> list[list[Any]]:
-    """Put calls together that Spark may see in one micro-batch: rows, then at most one watermark of each input."""
+def batches(calls: list[Any], *, sequenced: bool) -> list[list[Any]]:
+    """Put calls together that Spark may see in one micro-batch: rows, then at most one watermark of each channel."""
+    if not sequenced:
+        return [[call] for call in calls]
     found: list[list[Any]] = []
-    said: set[int] = set()
+    said: set[Any] = set()
     second = False
     for call in calls:
-        controls = [control.input for control in call[2]]
+        channels = {(control.input, name) for control in call[2] for name in control.watermarks}
         has_rows = bool(call[0] or call[1])
-        if not found or (has_rows and (said or (second and call[0]))) or said & set(controls):
+        if not found or (has_rows and (said or (second and call[0]))) or said & channels:
             found.append([])
             said, second = set(), False
         found[-1].append(call)
-        said |= set(controls)
+        said |= channels
         second |= bool(call[1])
     return found
 
@@ -139,42 +157,48 @@ def spelled(row: Any, names: list[str]) -> str:
     return repr([row[name] for name in names])
 
 
+def steps_of(case: str) -> Any:
+    kinds = {"ij": join_steps, "tj": join_steps, "tt": ttl_steps, "wm": watermark_steps}
+    return kinds.get(CASES[case].kind, process_steps)
+
+
 @pytest.mark.parametrize("case", CHOSEN)
 def test_spark_gives_the_rows_of_the_harness(
-    spark: SparkSession, tmp_path: Path, recorder: type[Recorder], case: str
+    spark: SparkSession, tmp_path: Path, made: list[Recorder], case: str
 ) -> None:
-    steps = join_steps if CASES[case].kind in ("ij", "tj") else process_steps
-    steps.run(CASES[case])
-    harness = recorder.last
-    replay = Replay(tmp_path, harness._inputs)
-    ends = False
-    for batch in batches(recorder.calls):
-        elements: Any = [[element for call in batch for element in call[side]] for side in (0, 1)]
-        tables: Any = [side.table(each) for side, each in zip(harness._sides, elements, strict=True)]
-        marks: tuple[list[int], list[int]] = ([], [])
-        for call in batch:
-            ends |= call[3]
-            for control in call[2]:
-                assert not control.statuses
-                marks[control.input - 1].extend(control.watermarks.values())
-        replay.write(tables, marks)
+    steps_of(case).run(CASES[case])
+    harness = made[-1]
+    replay = Replay(tmp_path, harness)
+    calls = [call for each in made for call in each.calls]
+    for batch in batches(calls, sequenced=bool(harness._inputs[0].sequence)):
+        replay.write(batch)
+    drains = any(call[3] for call in calls)
     query = joined(replay.connect(spark), harness._operation)
     schema = harness._operation.output_schema(*harness._inputs)
     names = [field.name for field in schema if not pa.types.is_timestamp(field.type)]
-    expected = [spelled(event.value, names) for event in recorder.events if isinstance(event, Record)]
-    expected_beside = [repr([*event.value]) for event in recorder.events if isinstance(event, SideRecord)]
+    events = [event for each in made for event in each.log]
+    expected = [spelled(event.value, names) for event in events if isinstance(event, Record)]
+    expected_beside = [repr([*event.value]) for event in events if isinstance(event, SideRecord)]
     found: list[str] = []
     beside: list[str] = []
-    started = query.start(
-        output=lambda frame, _: found.extend(spelled(row, names) for row in frame.collect()),
-        side_outputs={
-            tag: lambda frame, _: beside.extend(repr([*row]) for row in frame.collect())
-            for tag in query.plan.side_outputs
-        },
-        rejected=lambda frame, _: None,
-        checkpoint=f"{tmp_path}/checkpoint",
-        trigger=cj.Trigger.available_now(drain=ends),
-    )
-    started.await_termination()
-    assert expected + expected_beside
+
+    def collect(frame: DataFrame, _: int) -> None:
+        found.extend(spelled(row, names) for row in frame.collect())
+
+    checkpoint = f"{tmp_path}/checkpoint"
+    if expected_beside or drains:
+        query.start(
+            output=collect,
+            side_outputs={
+                tag: lambda frame, _: beside.extend(repr([*row]) for row in frame.collect())
+                for tag in query.plan.side_outputs
+            },
+            rejected=lambda frame, _: None,
+            checkpoint=checkpoint,
+            trigger=cj.Trigger.available_now(drain=drains),
+        ).await_termination()
+    else:
+        stream = query.to_dataframe().writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint)
+        stream.trigger(availableNow=True).start().awaitTermination()
     assert (sorted(found), sorted(beside)) == (sorted(expected), sorted(expected_beside))
+    assert found
