@@ -154,9 +154,12 @@ class BatchReport:
             )
         if not waiting:
             return f"paused: no row waits; the watermark is {format_time(self.watermark)}"
+        who = (
+            f"for the watermark of {self.holding_input!r}, which is" if self.holding_input else "while all are idle at"
+        )
         return (
-            f"paused: {' and '.join(waiting)} wait for the watermark of {self.holding_input!r}, "
-            f"which is {format_time(self.watermark)}; they come out when the next run moves it, or with drain=True"
+            f"paused: {' and '.join(waiting)} wait {who} {format_time(self.watermark)}; "
+            f"they come out when the next run moves it, or with drain=True"
         )
 
     def table(self) -> str:

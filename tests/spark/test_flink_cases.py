@@ -33,7 +33,7 @@ CHOSEN = (
     # Keys, timers and both inputs; side outputs; channels, as Flink's valve has them; state, time-to-live.
     *("co-02", "co-14", "co-20", "pr-06", "pr-10", "pr-19", "ts-22", "ts-26", "tt-02"),
     # Watermarks that rows carry; joins, with late rows and deletes.
-    *("wm-14", "ij-13", "ij-19", "tj-04", "tj-14"),
+    *("wm-14", "ij-19", "tj-14"),
 )
 
 
