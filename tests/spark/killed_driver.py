@@ -1,7 +1,7 @@
 """A driver that the tests kill: ``python -m tests.spark.killed_driver FOLDER [RESULT]``.
 
-Joins the trades and customers below the folder, a file of each a batch, until it is killed. With a result's file it goes
-on where the last one was killed, drains, and writes what there is then to the file, as JSON.
+Joins the trades and customers below the folder, a file of each a batch, until it is killed. With a result's file it
+goes on where the last one was killed, drains, and writes what there is then to the file, as JSON.
 """
 
 from __future__ import annotations
