@@ -69,7 +69,7 @@ class EnrichTradesByTimer(cj.KeyedCoProcessFunction):
         self.waiting.clear()
 
 
-FUNCTIONS = {"asof": None, "rows": EnrichTrades(), "timers": EnrichTradesByTimer()}
+FUNCTIONS = {"asof": None, "rows": EnrichTrades(), "rows-whole": EnrichTrades(), "timers": EnrichTradesByTimer()}
 
 
 def inputs(spark: Any, data: Path) -> tuple[Any, Any]:
