@@ -50,9 +50,11 @@ class TimePolicy:
     """What the operator makes of its inputs' watermarks, beyond their minimum.
 
     Attributes:
-        when_all_idle: What time does when every input that is not finished is idle.
+        when_all_idle: What time does when every input that is not finished is idle; and what an input's own watermark
+            does when all its partitions are.
         hold_left_until: Time stands still until the right input's watermark has reached this, in epoch milliseconds,
-            or the right is idle or finished: left rows wait for the right's first load. None does not wait.
+            or the right is idle or finished: left rows wait for the right's first load. None does not wait. Once time
+            goes on, a checkpoint remembers that, whatever is asked later.
     """
 
     when_all_idle: AllIdle = "hold"
@@ -123,11 +125,15 @@ class InputWatermark:
         """Add a partition known to hold rows: it holds time until it speaks."""
         self._merge.register(partition)
 
+    def begin(self, processing_time: int) -> None:
+        """Take a micro-batch's processing time, before anything is said of it."""
+        self._processing_time = processing_time
+
     def tick(self, processing_time: int) -> None:
         """Let the clock move at the end of a micro-batch: lags behind it, and silences."""
         self._processing_time = processing_time
         if self._strategy.generator.follows_clock:
-            self._clock = max(self._clock, self._strategy.generator.watermark(NONE, processing_time))
+            self._clock = max(self._clock, int(self._strategy.generator.watermark(NONE, processing_time)))
         if self._idleness is None:
             return
         statuses = self._merge.statuses()
@@ -182,7 +188,7 @@ class InputWatermark:
             self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms)).activity()
 
     def _made(self, partition: str) -> int:
-        return self._strategy.generator.watermark(self._marks[partition], self._processing_time)
+        return int(self._strategy.generator.watermark(self._marks[partition], self._processing_time))
 
     def snapshot(self) -> dict[str, Any]:
         """Give what survives a restart, as JSON values."""
@@ -229,6 +235,11 @@ class OperatorWatermark:
             watermark.take(partition, each)
         for name, status in control.statuses.items():
             watermark.set_status(name, status)
+
+    def begin(self, processing_time: int) -> None:
+        """Take a micro-batch's processing time, before anything is folded."""
+        for each in self.inputs:
+            each.begin(processing_time)
 
     def tick(self, processing_time: int) -> None:
         """Let the clock move, once at the end of every micro-batch."""
@@ -284,6 +295,7 @@ class OperatorWatermark:
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Take what ``snapshot`` gave."""
         self._merge.restore(snapshot["merge"])
-        self._released = bool(snapshot["released"])
+        # Whoever takes the option away has waited long enough; once released, time is not held again.
+        self._released = self._policy.hold_left_until is None or bool(snapshot["released"])
         for each, state in zip(self.inputs, snapshot["inputs"], strict=True):
             each.restore(state)

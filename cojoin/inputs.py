@@ -32,6 +32,7 @@ __all__ = [
     "event_millis",
     "reject_reasons",
     "rejected_table",
+    "watermark_marks",
 ]
 
 LatePolicy: TypeAlias = Literal["reject", "apply"]
@@ -142,6 +143,20 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
             reasons[spec.millis(table) > processing_time + spec.max_ahead_ms] = 3
         _mark_nulls(table, spec.event_time, reasons, 2)
     return reasons
+
+
+def watermark_marks(table: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.int64]:
+    """Give each row's mark, by which its partition's watermark goes (``strategies``).
+
+    A mark further ahead of the clock than ``max_ahead`` says nothing: it would end the join as a poisoned time would.
+    """
+    # Rows without time may still say how far time has come, in a column of their own.
+    timeless = spec.event_time is None
+    millis = np.full(table.num_rows, NONE, dtype=np.int64) if timeless else spec.millis(table)
+    marks = spec.watermark.generator.marks(table, millis)
+    if spec.max_ahead_ms is None:
+        return marks
+    return np.where(marks > processing_time + spec.max_ahead_ms, NONE, marks)
 
 
 def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason: int) -> None:

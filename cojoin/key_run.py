@@ -130,19 +130,22 @@ class KeyRun:
             if len(yielded) >= _PIECE_ROWS:
                 yield
 
-    def sweep(self, domain: TimeDomain, until: int, watermark: int) -> Iterator[None]:
-        """Fire all keys' timers of a domain up to a time, by timestamp; they see the watermark."""
+    def sweep(self, domain: TimeDomain, until: int, watermark: int | None) -> Iterator[None]:
+        """Fire all keys' timers of a domain up to a time, by timestamp; they see the watermark, or each its own."""
         timers = self._store.timers if domain is TimeDomain.EVENT_TIME else self._store.processing_timers
         queue = timers.due(until)
         if not queue:
             return
         self._begin(timers, domain, until)
-        self._service.watermark = watermark
+        if watermark is not None:
+            self._service.watermark = watermark
         while queue:
             _, code = heappop(queue)
             self._select(code)
             timestamp = timers.pop(code)
             if timestamp is not None:
+                if watermark is None:
+                    self._service.watermark = timestamp
                 self._context._timestamp = timestamp  # noqa: SLF001
                 try:
                     result = self._on_timer(timestamp, self._context)

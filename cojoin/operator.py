@@ -150,13 +150,14 @@ class Operator(ABC):
         before = self.watermark.current()
         if batch.resumed:
             self.watermark.resume()
-        for control in batch.controls:
-            self.watermark.fold(control)
-            self.counts[control.input - 1].rows_in += control.rows
         self.processing_time = max(
             filter(None, (batch.processing_time, *(each.processing_time for each in batch.controls))),
             default=self.processing_time,
         )
+        self.watermark.begin(self.processing_time)
+        for control in batch.controls:
+            self.watermark.fold(control)
+            self.counts[control.input - 1].rows_in += control.rows
         self.watermark.tick(self.processing_time)
         after = self.watermark.current()
         waiting = []
@@ -211,10 +212,6 @@ class Operator(ABC):
     def held_rows(self) -> Sides:
         """Give the rows of both inputs that wait for the watermark."""
         return self._held[0], self._held[1]
-
-    def next_processing_time_timer(self) -> int | None:
-        """Give the earliest processing-time timer, in epoch milliseconds; None where none waits."""
-        return None
 
     def close(self) -> None:  # noqa: B027 - most operators hold nothing
         """Let go of what the operator holds; called once, after an error too."""

@@ -28,7 +28,7 @@ from cojoin.ordering import OrderedPart, arrival_order, total_order
 from cojoin.rows import decode_rows
 from cojoin.side_outputs import OutputTag, check_tags, encode_outputs
 from cojoin.state.store import KeyedStore
-from cojoin.timers import TimeDomain
+from cojoin.timers import MAX_TIMERS_PER_SWEEP, TimeDomain
 from cojoin.types import schema_to_ddl
 from cojoin.watermarks import NONE
 
@@ -209,12 +209,26 @@ class KeyedCoProcessOperator(Operator):
             steps = run.in_event_time(code, rows, after) if self._by_time else run.in_arrival(code, rows, before)
             for _ in steps:
                 yield from self._flush()
-        sweeps = [] if self._by_time or not fires else [(TimeDomain.EVENT_TIME, after)]
-        for domain, until in [*sweeps, (TimeDomain.PROCESSING_TIME, clock)]:
-            for _ in run.sweep(domain, until, after):
-                yield from self._flush()
+        for _ in self._sweeps(run, until, clock, after, drains=last_event is not None):
+            yield from self._flush()
         yield from self._flush()
+        # What a state's time-to-live goes by from here on: no row and no timer is current.
+        self._context._timestamp, service.watermark = None, after  # noqa: SLF001
         self._store.end()
+
+    def _sweeps(self, run: KeyRun, until: int, clock: int, after: int, *, drains: bool) -> Iterator[None]:
+        """Fire all keys' timers: of event time, then of processing time; in a drain until neither has set another."""
+        timers = self._store.timers
+        for _ in range(MAX_TIMERS_PER_SWEEP):
+            yield from run.sweep(TimeDomain.EVENT_TIME, until, None if self._by_time else after)
+            yield from run.sweep(TimeDomain.PROCESSING_TIME, clock, after)
+            if not drains or not timers.due(until):
+                return
+        msg = (
+            f"{self._name}: in a drain, timers of event time and of processing time set each other for ever; set the "
+            f"next one above the largest event time, or above the clock"
+        )
+        raise FunctionError(msg)
 
     def _open(self) -> None:
         if self._opened:
@@ -306,7 +320,7 @@ class KeyedCoProcessOperator(Operator):
         except OverflowError:
             msg = (
                 f"{self._name}: input {self.inputs[side].name!r} has a time beyond the years 1 to 9999, which Python's "
-                f"datetimes can't show to the function; cast the column to bigint, or reject such rows with max_ahead"
+                f"datetimes can't show to the function; leave such rows out with a filter on the input"
             )
             raise FunctionError(msg) from None
 
@@ -317,10 +331,6 @@ class KeyedCoProcessOperator(Operator):
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Take the states and timers."""
         self._store.load_tables(tables)
-
-    def next_processing_time_timer(self) -> int | None:
-        """Give the earliest processing-time timer of the key group, in epoch milliseconds."""
-        return self._store.earliest_timers()[1]
 
     def details(self) -> dict[str, int]:
         """Report the timers that wait, and those that a drain left."""

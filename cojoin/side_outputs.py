@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OutputTag", "check_tags", "encode_outputs"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_RESERVED = ("main", "output", "rejected", "progress", "control", "manifest", "spark", "state")
+_RESERVED = ("main", "output", "rejected", "progress", "control", "manifest", "spark", "state", "execute", "calls")
 
 
 @dataclass(frozen=True)

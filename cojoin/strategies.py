@@ -268,7 +268,9 @@ class WatermarkStrategy:
 
         Time counts from the first micro-batch without a row of the partition, by processing time, and only while the
         query runs; it ends with the partition's next row. A query whose strategy has idleness runs micro-batches
-        without rows, too.
+        without rows, too. Kafka's source takes rows of every partition that has any, so a silent one has none; of files
+        and Delta tables with partition columns, rows in files not yet read look like silence: choose a timeout that is
+        longer than catching up takes.
 
         Args:
             timeout: How long a partition must have been silent; more than zero.

@@ -133,9 +133,14 @@ class WatermarkMerge:
         return {name: self._channels[name].status for name in sorted(self._channels)}
 
     def holding(self) -> str | None:
-        """Name the channel that holds time back: the active one that has come least far; None where none is active."""
-        active = [(each.watermark, name) for name, each in self._channels.items() if each.status == "active"]
-        return min(active)[1] if active else None
+        """Name the channel that holds time back: of those that are heard the one that has come least far, or None."""
+        self.current()
+        heard = [
+            (each.watermark, name)
+            for name, each in self._channels.items()
+            if each.status == "active" and each.caught_up
+        ]
+        return min(heard)[1] if heard else None
 
     def snapshot(self) -> dict[str, Any]:
         """Give what survives a restart, as JSON values."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cojoin.event_time import Control, InputWatermark, OperatorWatermark, TimePolicy
-from cojoin.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from cojoin.strategies import BoundedOutOfOrderness, WatermarkGenerator, WatermarkStrategy
 from cojoin.watermarks import END_OF_TIME, NONE
 
 
@@ -188,6 +190,27 @@ def test_time_may_wait_until_the_right_has_loaded(release: dict[str, Any]) -> No
     restored.restore(json.loads(json.dumps(watermark.snapshot())))
     restored.fold(Control(2, **release))
     assert restored.current() == (100 if "partitions" in release else 499)
+
+
+def test_who_takes_the_waiting_away_goes_on() -> None:
+    watermark, without = operator(policy=TimePolicy(hold_left_until=100)), operator()
+    for number in (1, 2):
+        watermark.fold(Control(number, {"p": 50}))  # type: ignore[arg-type]
+    without.restore(json.loads(json.dumps(watermark.snapshot())))
+    assert (watermark.current(), without.current()) == (NONE, 49)
+
+
+def test_a_generator_hears_the_batchs_processing_time_and_may_answer_in_numpys_numbers() -> None:
+    @dataclass(frozen=True)
+    class Capped(WatermarkGenerator):
+        def watermark(self, mark: int, processing_time: int) -> Any:
+            return np.minimum(np.int64(mark), processing_time - 10)
+
+    watermark = InputWatermark(WatermarkStrategy.for_generator(Capped()))
+    watermark.begin(100)
+    watermark.observe("p", 500)
+    assert watermark.current() == 90
+    assert json.dumps(watermark.snapshot())
 
 
 CONTROLS = st.lists(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -19,7 +20,9 @@ from cojoin.inputs import (
     reject_reasons,
     rejected_table,
     split_admitted,
+    watermark_marks,
 )
+from cojoin.strategies import WatermarkStrategy
 from cojoin.types import parse_schema
 from cojoin.watermarks import NONE
 from tests.streams import CUSTOMERS, specs, table
@@ -37,6 +40,14 @@ ROWS = [
     ("a", 1, 41_000, 0, 0, "too far ahead"),
     (None, 1, POISON, 0, 0, "too far ahead"),
 ]
+
+
+def test_a_mark_too_far_ahead_of_the_clock_says_nothing() -> None:
+    table = pa.table({"w": pa.array([5, 10**18, None], pa.int64())})
+    strategy = WatermarkStrategy.for_punctuated("w")
+    spec = InputSpec("trades", table.schema, ("w",), None, watermark=strategy, max_ahead_ms=10)
+    assert watermark_marks(table, spec, 100).tolist() == [5, NONE, NONE]
+    assert watermark_marks(table, replace(spec, max_ahead_ms=None), 100).tolist() == [5, 10**18, NONE]
 
 
 def test_a_row_is_rejected_for_its_time_before_its_key() -> None:

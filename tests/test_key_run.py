@@ -83,10 +83,10 @@ def test_a_processing_time_timer_waits_for_the_clock_and_survives_a_restart() ->
     runs, restored = operator(Both()), operator(Both())
     feed(runs, [trade(10, amount=5)], now=100)
     assert feed(runs, now=104) == []
-    assert runs.next_processing_time_timer() == 105
+    assert runs.store.earliest_timers() == (15, 105)
     restored.restore(runs.snapshot())
     assert feed(restored, now=105) == [("output", "processing_time", 105)]
-    assert restored.next_processing_time_timer() is None
+    assert restored.store.earliest_timers() == (15, None)
     late = operator(Both())
     late.restore(runs.snapshot())
     assert feed(late, now=999) == [("output", "processing_time", 105)], "an overdue one fires at once"
@@ -118,6 +118,60 @@ def test_a_drain_ends_where_timers_set_each_other_in_both_domains() -> None:
     feed(runs, [trade(10)], now=1)
     assert feed(runs, now=2, ends=True) == [("output", "processing_time", 5)]
     assert runs.details() == {"timers": 0, "timers_not_fired": 1}
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_in_a_drain_a_timer_of_the_clock_may_set_one_of_event_time(order: Any) -> None:
+    class Back(Both):
+        def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+            yield told(ctx, ctx.time_domain().value)
+            if ctx.time_domain().value == "processing_time":
+                ctx.timer_service().register_event_time_timer(30)
+
+    runs = operator(Back(), order)
+    feed(runs, [trade(10, amount=5), trade(40, "b", amount=5)], [customer(41)], now=1)
+    assert feed(runs, now=2, ends=True)[-1] == ("output", "event_time", 30)
+    assert runs.details() == {"timers": 0, "timers_not_fired": 0}
+
+
+def test_in_a_drain_timers_of_both_domains_that_set_each_other_for_ever_are_stopped() -> None:
+    class PingPong(Both):
+        def on_timer(self, timestamp: int, ctx: Any) -> None:
+            timers = ctx.timer_service()
+            if ctx.time_domain().value == "event_time":
+                timers.register_processing_time_timer(1)
+            else:
+                timers.register_event_time_timer(1)
+
+    runs = operator(PingPong())
+    feed(runs, [trade(10)], now=1)
+    with pytest.raises(
+        FunctionError, match="PingPong: in a drain, timers of event time and of processing time set each"
+    ):
+        feed(runs, now=2, ends=True)
+
+
+def test_what_lives_by_event_time_outlives_a_timer_of_the_clock() -> None:
+    """A state of one key, a timer of another: cleaning up after the batch goes by the watermark."""
+
+    class Keeps(KeyedCoProcessFunction):
+        def open(self, ctx: Any) -> None:
+            ttl = StateTtlConfig("10 ms", time_domain="event_time")
+            self.kept = ctx.get_state(ValueStateDescriptor("kept", "long", ttl=ttl))
+
+        def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield told(ctx, str(self.kept.value()))
+            self.kept.update(7)
+            if value.amount:
+                ctx.timer_service().register_processing_time_timer(500_000)
+
+    for order in ("arrival", "event_time"):
+        runs = operator(Keeps(), order)
+        feed(runs, [trade(10, "b", 1), trade(12, "a", 0), trade(15, "c", 0)], [customer(50)], now=1)
+        feed(runs, now=500_000)
+        again = operator(Keeps(), order)
+        again.restore(runs.snapshot())
+        assert ("output", "7", 16) in feed(again, [trade(16, "a", 0)], [], now=500_001, ends=True)
 
 
 def test_a_timer_below_the_clock_that_sets_itself_for_ever_is_stopped() -> None:

@@ -98,7 +98,7 @@ def test_or_it_is_left_out_until_then() -> None:
     merge.set_status("1", "active")
     merge.update("1", 60)
     merge.update("0", 200)
-    assert merge.current() == 200
+    assert (merge.current(), merge.holding()) == (200, "0")
     merge.update("1", 210)
     merge.update("0", 300)
     assert merge.current() == 210

@@ -130,7 +130,8 @@ def resumed_batches(files: CheckpointFiles) -> frozenset[int]:
     A batch that an earlier run planned belongs to that run: executed again, it must not take itself for a new start.
     """
     text = files.read(_RUNS_FILE)
-    starts = [*(json.loads(text)["starts"] if text else []), next_batch_id(files)][-_KEPT_RUNS:]
+    # Each once: however often a run fails before it plans a batch, the start of the last one that did is kept.
+    starts = [*dict.fromkeys([*(json.loads(text)["starts"] if text else []), next_batch_id(files)])][-_KEPT_RUNS:]
     files.write(_RUNS_FILE, json.dumps({"starts": starts}))
     return frozenset(starts)
 

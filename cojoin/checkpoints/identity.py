@@ -1,7 +1,8 @@
 """Which query a checkpoint belongs to: ``query.json``, written before the first batch and compared at every start.
 
 Compared is what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
-columns, the key groups. Watermark strategies, triggers and sinks may change between runs.
+columns, the key groups, whether the clock matters. Watermark strategies, triggers and sinks may change between runs;
+only from one that needs the clock (idleness, a lag behind it) to one that does not, or back, they may not.
 """
 
 from __future__ import annotations
@@ -21,18 +22,32 @@ if TYPE_CHECKING:
 
 __all__ = ["claim_checkpoint", "describe_query"]
 
-FORMAT = 1
+FORMAT = 2
 _FILE = "query.json"
 
 
 def describe_query(
-    operation: dict[str, Any], inputs: tuple[InputSpec, InputSpec], output: pa.Schema, key_groups: int
+    operation: dict[str, Any],
+    inputs: tuple[InputSpec, InputSpec],
+    output: pa.Schema,
+    key_groups: int,
+    *,
+    needs_clock: bool = False,
 ) -> dict[str, Any]:
-    """Give the shape of a query, as JSON values."""
+    """Give the shape of a query, as JSON values.
+
+    Args:
+        operation: What the operation says of itself.
+        inputs: Both inputs.
+        output: The output's columns.
+        key_groups: How many there are.
+        needs_clock: Whether batches without rows matter: Spark's state has another form where they do.
+    """
     return {
         **operation,
         "output": schema_to_ddl(output),
         "key_groups": key_groups,
+        "needs_clock": needs_clock,
         "inputs": [
             {
                 "name": spec.name,
@@ -71,6 +86,12 @@ def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
     stored = _parse(text, files)
     if stored["format"] > FORMAT:
         msg = f"checkpoint {files.root}: its format {stored['format']} is newer than {FORMAT}; upgrade cojoin"
+        raise CheckpointError(msg)
+    if stored["format"] < FORMAT:
+        msg = (
+            f"checkpoint {files.root}: its format {stored['format']} is that of an earlier version of cojoin, which "
+            f"this one can't go on with; start with a new checkpoint, or with the version that wrote it"
+        )
         raise CheckpointError(msg)
     # Two operations have little in common, so that one differs says it all.
     same_operation = stored["query"].get("operator") == query.get("operator")

@@ -3,8 +3,8 @@
 The same operator runs in two surroundings: ``StreamingCall`` inside ``applyInPandasWithState``, where the operator is
 restored from the state bytes and a micro-batch is one call a key group; ``StaticCall`` inside ``applyInArrow``, where
 it runs once, to the end of time. Emits ``(kind, payload)``: an Arrow message of output, rejected or side-output rows,
-or the call's statistics as JSON. Nothing else leaves a call. Where the clock matters, a key group asks to be called
-again without rows: at its next processing-time timer, or in the next batch where an input may go idle or follows it.
+or the call's statistics as JSON. Nothing else leaves a call. Where the clock matters, every key group asks to be called
+in the next batch, even without rows.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ class StreamingCall:
         finally:
             operator.close()
         state.update((snapshot,))
-        wait = self._next_call(operator, now)
-        if wait is not None:
-            state.setTimeoutDuration(wait)
+        if self._plan.needs_clock and operator.watermark.status() != "finished":
+            # Called again in the next batch, as every key group: only together do they know what the query has.
+            state.setTimeoutDuration(1)
         statistics = {
             "key_group": self._numbers[int(key[0])],
             "state_bytes": len(snapshot),
@@ -178,16 +178,6 @@ class StreamingCall:
         context = TaskContext.get()
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
         return batch_id is not None and int(batch_id) in self._resumed_at
-
-    def _next_call(self, operator: Operator, now: int) -> int | None:
-        """Give in how many milliseconds the key group must be called even without rows; None where it need not."""
-        if not self._plan.needs_clock or operator.watermark.status() == "finished":
-            return None
-        if self._plan.follows_clock:
-            return 1
-        timer = operator.next_processing_time_timer()
-        # Spark calls once its clock is beyond the timeout, a timer is due once the clock has reached it.
-        return None if timer is None else max(1, timer - 1 - now)
 
 
 class StaticCall:

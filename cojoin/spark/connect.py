@@ -12,6 +12,7 @@ from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.event_time import TimePolicy
 from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.process import KeyedCoProcess
+from cojoin.side_outputs import OutputTag, check_tags
 from cojoin.spark.call import Operation, Plan
 from cojoin.spark.input import BoundInput, Input
 from cojoin.spark.joined import Joined
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from cojoin.joins.columns import Suffixes
     from cojoin.joins.interval import IntervalHow
     from cojoin.joins.temporal import TemporalHow
-    from cojoin.side_outputs import OutputTag
 
 __all__ = ["ConnectedInputs", "connect"]
 
@@ -195,7 +195,7 @@ class ConnectedInputs:
         output_type: str | StructType | pa.Schema,
         *,
         order: Order = "event_time",
-        side_outputs: Sequence[OutputTag] = (),
+        side_outputs: OutputTag | Sequence[OutputTag] = (),
         processing_time_timers: bool | None = None,
     ) -> Joined:
         """Run a function over both inputs, key by key.
@@ -215,7 +215,9 @@ class ConnectedInputs:
         # Spark's own conversion knows the nullability of nested fields, too.
         declared = to_arrow_schema(output_type, timezone="UTC") if isinstance(output_type, StructType) else output_type
         schema = as_schema(declared, "output_type")
-        process = KeyedCoProcess(function, schema, order, tuple(side_outputs), processing_time_timers)
+        process = KeyedCoProcess(
+            function, schema, order, check_tags(side_outputs, type(function).__name__), processing_time_timers
+        )
         check_picklable(function)
         return self._apply(process)
 

@@ -136,8 +136,11 @@ class BoundInput:
             msg = f"{self._what}: event time: the expression does not fit its columns: {explain(error)}"
             raise SchemaError(msg) from error
         name = made[0] if made[0].isidentifier() else "event_time"
-        if name in frame.columns:
-            msg = f"{self._what}: event time: the expression's column {name!r} is there already; give it another .alias"
+        if name.lower() in {column.lower() for column in frame.columns}:
+            msg = (
+                f"{self._what}: event time: the expression's column {name!r} is there already; give it another .alias, "
+                f"or name the column itself as a text"
+            )
             raise SchemaError(msg)
         return frame.withColumn(name, declared), name
 

@@ -51,6 +51,8 @@ class Joined:
         for the watermark at its end stay in its state. From static inputs it is a static one: the operator runs once,
         to the end of time. Where the clock matters (processing-time timers, idleness, a watermark that follows the
         clock), a stream runs batches without rows and so never ends by itself: use a ``processingTime`` trigger.
+        Without a checkpoint of cojoin's nobody knows when it stood still, so the time between two runs counts as
+        silence.
 
         Args:
             output: ``"main"``, ``"rejected"`` for the rows that were not admitted, with their reasons, or the tag of a

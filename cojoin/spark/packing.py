@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.event_time import ONE_PARTITION, Control
-from cojoin.inputs import InputSpec, reject_reasons
+from cojoin.inputs import InputSpec, reject_reasons, watermark_marks
 from cojoin.messages import binary_column, write_messages
 from cojoin.rows import decode_column
 from cojoin.watermarks import NONE
@@ -84,10 +84,9 @@ class Packer:
         admitted = _moves_time(rows, self.spec, seen.processing_time)
         if not admitted.any():
             return
-        # Rows without time may still say how far time has come, in a column of their own.
         timeless = self.spec.event_time is None
         millis = np.full(rows.num_rows, NONE, dtype=np.int64) if timeless else self.spec.millis(rows)
-        marks = self.spec.watermark.generator.marks(rows, millis)
+        marks = watermark_marks(rows, self.spec, seen.processing_time)
         if not self.spec.partition:
             seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))
             return

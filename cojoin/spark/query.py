@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["Query", "start_query"]
 
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+# Sessions are shared by threads: two starts must not see each other's setting.
+_STARTING = threading.Lock()
 
 
 def start_query(
@@ -92,19 +94,23 @@ def start_query(
         **_side_sinks(plan, side_outputs, files),
     }
     query_id = claim_checkpoint(
-        files, describe_query(plan.operation.describe(), plan.inputs, plan.output, plan.key_groups)
+        files,
+        describe_query(
+            plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
+        ),
     )
     manifests = Manifests(files)
     last = manifests.last()
+    progress = ProgressTable(spark, files, manifests)
+    progress.recover()
     if last is not None and last.report.drained:
+        progress.flush()
         msg = (
             f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: "
             f"all inputs are finished, so it is over; "
             f"start a new query with a checkpoint of its own"
         )
         raise CheckpointError(msg)
-    progress = ProgressTable(spark, files, manifests)
-    progress.recover()
     query = Query(spark, plan, trigger, files, progress, None if last is None else last.report)
     writer = BatchWriter(plan, query_id, sinks, files, manifests, progress, query.take_report, last)
     resumed = resumed_batches(files) if plan.follows_clock else frozenset()
@@ -221,11 +227,12 @@ class Query:
             self._begin(stream.trigger(once=True))
             last_batch = None
         elif not self._trigger.is_bounded:
-            self._begin(self._trigger.apply(stream))
+            with _empty_batches(self._spark, run=True):
+                self._begin(self._trigger.apply(stream))
             last_batch = None
         else:
             # Where the clock matters, batches without rows would go on for ever: one is planned by hand at the end.
-            with _without_empty_batches(self._spark):
+            with _empty_batches(self._spark, run=False):
                 self._begin(self._trigger.apply(stream))
             last_batch = self._plan_last_batch
         threading.Thread(target=self._follow, args=(stream, last_batch), name="cojoin-query", daemon=True).start()
@@ -264,14 +271,15 @@ class Query:
 
 
 @contextlib.contextmanager
-def _without_empty_batches(spark: SparkSession) -> Iterator[None]:
-    """Have a query that is started meanwhile run no batch without rows: it takes its settings along when it starts."""
-    before = spark.conf.get(_EMPTY_BATCHES)
-    spark.conf.set(_EMPTY_BATCHES, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(_EMPTY_BATCHES, before)
+def _empty_batches(spark: SparkSession, *, run: bool) -> Iterator[None]:
+    """Have a query that is started meanwhile run batches without rows, or none: it takes its settings along."""
+    with _STARTING:
+        before = spark.conf.get(_EMPTY_BATCHES)
+        spark.conf.set(_EMPTY_BATCHES, str(run).lower())
+        try:
+            yield
+        finally:
+            spark.conf.set(_EMPTY_BATCHES, before)
 
 
 def _own_words(error: BaseException) -> BaseException:

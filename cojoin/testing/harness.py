@@ -14,6 +14,7 @@ from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.event_time import ONE_PARTITION, Control, TimePolicy
 from cojoin.functions import KeyedCoProcessFunction
 from cojoin.process import KeyedCoProcess
+from cojoin.side_outputs import check_tags
 from cojoin.testing.events import Element, Event, HarnessError, StatusChange, Watermark
 from cojoin.testing.inputs import BoundInput, HarnessInput, check_keys, partition_name
 from cojoin.testing.inspection import Inspection
@@ -127,7 +128,11 @@ class Harness(Outcome, Inspection):
         if isinstance(function, KeyedCoProcessFunction) or not hasattr(function, "create_operator"):
             output = as_schema(output_type, "output_type")
             self._operation = KeyedCoProcess(
-                cast("KeyedCoProcessFunction", function), output, order, tuple(side_outputs), processing_time_timers
+                cast("KeyedCoProcessFunction", function),
+                output,
+                order,
+                check_tags(side_outputs, type(function).__name__),
+                processing_time_timers,
             )
         else:
             if output_type is not None or order != "event_time" or side_outputs or processing_time_timers is not None:

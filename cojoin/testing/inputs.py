@@ -17,7 +17,7 @@ from cojoin.durations import Duration, milliseconds
 from cojoin.encoding import encode_rows
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
 from cojoin.event_time import ONE_PARTITION, Control
-from cojoin.inputs import InputSpec, LatePolicy, reject_reasons
+from cojoin.inputs import InputSpec, LatePolicy, reject_reasons, watermark_marks
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.rows import Row, decode_column
 from cojoin.strategies import WatermarkStrategy
@@ -206,7 +206,7 @@ class BoundInput:
             moves = reject_reasons(table, spec, processing_time) <= 1
             timeless = spec.event_time is None
             millis = np.full(len(elements), NONE, dtype=np.int64) if timeless else spec.millis(table)
-            made = spec.watermark.generator.marks(table, millis)
+            made = watermark_marks(table, spec, processing_time)
             names = self._partitions(elements, table, known)
             for name, is_sound, timestamp, mark in zip(names, moves, millis.tolist(), made.tolist(), strict=True):
                 if is_sound:

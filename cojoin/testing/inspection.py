@@ -118,8 +118,8 @@ class Inspection:
 
     def processing_time_wakeup(self) -> int | None:
         """Give the earliest processing-time timer of all keys, in epoch milliseconds; None where none waits."""
-        timers = [operator.next_processing_time_timer() for operator in self._operators]
-        return min((timer for timer in timers if timer is not None), default=None)
+        stores = [each.store for each in self._operators if isinstance(each, KeyedCoProcessOperator)]
+        return min((timer for store in stores if (timer := store.earliest_timers()[1]) is not None), default=None)
 
     def _parsed(self, side: int, text: str) -> Sequence[dict[str, Any]]:
         nulls = dict.fromkeys(self._inputs[side].schema.names)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.control import END_OF_INPUT, drain_is_promised, open_control, plan_drain, source_offsets
+from cojoin.checkpoints.control import (
+    END_OF_INPUT,
+    drain_is_promised,
+    open_control,
+    plan_drain,
+    plan_look_at_the_clock,
+    resumed_batches,
+    source_offsets,
+)
 from cojoin.checkpoints.files import CheckpointFiles
 from tests.spark.refused import refused
 
@@ -79,3 +87,21 @@ def test_a_message_goes_to_every_key_group(spark: SparkSession, files: Checkpoin
     assert [(row.key_group, row.tag, bytes(row.payload)) for row in rows] == [
         (group, 0, END_OF_INPUT.encode()) for group in range(3)
     ]
+
+
+def test_a_look_at_the_clock_is_a_batch_that_reads_nothing(files: CheckpointFiles) -> None:
+    assert not plan_look_at_the_clock(files, 5)
+    files.write("spark/offsets/4", 'v1\n{"batchTimestampMs":1,"conf":{}}\n{"logOffset":7}\n-')
+    assert not plan_look_at_the_clock(files, 5), "a batch under way has a clock of its own"
+    files.write("spark/commits/4", "v1\n{}")
+    assert plan_look_at_the_clock(files, 5)
+    assert files.read("spark/offsets/5") == 'v1\n{"batchTimestampMs": 5, "conf": {}}\n{"logOffset":7}\n-'
+
+
+def test_a_run_that_fails_again_and_again_does_not_forget_with_which_batch_the_last_one_began(
+    files: CheckpointFiles,
+) -> None:
+    assert resumed_batches(files) == {0}
+    files.write("spark/offsets/0", "v1")
+    for _ in range(9):
+        assert resumed_batches(files) == {0, 1}

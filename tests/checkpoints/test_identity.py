@@ -111,6 +111,18 @@ def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(
 
 
 def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
-    files.write("query.json", json.dumps({"format": 2, "query_id": "x", "query": {}}))
-    with pytest.raises(cj.CheckpointError, match="its format 2 is newer than 1; upgrade cojoin"):
+    files.write("query.json", json.dumps({"format": 3, "query_id": "x", "query": {}}))
+    with pytest.raises(cj.CheckpointError, match="its format 3 is newer than 2; upgrade cojoin"):
         claim_checkpoint(files, query())
+
+
+def test_an_older_format_is_refused(files: CheckpointFiles) -> None:
+    files.write("query.json", json.dumps({"format": 1, "query_id": "x", "query": {}}))
+    with pytest.raises(cj.CheckpointError, match="its format 1 is that of an earlier version of cojoin"):
+        claim_checkpoint(files, query())
+
+
+def test_a_query_that_begins_to_need_the_clock_is_another(files: CheckpointFiles) -> None:
+    claim_checkpoint(files, query())
+    with pytest.raises(cj.CheckpointError, match="needs_clock is False there and True here"):
+        claim_checkpoint(files, query() | {"needs_clock": True})

@@ -44,7 +44,7 @@ def test_a_bounded_run_ends_with_a_look_at_the_clock_and_a_drain_fires_what_wait
     out, checkpoint = tmp_path / "out", f"{tmp_path}/checkpoint"
 
     def run(*, drain: bool = False) -> Any:
-        joined = folders.connect(spark, key_groups=2).process(Reminder(), REMINDERS, order="arrival")
+        joined = folders.connect(spark, key_groups=4).process(Reminder(), REMINDERS, order="arrival")
         query = joined.start(
             output=cj.sinks.delta(str(out)), checkpoint=checkpoint, trigger=cj.Trigger.available_now(drain=drain)
         )
@@ -55,7 +55,8 @@ def test_a_bounded_run_ends_with_a_look_at_the_clock_and_a_drain_fires_what_wait
     report = run()
     assert rows(table(spark, out)) == [(1, "processing_time", True), (2, "processing_time", True)]
     assert (report.batch_id, report.details["timers"]) == (1, 2)
-    assert run().batch_id == report.batch_id, "a run in which nothing happens leaves no trace"
+    assert (report.inputs[0].rows_in, report.inputs[1].rows_in, len(report.state_bytes_by_key_group)) == (2, 1, 4)
+    assert run() == report, "a run in which nothing happens leaves no trace"
     report = run(drain=True)
     assert rows(table(spark, out), "trade_id", "overdue") == [(1, False), (1, True), (2, False), (2, True)]
     assert report.drained
