@@ -85,7 +85,7 @@ __all__ = [
     "spark_session",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = {
     "ConnectedInputs": "cojoin.spark.connect",
