@@ -27,6 +27,9 @@ settings.register_profile("night", parent=settings.get_profile("push"), max_exam
 settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
 
 PROJECT = Path(__file__).resolve().parents[1]
+# Every JVM of the tests lives for seconds or minutes: the quick compiler and a plain collector cost less of the cores.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 DELTA = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
 
 SETTINGS = {
