@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.rows import Row, decode_rows
 from cojoin.strategies import WatermarkStrategy
 from cojoin.watermarks import NONE
@@ -28,6 +29,7 @@ __all__ = [
     "InputSpec",
     "LatePolicy",
     "Reason",
+    "check_late",
     "event_micros",
     "event_millis",
     "reject_reasons",
@@ -107,6 +109,12 @@ class InputSpec:
         """Give the timestamps of rows of this input in epoch milliseconds."""
         return event_millis(self.micros(table))
 
+    def timestamps(self, table: pa.Table) -> NDArray[np.int64]:
+        """Give what rows of this input say of time, in epoch milliseconds: ``NONE`` where they have no event time."""
+        if self.event_time is None:
+            return np.full(table.num_rows, NONE, dtype=np.int64)
+        return self.millis(table)
+
     def keys(self, table: pa.Table) -> pa.Table:
         """Give the key columns of a table of this input."""
         return table.select(list(self.key))
@@ -145,18 +153,30 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
     return reasons
 
 
-def watermark_marks(table: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.int64]:
+def watermark_marks(
+    table: pa.Table, spec: InputSpec, timestamps: NDArray[np.int64], processing_time: int
+) -> NDArray[np.int64]:
     """Give each row's mark, by which its partition's watermark goes (``strategies``).
 
-    A mark further ahead of the clock than ``max_ahead`` says nothing: it would end the join as a poisoned time would.
+    Rows without time may still say how far time has come, in a column of their own. A mark further ahead of the clock
+    than ``max_ahead`` says nothing: it would end the join as a poisoned time would.
     """
-    # Rows without time may still say how far time has come, in a column of their own.
-    timeless = spec.event_time is None
-    millis = np.full(table.num_rows, NONE, dtype=np.int64) if timeless else spec.millis(table)
-    marks = spec.watermark.generator.marks(table, millis)
+    marks = spec.watermark.generator.marks(table, timestamps)
     if spec.max_ahead_ms is None:
         return marks
     return np.where(marks > processing_time + spec.max_ahead_ms, NONE, marks)
+
+
+def check_late(late: Any, what: str) -> None:
+    """Refuse what is no way to treat late rows; None leaves it to the operation.
+
+    Raises:
+        ConfigurationError: It is none of ``LatePolicy``.
+    """
+    if late is not None and late not in get_args(LatePolicy):
+        near = did_you_mean(str(late), get_args(LatePolicy))
+        msg = f"{what}: late: expected 'reject' or 'apply', got {late!r}{near}"
+        raise ConfigurationError(msg)
 
 
 def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason: int) -> None:

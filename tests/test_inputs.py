@@ -46,8 +46,9 @@ def test_a_mark_too_far_ahead_of_the_clock_says_nothing() -> None:
     table = pa.table({"w": pa.array([5, 10**18, None], pa.int64())})
     strategy = WatermarkStrategy.for_punctuated("w")
     spec = InputSpec("trades", table.schema, ("w",), None, watermark=strategy, max_ahead_ms=10)
-    assert watermark_marks(table, spec, 100).tolist() == [5, NONE, NONE]
-    assert watermark_marks(table, replace(spec, max_ahead_ms=None), 100).tolist() == [5, 10**18, NONE]
+    times = spec.timestamps(table)
+    assert watermark_marks(table, spec, times, 100).tolist() == [5, NONE, NONE]
+    assert watermark_marks(table, replace(spec, max_ahead_ms=None), times, 100).tolist() == [5, 10**18, NONE]
 
 
 def test_a_row_is_rejected_for_its_time_before_its_key() -> None:

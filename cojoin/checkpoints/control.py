@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "END_OF_INPUT",
     "drain_is_promised",
-    "next_batch_id",
     "open_control",
     "plan_drain",
     "plan_look_at_the_clock",
@@ -118,20 +117,15 @@ def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:
     return True
 
 
-def next_batch_id(files: CheckpointFiles) -> int:
-    """Give the id of the first batch that is not planned yet."""
-    newest = _newest(files, _OFFSETS)
-    return 0 if newest is None else newest + 1
-
-
 def resumed_batches(files: CheckpointFiles) -> frozenset[int]:
     """Note that a run starts, and give the batches with which the last runs began anew.
 
     A batch that an earlier run planned belongs to that run: executed again, it must not take itself for a new start.
     """
-    text = files.read(_RUNS_FILE)
+    text, newest = files.read(_RUNS_FILE), _newest(files, _OFFSETS)
+    begins_with = 0 if newest is None else newest + 1
     # Each once: however often a run fails before it plans a batch, the start of the last one that did is kept.
-    starts = [*dict.fromkeys([*(json.loads(text)["starts"] if text else []), next_batch_id(files)])][-_KEPT_RUNS:]
+    starts = [*dict.fromkeys([*(json.loads(text)["starts"] if text else []), begins_with])][-_KEPT_RUNS:]
     files.write(_RUNS_FILE, json.dumps({"starts": starts}))
     return frozenset(starts)
 

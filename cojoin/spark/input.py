@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from cojoin.durations import Duration, milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
-from cojoin.inputs import InputSpec, LatePolicy
+from cojoin.inputs import InputSpec, LatePolicy, check_late
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.spark.failures import explain
 from cojoin.spark.key_groups import group_labels
@@ -82,10 +82,7 @@ class Input:
             raise ConfigurationError(msg)
         if self.max_ahead is not None:
             milliseconds(self.max_ahead, f"{self._label}: max_ahead")
-        if self.late is not None and self.late not in get_args(LatePolicy):
-            near = did_you_mean(str(self.late), get_args(LatePolicy))
-            msg = f"{self._label}: late: expected 'reject' or 'apply', got {self.late!r}{near}"
-            raise ConfigurationError(msg)
+        check_late(self.late, self._label)
 
     @property
     def _label(self) -> str:

@@ -20,7 +20,6 @@ from cojoin.event_time import ONE_PARTITION, Control
 from cojoin.inputs import InputSpec, reject_reasons, watermark_marks
 from cojoin.messages import binary_column, write_messages
 from cojoin.rows import decode_column
-from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,9 +83,8 @@ class Packer:
         admitted = _moves_time(rows, self.spec, seen.processing_time)
         if not admitted.any():
             return
-        timeless = self.spec.event_time is None
-        millis = np.full(rows.num_rows, NONE, dtype=np.int64) if timeless else self.spec.millis(rows)
-        marks = watermark_marks(rows, self.spec, seen.processing_time)
+        millis = self.spec.timestamps(rows)
+        marks = watermark_marks(rows, self.spec, millis, seen.processing_time)
         if not self.spec.partition:
             seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))
             return

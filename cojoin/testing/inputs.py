@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from cojoin.durations import Duration, milliseconds
 from cojoin.encoding import encode_rows
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
 from cojoin.event_time import ONE_PARTITION, Control
-from cojoin.inputs import InputSpec, LatePolicy, reject_reasons, watermark_marks
+from cojoin.inputs import InputSpec, LatePolicy, check_late, reject_reasons, watermark_marks
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.rows import Row, decode_column
 from cojoin.strategies import WatermarkStrategy
@@ -124,10 +123,7 @@ class BoundInput:
             kind = spec.schema.field(spec.event_time).type
             msg = f"{self.what}: event time column {spec.event_time!r}: expected a timestamp, got {kind}"
             raise SchemaError(msg)
-        if spec.late is not None and spec.late not in get_args(LatePolicy):
-            near = did_you_mean(str(spec.late), get_args(LatePolicy))
-            msg = f"{self.what}: late: expected 'reject' or 'apply', got {spec.late!r}{near}"
-            raise ConfigurationError(msg)
+        check_late(spec.late, self.what)
         if not isinstance(spec.watermark, WatermarkStrategy):
             msg = f"{self.what}: watermark: expected a WatermarkStrategy, got {spec.watermark!r}"
             raise ConfigurationError(msg)
@@ -204,9 +200,8 @@ class BoundInput:
         if elements:
             # As on the map side: a null key says nothing against the row's time, and rows without time may carry marks.
             moves = reject_reasons(table, spec, processing_time) <= 1
-            timeless = spec.event_time is None
-            millis = np.full(len(elements), NONE, dtype=np.int64) if timeless else spec.millis(table)
-            made = watermark_marks(table, spec, processing_time)
+            millis = spec.timestamps(table)
+            made = watermark_marks(table, spec, millis, processing_time)
             names = self._partitions(elements, table, known)
             for name, is_sound, timestamp, mark in zip(names, moves, millis.tolist(), made.tolist(), strict=True):
                 if is_sound:
