@@ -22,11 +22,11 @@ import pyarrow as pa
 from cojoin import codec
 from cojoin.errors import CheckpointError
 from cojoin.event_time import OperatorWatermark, TimePolicy
+from cojoin.evolution import evolve
 from cojoin.inputs import rejected_table, split_admitted
-from cojoin.rows import describe_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -106,6 +106,9 @@ class Operator(ABC):
 
     output_delay_ms: int = 0
     """How far an output row's own time may be behind the watermark when it comes out."""
+
+    saved: dict[str, Any] | None = None
+    """Where the last snapshot of this state lies; the surroundings' own, the engine never looks at it."""
 
     def __init__(
         self,
@@ -246,48 +249,100 @@ class Operator(ABC):
         """Give what the subclass adds to the report."""
         return {}
 
-    def snapshot(self) -> bytes:
-        """Give all that the operator keeps, as versioned bytes."""
+    def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+        """Give all that the operator keeps: JSON values, and tables whose rows carry their keys."""
         header = {
             "operator": type(self).__name__,
             "watermark": self.watermark.snapshot(),
             "counts": [counts.as_dict() for counts in self.counts],
             "rows_out": self.rows_out,
             "processing_time": self.processing_time,
+            "saved": self.saved,
         }
         held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
-        return codec.encode(header, {**held, **self.state_tables()})
+        return header, {**held, **self.state_tables()}
+
+    def snapshot(self) -> bytes:
+        """Give all that the operator keeps, as versioned bytes."""
+        return codec.encode(*self.parts())
 
     def restore(self, data: bytes) -> None:
         """Take what ``snapshot`` gave.
 
         Raises:
             CodecError: The bytes can't be read.
-            CheckpointError: They were written by another operator, or one over other columns.
+            CheckpointError: As ``load`` says.
         """
-        header, tables = codec.decode(data)
+        self.load(*codec.decode(data))
+
+    def load(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
+        """Take what ``parts`` gave; rows of an input that has changed since get its columns of now (``evolution``).
+
+        Args:
+            header: The JSON values.
+            tables: The tables; one that is not there is empty.
+
+        Raises:
+            CheckpointError: They are of another operator, or of columns that can't become the inputs'.
+        """
         if header.get("operator") != type(self).__name__:
             msg = (
                 f"the checkpoint was written by {header.get('operator')}, the query runs {type(self).__name__}; "
                 f"run the query that wrote it, or start with a new checkpoint"
             )
             raise CheckpointError(msg)
-        held = [tables.pop(f"held{number}") for number in (1, 2)]
-        for spec, table in zip(self.inputs, held, strict=True):
-            if not table.schema.equals(spec.schema):
-                msg = (
-                    f"input {spec.name!r}: the checkpoint has the columns {describe_columns(table.schema)}; the "
-                    f"query's input has {describe_columns(spec.schema)}; keep them, or start with a new checkpoint"
-                )
-                raise CheckpointError(msg)
-        self.load_state_tables(tables)
-        self._held = (held[0], held[1])
+        held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
+        self.load_state_tables({name: table for name, table in tables.items() if name not in {"held1", "held2"}})
+        self._held = held
         self.watermark.restore(header["watermark"])
         for counts, saved in zip(self.counts, header["counts"], strict=True):
             counts.rows_in, counts.done, counts.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
             counts.rejected = Counter(saved["rejected"])
         self.rows_out = header["rows_out"]
         self.processing_time = header["processing_time"]
+        self.saved = header.get("saved")
+
+    def load_parts(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool) -> None:
+        """Take this key group's part of a state that was cut into other key groups (``parts``).
+
+        The counters of what is done or rejected can't be told by key: one key group gets them all. What is buffered
+        every key group counts for itself, so the law of conservation holds in each.
+
+        Args:
+            header: The merged header, the same for every key group.
+            tables: This key group's tables; one that is not there is empty.
+            keeps_counts: Whether this key group gets those counters, which one must.
+
+        Raises:
+            CheckpointError: As ``load`` says.
+        """
+        self.load(header, tables)
+        if not keeps_counts:
+            self.counts, self.rows_out = (InputCounts(), InputCounts()), 0
+        for counts, held, waiting in zip(self.counts, self._held, self.waiting_rows(), strict=True):
+            counts.rows_in = counts.done + held.num_rows + waiting + counts.rejected.total()
+
+    def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
+        """Give stored rows of an input in its columns of now; the key's keep their types, for key groups hash them.
+
+        Args:
+            side: 0 for the left input, 1 for the right.
+            table: The rows as they were stored; None is none.
+
+        Raises:
+            CheckpointError: Their columns can't become the input's.
+        """
+        spec = self.inputs[side]
+        if table is None:
+            return spec.schema.empty_table()
+        return evolve(table, spec.schema, f"input {spec.name!r}", fixed=spec.key)
+
+    def check_states(self) -> None:  # noqa: B027 - joins declare no states
+        """See that what was loaded is what is declared now, before any row is processed.
+
+        Raises:
+            CheckpointError: A stored state can't become what is declared, or is no longer declared.
+        """
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from cojoin.errors import CojoinError, ConfigurationError, FunctionError, did_you_mean
+from cojoin.errors import CheckpointError, CojoinError, ConfigurationError, FunctionError, did_you_mean
 from cojoin.functions import Context, KeyedCoProcessFunction, Order
 from cojoin.inputs import event_millis
 from cojoin.key_run import KeyRun, fault
@@ -331,6 +331,23 @@ class KeyedCoProcessOperator(Operator):
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Take the states and timers."""
         self._store.load_tables(tables)
+
+    def check_states(self) -> None:
+        """Open the function, so that stored states which are not as it declares them show before any row is processed.
+
+        Raises:
+            CheckpointError: A stored state can't become what is declared, or is no longer declared.
+            FunctionError: ``open`` raised an error, or yields.
+        """
+        self._open()
+        if undeclared := self._store.undeclared():
+            state, them = ("state", "it") if len(undeclared) == 1 else ("states", "them")
+            listed = f"{state} {', '.join(map(repr, undeclared))}"
+            msg = (
+                f"{self._name}: the checkpoint holds the {listed}, which open no longer declares; declare {them}, used "
+                f"or not, or start with a new checkpoint"
+            )
+            raise CheckpointError(msg)
 
     def details(self) -> dict[str, int]:
         """Report the timers that wait, and those that a drain left."""

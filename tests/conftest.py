@@ -28,14 +28,14 @@ settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
 
 PROJECT = Path(__file__).resolve().parents[1]
 # Every JVM of the tests lives for seconds or minutes: the quick compiler and a plain collector cost less of the cores.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m")
 
 DELTA = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
 
 SETTINGS = {
     "spark.driver.memory": "2g",
     # Many short queries: a quick compiler and a plain collector take a third off their time.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

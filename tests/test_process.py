@@ -272,6 +272,48 @@ def test_a_key_is_kept_by_its_columns() -> None:
         wider.restore(snapshot)
 
 
+class Remembers(KeyedCoProcessFunction):
+    """Declares some value states."""
+
+    def __init__(self, **states: str) -> None:
+        self.states = states
+
+    def open(self, ctx: Any) -> None:
+        self.handles = [ctx.get_state(ValueStateDescriptor(name, dtype)) for name, dtype in self.states.items()]
+
+    def process_element2(self, customer: Any, ctx: Any) -> None:
+        for handle in self.handles:
+            handle.update(1)
+
+
+def test_stored_states_can_be_checked_before_any_row_comes() -> None:
+    old = operator(Remembers(visits="int", gone="int"))
+    old.check_states()
+    feed(old, [trade(9)], [customer(1), customer(9)])
+    snapshot = old.snapshot()
+    new = operator(Remembers(visits="long", gone="int", added="int"))
+    new.restore(snapshot)
+    new.check_states()
+    assert new.store.state_of("a") == {"visits": 1, "gone": 1}
+    differ = "state 'visits': the checkpoint and the function differ in its type: it is int there and string here"
+    for changed, said in (
+        (
+            Remembers(visits="string", gone="int"),
+            f"{differ}; declare the stored type, or give the new state another name",
+        ),
+        (Remembers(visits="int"), "the checkpoint holds the state 'gone', which open no longer declares; declare it, "),
+        (
+            Remembers(),
+            "the checkpoint holds the states 'visits', 'gone', which open no longer declares; declare them, ",
+        ),
+    ):
+        refused = operator(changed)
+        refused.restore(snapshot)
+        with pytest.raises(CheckpointError) as caught:
+            refused.check_states()
+        assert str(caught.value).startswith(f"Remembers: {said}")
+
+
 @pytest.mark.parametrize(
     ("function", "order", "said"),
     [

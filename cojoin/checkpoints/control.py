@@ -1,18 +1,24 @@
 """The control input (tag 0): what the driver tells every key group, in band and planned by Spark like any other rows.
 
-It is a folder of small text files in the checkpoint, a message a line, that Spark streams. A drain's last batch is
-planned by hand: the message that ends all inputs is written, then an entry of Spark's offset log that leaves every
-other source where it stands. Spark runs a batch that is planned and not committed exactly as it was planned, so a
-crash in between runs the same batch again and nothing newer is read. The message is the promise: once it is there,
-every start finishes the drain first. The logs are Spark's ``v1`` texts: a line with the version, for offsets a line
-of metadata, then a line a source in the order of the plan, the control input last.
+It is a folder of parquet files in the checkpoint, a message a row, for one key group or for all, that Spark streams:
+the state that a new query begins with, and the end of all inputs. A restored query's first batch and a drain's last one
+are planned by hand: the message is written, then an entry of Spark's offset log that leaves every other source where it
+stands. Spark runs a batch that is planned and not committed exactly as it was planned, so a crash in between runs the
+same batch again and nothing newer is read. A drain's message is a promise: once it is there, every start finishes the
+drain first. The logs are Spark's ``v1`` texts: a line with the version, for offsets a line of metadata, then a line a
+source in the order of the plan, the control input last.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from typing import TYPE_CHECKING
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import CheckpointError
@@ -25,33 +31,42 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
 
 __all__ = [
+    "CONTROL_DDL",
     "END_OF_INPUT",
+    "NOTHING_READ",
+    "begin_after",
     "drain_is_promised",
     "open_control",
     "plan_drain",
+    "plan_first_batch",
     "plan_look_at_the_clock",
+    "register_messages",
     "resumed_batches",
     "source_offsets",
 ]
 
-END_OF_INPUT = '{"end_of_input": true}'
+CONTROL_DDL = "key_group int, payload binary"
+"""A message: the label of the key group that it is for, null for all; and its bytes."""
 
-_FOLDER, _END_FILE = "control", "control/end_of_input.txt"
-_OFFSETS, _COMMITS, _SOURCES = "spark/offsets", "spark/commits", "spark/sources"
+END_OF_INPUT = b'{"end_of_input": true}'
+NOTHING_READ = "-"
+"""How Spark's offset log spells a source of which nothing was read."""
+
+_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
+_OFFSETS, _COMMITS, _SOURCES, _METADATA = "spark/offsets", "spark/commits", "spark/sources", "spark/metadata"
 _RUNS_FILE, _KEPT_RUNS = "runs.json", 5
 _VERSION = "v1"
-_ENDED = json.dumps({"logOffset": 0})
+_SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
 def open_control(spark: SparkSession, files: CheckpointFiles, labels: Sequence[int], tag: int) -> DataFrame:
     """Open the control input as ``(key_group, tag, payload)``, each message once for every key group's label."""
     files.make_directory(_FOLDER)
-    messages = spark.readStream.text(files.path(_FOLDER))
-    groups = F.explode(F.array(*map(F.lit, labels)))
+    messages = spark.readStream.schema(CONTROL_DDL).parquet(files.path(_FOLDER))
+    every = F.array(*map(F.lit, labels))
+    receivers = F.when(F.col("key_group").isNull(), every).otherwise(F.array("key_group"))
     return messages.select(
-        groups.alias("key_group"),
-        F.lit(tag).cast("tinyint").alias("tag"),
-        F.col("value").cast("binary").alias("payload"),
+        F.explode(receivers).alias("key_group"), F.lit(tag).cast("tinyint").alias("tag"), F.col("payload")
     )
 
 
@@ -84,18 +99,75 @@ def plan_drain(files: CheckpointFiles) -> bool:
     if control is None or len(lines) < 3 or lines[0] != _VERSION:
         msg = f"checkpoint {files.root}: the offset log's batch {newest} is not in the form {_VERSION}; got {lines[:1]}"
         raise CheckpointError(msg)
-    if lines[-1] == _ENDED:
+    read = None if lines[-1] == NOTHING_READ else int(json.loads(lines[-1])["logOffset"])
+    if read is not None and _END_FILE in (files.read(f"{_SOURCES}/{control}/{read}") or ""):
         return True
     if newest != committed:
         msg = (
             f"checkpoint {files.root}: batch {newest} is planned but not committed; let a run finish it before a drain"
         )
         raise CheckpointError(msg)
-    files.write(_END_FILE, END_OF_INPUT)
-    entry = {"path": files.path(_END_FILE), "timestamp": files.modified(_END_FILE), "batchId": 0}
-    files.write(f"{_SOURCES}/{control}/0", "\n".join([_VERSION, json.dumps(entry)]))
-    files.write(f"{_OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], _ENDED]))
+    message = io.BytesIO()
+    pq.write_table(pa.table([pa.array([None], pa.int32()), pa.array([END_OF_INPUT])], schema=_SCHEMA), message)
+    files.write_bytes(_END_FILE, message.getvalue())
+    offset = register_messages(files, control, [_END_FILE], 0 if read is None else read + 1)
+    files.write(f"{_OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], offset]))
     return True
+
+
+def plan_first_batch(spark: SparkSession, files: CheckpointFiles, sources: Sequence[str], control: int) -> None:
+    """Plan a new query's first batch, which reads the control input alone.
+
+    Args:
+        spark: The session; the query keeps its number of shuffle partitions.
+        files: The new checkpoint.
+        sources: What the batch takes of each other source.
+        control: The number of the control source's entry.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001 - the settings that a query keeps for good are known to Spark alone
+    metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    entry = json.loads(metadata.apply(0, int(1000 * time.time()), spark._jsparkSession.conf()).json())  # noqa: SLF001
+    entry["conf"] = {
+        name: spark.conf.get(name, value) if value is None else value for name, value in entry["conf"].items()
+    }
+    # Spark takes logs without it for those of somebody who has lost a file.
+    files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
+    files.write(f"{_OFFSETS}/0", "\n".join([_VERSION, json.dumps(entry), *sources, json.dumps({"logOffset": control})]))
+
+
+def begin_after(files: CheckpointFiles, sources: Sequence[str]) -> None:
+    """Once the first batch is committed, have every source go on where another query's stood; doing it twice is once.
+
+    A second batch that reads nothing is planned with the same offsets: Spark initialises its sources from the last two.
+
+    Args:
+        files: The new checkpoint.
+        sources: Where each stood, in Spark's own spelling.
+    """
+    version, metadata, *first = (files.read(f"{_OFFSETS}/0") or "").splitlines()
+    text = "\n".join([version, metadata, *sources, first[-1]])
+    files.write(f"{_OFFSETS}/0", text)
+    if files.read(f"{_OFFSETS}/1") is None:
+        files.write(f"{_OFFSETS}/1", text)
+
+
+def register_messages(files: CheckpointFiles, source: int, names: Sequence[str], log_id: int) -> str:
+    """Enter files of messages into the control source's own log, as if Spark had found them.
+
+    Args:
+        files: The checkpoint.
+        source: The number of the control input among the query's sources.
+        names: The files, below the checkpoint.
+        log_id: The number of the entry.
+
+    Returns:
+        The source's offset, as the offset log spells it, once they are read.
+    """
+    entries = [
+        json.dumps({"path": files.path(name), "timestamp": files.modified(name), "batchId": log_id}) for name in names
+    ]
+    files.write(f"{_SOURCES}/{source}/{log_id}", "\n".join([_VERSION, *entries]))
+    return json.dumps({"logOffset": log_id})
 
 
 def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:

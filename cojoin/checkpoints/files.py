@@ -54,12 +54,16 @@ class CheckpointFiles:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
+        """Write a text file whole, in place of an earlier one."""
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole, in place of an earlier one."""
         target = self._path(name)
         partial = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
         stream = self._system.create(partial, True)
         try:
-            stream.write(bytearray(text.encode()))
+            stream.write(bytearray(content))
         finally:
             stream.close()
         if self._system.exists(target):
@@ -76,9 +80,17 @@ class CheckpointFiles:
         """Give when a file was last written, in epoch milliseconds."""
         return int(self._system.getFileStatus(self._path(name)).getModificationTime())
 
+    def size(self, name: str) -> int:
+        """Give the bytes of a file, or of all files below a directory."""
+        return int(self._system.getContentSummary(self._path(name)).getLength())
+
     def delete(self, name: str) -> None:
         """Delete a file; one that is not there is passed over."""
         self._system.delete(self._path(name), False)
+
+    def delete_directory(self, name: str) -> None:
+        """Delete a directory with all that it holds; one that is not there is passed over."""
+        self._system.delete(self._path(name), True)
 
     def names(self, directory: str) -> list[str]:
         """List the finished files of a directory, or nothing where it is not there."""

@@ -2,27 +2,36 @@
 
 Compared is what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
 columns, the key groups, whether the clock matters. Watermark strategies, triggers and sinks may change between runs;
-only from one that needs the clock (idleness, a lag behind it) to one that does not, or back, they may not.
+only from one that needs the clock (idleness, a lag behind it) to one that does not, or back, they may not. A new query
+that is restored from a checkpoint may have other key groups, clock or not, a further state or side output, a nullable
+column more, or wider types (``cojoin.evolution``). Also kept: which sources the inputs read, without their options.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cojoin import evolution
 from cojoin.errors import CheckpointError
-from cojoin.types import schema_to_ddl
+from cojoin.types import parse_schema, schema_to_ddl
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import pyarrow as pa
 
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.inputs import InputSpec
 
-__all__ = ["claim_checkpoint", "describe_query"]
+__all__ = ["SourceDescription", "check_evolution", "claim_checkpoint", "describe_query", "read_query"]
 
-FORMAT = 2
+SourceDescription: TypeAlias = "Mapping[str, str | None] | None"
+"""What tells a source from others: its ``format`` and ``location``; None for a bare DataFrame, of which nothing is
+known."""
+
+FORMAT = 3
 _FILE = "query.json"
 
 
@@ -62,8 +71,15 @@ def describe_query(
     }
 
 
-def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
+def claim_checkpoint(
+    files: CheckpointFiles, query: dict[str, Any], sources: Sequence[SourceDescription] = (None, None)
+) -> str:
     """Make the checkpoint this query's, or see that it already is.
+
+    Args:
+        files: The checkpoint.
+        query: What ``describe_query`` gives.
+        sources: What the inputs read.
 
     Returns:
         The query's id, the same for all runs on this checkpoint.
@@ -71,8 +87,7 @@ def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
     Raises:
         CheckpointError: It belongs to another query, to another shape of this one, or to something else.
     """
-    text = files.read(_FILE)
-    if text is None:
+    if files.read(_FILE) is None:
         found = files.names("")
         if found:
             msg = (
@@ -81,8 +96,37 @@ def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
             )
             raise CheckpointError(msg)
         query_id = str(uuid.uuid4())
-        files.write(_FILE, json.dumps({"format": FORMAT, "query_id": query_id, "query": query}, indent=2))
+        _write(files, query_id, query, sources)
         return query_id
+    stored = read_query(files)
+    # Two operations have little in common, so that one differs says it all.
+    same_operation = stored["query"].get("operator") == query.get("operator")
+    asked = query if same_operation else {**stored["query"], "operator": query.get("operator")}
+    differences = _differences(stored["query"], asked)
+    if differences:
+        listed = "; ".join(differences)
+        msg = (
+            f"checkpoint {files.root} belongs to another query, or to another shape of this one: {listed}. "
+            f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds; where it "
+            f"has evolved, restore_from= takes the state into a new checkpoint"
+        )
+        raise CheckpointError(msg)
+    if list(sources) != stored["sources"]:
+        _write(files, stored["query_id"], query, sources)
+    return str(stored["query_id"])
+
+
+def read_query(files: CheckpointFiles) -> dict[str, Any]:
+    """Give what a checkpoint says of its query: ``query_id``, ``query``, ``sources``.
+
+    Raises:
+        CheckpointError: It is no checkpoint, or one of another format.
+    """
+    text = files.read(_FILE)
+    if text is None:
+        there = "there is no such directory" if not files.exists() else f"the directory has no {_FILE}"
+        msg = f"checkpoint {files.root}: {there}, so it is no checkpoint of cojoin's; name a query's checkpoint="
+        raise CheckpointError(msg)
     stored = _parse(text, files)
     if stored["format"] > FORMAT:
         msg = f"checkpoint {files.root}: its format {stored['format']} is newer than {FORMAT}; upgrade cojoin"
@@ -93,18 +137,58 @@ def claim_checkpoint(files: CheckpointFiles, query: dict[str, Any]) -> str:
             f"this one can't go on with; start with a new checkpoint, or with the version that wrote it"
         )
         raise CheckpointError(msg)
-    # Two operations have little in common, so that one differs says it all.
-    same_operation = stored["query"].get("operator") == query.get("operator")
-    asked = query if same_operation else {**stored["query"], "operator": query.get("operator")}
-    differences = _differences(stored["query"], asked)
+    return stored
+
+
+def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: str) -> None:
+    """See that a query can take the state of another: the same, or evolved from it.
+
+    Args:
+        stored: The description of the query that wrote the state.
+        asked: That of the query that is to go on.
+        root: The checkpoint, for the message.
+
+    Raises:
+        CheckpointError: It lists the differences.
+    """
+    if stored.get("operator") != asked.get("operator"):
+        differences = [f"operator is {stored.get('operator')!r} there and {asked.get('operator')!r} here"]
+    else:
+        differences = _differences(_without_evolvable(stored), _without_evolvable(asked))
+        differences += _evolution("output", stored["output"], asked["output"])
+        for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
+            what = f"input {two['name']!r}"
+            # A wider key would be another key, in another key group.
+            differences += _evolution(what, one["columns"], two["columns"], fixed=two["key"])
+        for tag, columns in stored.get("side_outputs", {}).items():
+            if tag not in asked.get("side_outputs", {}):
+                differences.append(f"side output {tag!r} is there and not here")
+            else:
+                differences += _evolution(f"side output {tag!r}", columns, asked["side_outputs"][tag])
     if differences:
-        listed = "; ".join(differences)
         msg = (
-            f"checkpoint {files.root} belongs to another query, or to another shape of this one: {listed}. "
-            f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds"
+            f"checkpoint {root} can't go on as this query: {'; '.join(differences)}. A state may be added, a nullable "
+            f"column added, or a type widened; make the query again what the checkpoint holds, or begin without it"
         )
         raise CheckpointError(msg)
-    return str(stored["query_id"])
+
+
+def _without_evolvable(query: Mapping[str, Any]) -> dict[str, Any]:
+    evolvable = {"output", "key_groups", "needs_clock", "function", "side_outputs", "inputs"}
+    inputs = [{name: value for name, value in each.items() if name != "columns"} for each in query["inputs"]]
+    return {**{name: value for name, value in query.items() if name not in evolvable}, "inputs": inputs}
+
+
+def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
+    found = evolution.differences(parse_schema(stored, what=what), parse_schema(asked, what=what), fixed=fixed)
+    return [f"{what}: {difference}" for difference in found]
+
+
+def _write(
+    files: CheckpointFiles, query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDescription]
+) -> None:
+    content = {"format": FORMAT, "query_id": query_id, "query": query, "sources": list(sources)}
+    files.write(_FILE, json.dumps(content, indent=2))
 
 
 def _parse(text: str, files: CheckpointFiles) -> dict[str, Any]:

@@ -31,8 +31,9 @@ class Manifest:
         report: The counts and watermarks after the batch.
         offsets: Where each source stood at the batch's end, as Spark's offset log has it; the control input is the
             last.
-        outputs: For each output that was written, where, and a Delta table's version.
+        outputs: For each output that was ever written, where, in which batch last, and a Delta table's version after.
         durations_ms: How long each part of the batch took on the driver.
+        epoch: Which of the query's runs wrote it: each start takes the checkpoint with a higher number.
     """
 
     query_id: str
@@ -40,6 +41,7 @@ class Manifest:
     offsets: Sequence[str]
     outputs: Mapping[str, Mapping[str, Any]]
     durations_ms: Mapping[str, float]
+    epoch: int = 0
 
     @property
     def batch_id(self) -> int:

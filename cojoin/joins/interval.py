@@ -218,13 +218,15 @@ class IntervalJoinOperator(Operator):
         }
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take both sides' rows."""
-        left, right = tables["left"], tables["right"]
-        self._kept = (
-            left.drop_columns([left.column_names[-1]]),
-            right.drop_columns([right.column_names[-1]]),
-        )
-        self._matched = (left.columns[-1].to_numpy().astype(bool), right.columns[-1].to_numpy().astype(bool))
+        """Take both sides' rows; the last column is the flag, whatever its name."""
+        kept, matched = [], []
+        for side, name in enumerate(("left", "right")):
+            table = tables.get(name)
+            rows = None if table is None else table.drop_columns([table.column_names[-1]])
+            kept.append(self.input_rows(side, rows))
+            flags = [] if table is None else table.columns[-1].to_numpy()
+            matched.append(np.asarray(flags, dtype=bool))
+        self._kept, self._matched = (kept[0], kept[1]), (matched[0], matched[1])
 
 
 def _expand(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

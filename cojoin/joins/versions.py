@@ -136,8 +136,9 @@ class VersionsOperator(Operator):
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Take what ``state_tables`` gave."""
-        self._versions = tables.get("versions", self._versions)
-        self._waiting = tables.get("waiting", self._waiting)
+        versions = self.input_rows(1, tables.get("versions"))
+        self._waiting = self.input_rows(0, tables.get("waiting"))
+        self._versions = versions
 
     def details(self) -> dict[str, int]:
         """Report the versions kept."""

@@ -4,6 +4,8 @@ The packed outputs are persisted and executed by one action; every sink reads wh
 rejected rows and side outputs are written each in a transaction of its own, only where there are any; the manifest
 comes last. A batch that is run again after a crash is executed again, since Spark's state needs it, and writes what a
 transaction id does not already cover. One that only the clock asked for, and that changed nothing, leaves no trace.
+Where the calls say that a snapshot is due, its rows are written before the manifest. A run whose checkpoint another run
+has taken over stops before it writes.
 """
 
 from __future__ import annotations
@@ -20,19 +22,23 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.manifest import Manifest
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
+from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
+from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import QueryFailedError
 from cojoin.report import BatchReport
-from cojoin.spark.call import STATISTICS, Plan
+from cojoin.spark.call import SNAPSHOT, STATISTICS, Plan
 from cojoin.spark.failures import explain
 from cojoin.spark.sinks import Sink, WriteContext
 from cojoin.spark.unpacking import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.checkpoints.lease import Lease
     from cojoin.checkpoints.manifest import Manifests
     from cojoin.checkpoints.progress import ProgressTable
 
@@ -51,6 +57,9 @@ class BatchWriter:
         progress: Its progress table.
         on_batch: Called with each batch's report once it counts.
         last: The manifest of the checkpoint's last batch; None before the first.
+        lease: What keeps other runs away from the checkpoint.
+        retention: How many snapshots are kept of those that nobody asked for.
+        begins_at: Of a query that was restored, where its sources go on after its first batch.
     """
 
     def __init__(
@@ -63,6 +72,9 @@ class BatchWriter:
         progress: ProgressTable,
         on_batch: Callable[[BatchReport], None],
         last: Manifest | None,
+        lease: Lease,
+        retention: int,
+        begins_at: Sequence[str] | None = None,
     ) -> None:
         self._plan = plan
         self._query_id = query_id
@@ -72,13 +84,18 @@ class BatchWriter:
         self._last = None if last is None else last.report
         self._preparing: threading.Thread | None = None
         self._offsets = [] if last is None else list(last.offsets)
+        self._written: dict[str, Any] = {} if last is None else dict(last.outputs)
+        self._lease, self._retention, self._begins_at = lease, retention, begins_at
+        self._cleaning: threading.Thread | None = None
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
+        self._lease.check()
         emitted.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            report = self._execute(emitted, batch_id, durations)
+            statistics = self._execute(emitted, durations)
+            report = self._report(batch_id, statistics)
             if self._preparing is not None:
                 self._preparing.join()
             written = {}
@@ -86,21 +103,63 @@ class BatchWriter:
                 if report.emitted.get(output):
                     started = time.perf_counter()
                     context = WriteContext(self._query_id, output, batch_id)
-                    written[output] = self._write(unpack(emitted, kind, schema), context)
+                    place = self._write(unpack(emitted, kind, schema), context)
+                    written[output] = {**place, "batch_id": batch_id}
                     durations[output] = _since(started)
+            offsets = self._offsets_after(batch_id)
+            index = [each["snapshot"] for each in statistics if each["snapshot"] is not None]
+            if not written and not index and offsets == self._offsets and _is_the_same(report, self._last):
+                return
+            self._written.update(written)
+            manifest = Manifest(self._query_id, report, offsets, dict(self._written), durations, self._lease.epoch)
+            if index:
+                started = time.perf_counter()
+                self._snapshot(emitted, manifest, index)
+                durations["snapshot"] = _since(started)
         finally:
             emitted.unpersist()
-        offsets = source_offsets(self._files, batch_id)
-        if not written and offsets == self._offsets and _is_the_same(report, self._last):
-            return
-        self._offsets = offsets
-        manifest = Manifest(self._query_id, report, offsets, written, durations)
+        self._lease.check()
         self._manifests.write(manifest)
+        self._offsets = offsets
         self._progress.add(manifest)
         self._last = report
         self._on_batch(report)
         # Beside Spark's own commit and planning, when the cores are idle.
         self.prepare(emitted.sparkSession)
+        if index:
+            self._clean(emitted.sparkSession)
+
+    def _offsets_after(self, batch_id: int) -> list[str]:
+        offsets = source_offsets(self._files, batch_id)
+        if batch_id or self._begins_at is None:
+            return offsets
+        return [*self._begins_at, offsets[-1]]
+
+    def _snapshot(self, emitted: DataFrame, manifest: Manifest, index: list[dict[str, Any]]) -> None:
+        is_first = self._begins_at is not None and manifest.batch_id == 0
+        rows = unpack(emitted, SNAPSHOT, STATE_SCHEMA)
+        table = StateTable(emitted.sparkSession, self._files)
+        kind: SnapshotKind = "restored" if is_first else "checkpoint"
+        table.write(rows, manifest, kind, self._plan.key_groups, index, remembered=True)
+
+    def _clean(self, session: SparkSession) -> None:
+        """Remove the snapshots that are too many, in a thread of its own."""
+        if self._cleaning is not None:
+            self._cleaning.join()
+        self._cleaning = threading.Thread(target=self._remove_superfluous, args=(session,), daemon=True)
+        self._cleaning.start()
+
+    def _remove_superfluous(self, session: SparkSession) -> None:
+        # What is not removed now is removed after the next snapshot.
+        with contextlib.suppress(Exception):
+            superfluous = Snapshots(self._files).superfluous(self._retention)
+            if superfluous:
+                StateTable(session, self._files).clean(superfluous)
+
+    def finish(self) -> None:
+        """Wait for what goes on beside the batches."""
+        if self._cleaning is not None:
+            self._cleaning.join()
 
     def prepare(self, session: SparkSession) -> None:
         """Let the main output's sink prepare for the next batch, in a thread of its own."""
@@ -120,13 +179,16 @@ class BatchWriter:
             msg = f"batch {context.batch_id}: {context.output} to {sink.describe()}: {explain(error)}"
             raise QueryFailedError(msg) from error
 
-    def _execute(self, emitted: DataFrame, batch_id: int, durations: dict[str, float]) -> BatchReport:
+    def _execute(self, emitted: DataFrame, durations: dict[str, float]) -> list[dict[str, Any]]:
         """Run the calls, once: the action that collects their statistics also fills what the sinks read."""
         started = time.perf_counter()
         rows = emitted.where(F.col("kind") == F.lit(STATISTICS)).select("payload").collect()
         statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows]
         durations["execute"] = _since(started)
         durations["calls"] = round(sum(each["call_ms"] for each in statistics), 1)
+        return statistics
+
+    def _report(self, batch_id: int, statistics: list[dict[str, Any]]) -> BatchReport:
         left, right = self._plan.inputs
         if not statistics:
             # No row came at all, as from an empty file, so no key group was called and nothing has changed.

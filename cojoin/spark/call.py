@@ -3,8 +3,9 @@
 The same operator runs in two surroundings: ``StreamingCall`` inside ``applyInPandasWithState``, where the operator is
 restored from the state bytes and a micro-batch is one call a key group; ``StaticCall`` inside ``applyInArrow``, where
 it runs once, to the end of time. Emits ``(kind, payload)``: an Arrow message of output, rejected or side-output rows,
-or the call's statistics as JSON. Nothing else leaves a call. Where the clock matters, every key group asks to be called
-in the next batch, even without rows.
+or of a snapshot's row when one is due, or the call's statistics as JSON. Nothing else leaves a call. The first call of
+a query that was restored begins with the state that the control input gives it. Where the clock matters, every key
+group asks to be called in the next batch, even without rows.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
 
+from cojoin import codec
+from cojoin.checkpoints.snapshot_row import SnapshotCadence, index_entry, snapshot_row
 from cojoin.event_time import TimePolicy
 from cojoin.inputs import REJECTED_SCHEMA
+from cojoin.key_groups import group_labels
 from cojoin.messages import binary_column, read_message, write_messages
 from cojoin.operator import OUTPUT, REJECTED, Batch, Operator, concat
-from cojoin.spark.key_groups import group_labels
 from cojoin.spark.packing import CONTROL_TAG, read_control
+from cojoin.spark.restored_state import RestoredState, is_restored_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EMITTED_DDL",
+    "SNAPSHOT",
     "STATE_DDL",
     "STATISTICS",
     "Operation",
@@ -48,7 +53,7 @@ __all__ = [
 
 EMITTED_DDL = "kind tinyint, payload binary"
 STATE_DDL = "state binary"
-STATISTICS = 0
+SNAPSHOT, STATISTICS = -1, 0
 
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
 
@@ -127,11 +132,18 @@ class StreamingCall:
     Args:
         plan: What is done.
         resumed_at: The ids of the micro-batches before which the query stood still.
+        cadence: When a snapshot is due.
     """
 
-    def __init__(self, plan: Plan, resumed_at: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        resumed_at: frozenset[int] = frozenset(),
+        cadence: SnapshotCadence | None = None,
+    ) -> None:
         self._plan = plan
         self._resumed_at = resumed_at
+        self._cadence = cadence or SnapshotCadence()
         self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
         self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
 
@@ -142,6 +154,7 @@ class StreamingCall:
 
     def _run(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         started = time.perf_counter()
+        group = self._numbers[int(key[0])]
         operator = self._plan.create_operator()
         now = state.getCurrentProcessingTimeMs()
         try:
@@ -150,34 +163,43 @@ class StreamingCall:
             packed = (
                 (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
             )
-            batch = replace(_unpack_batch(self._plan, packed), processing_time=now, resumed=self._is_resumed())
+            batch, restored = _unpack_batch(self._plan, packed)
+            if restored:
+                restored.load_into(operator, keeps_counts=group == 0)
+            batch_id = _batch_id()
+            batch = replace(batch, processing_time=now, resumed=batch_id in self._resumed_at)
             emitted: Counter[str] = Counter()
             for emission in operator.process(batch):
                 emitted[emission.kind] += emission.table.num_rows
                 for payload in write_messages(emission.table):
                     yield _frame(self._kinds[emission.kind], payload)
-            snapshot = operator.snapshot()
+            header, tables = operator.parts()
         finally:
             operator.close()
-        state.update((snapshot,))
+        saved, index = header["saved"], None
+        # After a drain nothing can go on.
+        is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
+        if restored or is_due:
+            row, header["saved"] = snapshot_row(group, batch_id, header, tables)
+            index = index_entry(row)
+            for payload in write_messages(row):
+                yield _frame(SNAPSHOT, payload)
+        elif saved is None:
+            header["saved"] = {"batch_id": batch_id - 1, "time": now}
+        encoded = codec.encode(header, tables)
+        state.update((encoded,))
         if self._plan.needs_clock and operator.watermark.status() != "finished":
             # Called again in the next batch, as every key group: only together do they know what the query has.
             state.setTimeoutDuration(1)
         statistics = {
-            "key_group": self._numbers[int(key[0])],
-            "state_bytes": len(snapshot),
+            "key_group": group,
+            "state_bytes": len(encoded),
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
             "emitted": dict(emitted),
+            "snapshot": index,
             **operator.report(),
         }
         yield _frame(STATISTICS, json.dumps(statistics).encode())
-
-    def _is_resumed(self) -> bool:
-        if not self._resumed_at:
-            return False
-        context = TaskContext.get()
-        batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
-        return batch_id is not None and int(batch_id) in self._resumed_at
 
 
 class StaticCall:
@@ -192,7 +214,7 @@ class StaticCall:
         operator = self._plan.create_operator()
         tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
         try:
-            batch = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
+            batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
             to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
             with _collector_at_rest():
                 emitted = [
@@ -218,13 +240,23 @@ def _collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> Batch:
+def _batch_id() -> int:
+    """Give the micro-batch; outside of a query, as in tests, there is none."""
+    context = TaskContext.get()
+    batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
+    return -1 if batch_id is None else int(batch_id)
+
+
+def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState]:
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
+    restored = RestoredState()
     ended = False
     for tag, payload in packed:
         buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
-        if tag == CONTROL_TAG:
+        if tag == CONTROL_TAG and is_restored_state(buffer):
+            restored.add(buffer)
+        elif tag == CONTROL_TAG:
             control = read_control(buffer.to_pybytes())
             ended |= control is None
             controls += [control] if control else []
@@ -234,7 +266,7 @@ def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> Batch:
         concat([spec.schema.empty_table(), *(pa.Table.from_batches([piece]) for piece in side)])
         for spec, side in zip(plan.inputs, pieces, strict=True)
     )
-    return Batch((left, right), controls, end_of_input=ended)
+    return Batch((left, right), controls, end_of_input=ended), restored
 
 
 def _frame(kind: int, payload: Any) -> pd.DataFrame:

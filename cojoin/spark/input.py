@@ -15,10 +15,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 from cojoin.durations import Duration, milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.inputs import InputSpec, LatePolicy, check_late
+from cojoin.key_groups import group_labels
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.spark.failures import explain
-from cojoin.spark.key_groups import group_labels
-from cojoin.spark.packing import GROUP_COLUMN, NOW_COLUMN, PACKED_DDL, Packer
+from cojoin.spark.packing import GROUP_COLUMN, NOW_COLUMN, PACKED_DDL, Packer, key_group
 from cojoin.spark.sources import Source
 from cojoin.strategies import WatermarkStrategy
 
@@ -106,6 +106,7 @@ class BoundInput:
         name = declared.name or default_name
         self._what = f"input {name!r}"
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
+        self.source: Source | None = defaults
         self.frame, event_time = self._with_event_time(_open(declared.source, self._what), declared.event_time)
         self._fields = self._columns()
         partition = self._names(declared.partition, "partition") or (defaults.partition if defaults else ())
@@ -222,7 +223,7 @@ class BoundInput:
     def packed(self, key_groups: int) -> DataFrame:
         """Give the input's rows and watermarks as ``(key_group, tag, payload)``."""
         keys = [self.frame[_quoted(name)] for name in self.spec.key]
-        group = F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int").alias(GROUP_COLUMN)
+        group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # By number: PySpark's own call can't take a column whose name has a dot or a backtick.
         columns = [self.frame[_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
         if self.spec.max_ahead_ms is not None:

@@ -11,7 +11,8 @@ from cojoin.errors import ConfigurationError
 from cojoin.operator import OUTPUT
 from cojoin.side_outputs import OutputTag
 from cojoin.spark.call import EMITTED_DDL, STATE_DDL, Plan, StaticCall, StreamingCall
-from cojoin.spark.query import Query, start_query
+from cojoin.spark.restore import RestoreOptions
+from cojoin.spark.start import QueryOptions, start_query
 from cojoin.spark.unpacking import unpack
 
 if TYPE_CHECKING:
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.snapshot_row import SnapshotCadence
+    from cojoin.durations import Duration
     from cojoin.spark.input import BoundInput
+    from cojoin.spark.query import Query
     from cojoin.spark.sinks import SinkLike
     from cojoin.spark.triggers import Trigger
 
@@ -78,6 +83,11 @@ class Joined:
         rejected: SinkLike | None = None,
         side_outputs: Mapping[OutputTag, SinkLike] | None = None,
         name: str | None = None,
+        checkpoint_interval: Duration | int | None = "10 minutes",
+        retained_checkpoints: int = 3,
+        restore_from: Checkpoint | None = None,
+        cut_back_output: bool = False,
+        allow_data_loss: bool = False,
     ) -> Query:
         """Start a query that writes the output, the rejected rows and its progress, exactly once into Delta.
 
@@ -91,10 +101,22 @@ class Joined:
             side_outputs: Where a function's side outputs go, by tag; by default Delta tables ``side_outputs/<tag id>``
                 in the checkpoint directory.
             name: The query's name in Spark's UI.
+            checkpoint_interval: How often a snapshot of the state is taken, by the batches' own processing time such as
+                ``"10 minutes"``, or every so many batches; None takes only savepoints. Ordinary restarts need none.
+            retained_checkpoints: How many snapshots are kept, the newest; savepoints are kept besides.
+            restore_from: Begin with the state of another query's snapshot, its sources going on where they stood then.
+                ``checkpoint`` is a new directory; the number of key groups and shuffle partitions may be another, and
+                the query may have evolved: a state, a nullable column or a side output more, a wider type. Started
+                again with the same ``restore_from``, the query goes on.
+            cut_back_output: With ``restore_from``: an output that goes to the old query's own Delta table may take back
+                what was written there after the snapshot.
+            allow_data_loss: With ``restore_from``: records that the sources no longer have may be passed over.
 
         Raises:
             ConfigurationError: Inputs that are not streams, a sink or trigger that is none.
-            CheckpointError: A checkpoint of another query, of another shape of this one, or of a drained one.
+            CheckpointError: A checkpoint that another query holds or runs on, of another shape of this one, or of a
+                drained one; a snapshot that can't be restored by this query.
+            QueryFailedError: The restored state could not be loaded by the workers.
         """
         if not self.is_streaming:
             msg = (
@@ -102,26 +124,35 @@ class Joined:
                 f"use to_dataframe(), or read them with spark.readStream"
             )
             raise ConfigurationError(msg)
-        return start_query(
-            self._left.frame.sparkSession,
-            self._plan,
-            self._emitted,
+        options = QueryOptions(
             output=output,
-            rejected=rejected,
-            side_outputs={} if side_outputs is None else side_outputs,
             checkpoint=checkpoint,
             trigger=trigger,
+            rejected=rejected,
+            side_outputs={} if side_outputs is None else side_outputs,
             name=name,
+            checkpoint_interval=checkpoint_interval,
+            retained_checkpoints=retained_checkpoints,
+            restore_from=restore_from,
+            restore=RestoreOptions(cut_back_output, allow_data_loss),
         )
+        sources = self._left.source, self._right.source
+        return start_query(self._left.frame.sparkSession, self._plan, sources, self._emitted, options)
 
-    def _emitted(self, control: DataFrame | None = None, resumed_at: frozenset[int] = frozenset()) -> DataFrame:
+    def _emitted(
+        self,
+        control: DataFrame | None = None,
+        resumed_at: frozenset[int] = frozenset(),
+        cadence: SnapshotCadence | None = None,
+    ) -> DataFrame:
         """Give what the calls emit: a stream of ``(kind, payload)``.
 
         Args:
             control: A further input, of control rows.
             resumed_at: The ids of the micro-batches before which the query stood still.
+            cadence: When a snapshot is due.
         """
-        call = StreamingCall(self._plan, resumed_at)
+        call = StreamingCall(self._plan, resumed_at, cadence)
 
         def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
             return call(key, frames, state)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.event_time import ONE_PARTITION, Control
 from cojoin.inputs import InputSpec, reject_reasons, watermark_marks
@@ -22,11 +23,12 @@ from cojoin.messages import binary_column, write_messages
 from cojoin.rows import decode_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
+    from pyspark.sql import Column
 
-__all__ = ["CONTROL_TAG", "GROUP_COLUMN", "NOW_COLUMN", "PACKED_DDL", "Packer", "read_control"]
+__all__ = ["CONTROL_TAG", "GROUP_COLUMN", "NOW_COLUMN", "PACKED_DDL", "Packer", "key_group", "read_control"]
 
 PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG = 0
@@ -122,6 +124,11 @@ class _Seen:
     def observe(self, partition: str, timestamp: int, mark: int) -> None:
         self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
         self.marks[partition] = max(self.marks.get(partition, mark), mark)
+
+
+def key_group(keys: Sequence[Column], key_groups: int) -> Column:
+    """Give the key group of a row, as Spark computes it: a hash of its key's values."""
+    return F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int")
 
 
 def read_control(payload: bytes) -> Control | None:

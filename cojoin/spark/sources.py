@@ -51,6 +51,10 @@ class Source:
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
 
+    def identity(self) -> dict[str, str | None]:
+        """Give what tells it from other sources; its options, which may hold secrets, are left out."""
+        return {"format": self.format, "location": self.location}
+
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open it with the active Spark session.
 

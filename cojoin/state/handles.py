@@ -1,10 +1,11 @@
-"""From a descriptor to the handle that a function gets, and whether a stored state can be read by it."""
+"""From a descriptor to the handle that a function gets, and a stored state to what the handle reads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
+from cojoin.evolution import differences, evolve
 from cojoin.state.aggregating import AggregatingState, ReducingState
 from cojoin.state.descriptors import (
     AggregatingStateDescriptor,
@@ -22,7 +23,6 @@ from cojoin.state.timed import (
     TimedValueState,
 )
 from cojoin.state.ttl import split_type
-from cojoin.types import type_to_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cojoin.state.keyed import Cursor, KeyedState
     from cojoin.state.ttl import Clock
 
-__all__ = ["check_stored_type", "create_state"]
+__all__ = ["as_declared", "create_state"]
 
 _HANDLES: dict[type[StateDescriptor], tuple[Any, Any]] = {
     ValueStateDescriptor: (ValueState, TimedValueState),
@@ -61,23 +61,31 @@ def create_state(descriptor: StateDescriptor, cursor: Cursor, owner: str, clock:
     raise AssertionError(descriptor)
 
 
-def check_stored_type(state: KeyedState, stored: pa.DataType) -> None:
-    """Refuse a stored state whose type, or whose time-to-live's clock, is not the one that the function declares now.
+def as_declared(state: KeyedState, stored: pa.Table) -> pa.Table:
+    """Give a stored state as the function declares it now: its type may be one that the stored one can become.
 
     As in Flink a time-to-live can't be added to a state or taken from it; how long it is may change.
 
+    Args:
+        state: The declared state.
+        stored: The state at rest: the key's columns, then what is stored.
+
     Raises:
-        CheckpointError: They differ.
+        CheckpointError: Its time-to-live goes by another clock, or its type can't become the declared one.
     """
-    (held, clock), (declared, declared_clock) = split_type(stored), split_type(state.type)
+    last = stored.num_columns - 1
+    field = stored.schema.field(last)
+    if field.type.equals(state.type):
+        return stored
+    (held, clock), (declared, declared_clock) = split_type(field.type), split_type(state.type)
     if clock != declared_clock:
         difference = f"holds it {_described(clock)}, the function declares it {_described(declared_clock)}"
         action = "declare it as it is stored"
-    elif stored != state.type:
-        difference = f"holds it as {type_to_ddl(held)}, the function declares {type_to_ddl(declared)}"
+    elif found := differences(held, declared):
+        difference = f"and the function differ in its type: {'; '.join(found)}"
         action = "declare the stored type"
     else:
-        return
+        return evolve(stored, stored.schema.set(last, field.with_type(state.type)), state.what)
     msg = f"{state.what}: the checkpoint {difference}; {action}, or give the new state another name"
     raise CheckpointError(msg)
 

@@ -3,7 +3,8 @@
 Keeps: per state a table (key columns, ``@value``), and two of timers (key columns, ``@timestamp``), one a time domain.
 ``begin`` finds the entries of the keys that a batch touches, ``end`` puts those that were used back beside the
 untouched ones; a key without entry and timer leaves nothing behind. States are known once the function's ``open`` asks
-for them; a stored state that it no longer asks for is kept as it is, expired or not.
+for them, and then have the type that it declares; a stored state that it no longer asks for is kept as it is, expired
+or not.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.errors import CheckpointError, FunctionError
+from cojoin.evolution import differences, evolve
 from cojoin.functions import RuntimeContext
 from cojoin.operator import concat
 from cojoin.rows import describe_columns
@@ -33,7 +35,7 @@ from cojoin.state import (
     ValueStateDescriptor,
 )
 from cojoin.state.at_rest import decode_keys, entry_of, rows_of, size_of
-from cojoin.state.handles import check_stored_type, create_state
+from cojoin.state.handles import as_declared, create_state
 from cojoin.state.keyed import NO_KEY, Cursor
 from cojoin.state.touched import TouchedKeys
 from cojoin.state.ttl import Clock, Expiry, ServiceClock, without_expired
@@ -117,7 +119,7 @@ class KeyedStore(RuntimeContext):
         if stored is None:
             self._at_rest[_STATE + name] = _with(self._key_schema, _VALUE, state.type).empty_table()
         else:
-            check_stored_type(state, stored.schema.field(_VALUE).type)
+            self._at_rest[_STATE + name] = as_declared(state, stored)
         self._states[name] = state
         if self._touched is not None:
             state.load(partial(self._stored, _STATE + name))
@@ -226,20 +228,32 @@ class KeyedStore(RuntimeContext):
         return {name: expiry for name, expiry in found.items() if expiry is not None}
 
     def load_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take what ``tables`` gave.
+        """Take what ``tables`` gave; a table that is not there is empty.
 
         Raises:
             CheckpointError: They are kept by other key columns.
         """
-        for table in tables.values():
-            stored = pa.schema([table.schema.field(position) for position in range(table.num_columns - 1)])
-            if not stored.equals(self._key_schema):
+        loaded, names = {}, self._key_schema.names
+        for name, table in tables.items():
+            *key, last = table.schema
+            stored = pa.schema(key)
+            if stored.equals(self._key_schema):
+                loaded[name] = table
+                continue
+            if stored.names != names or differences(stored, self._key_schema, fixed=names):
                 msg = (
                     f"{self._owner}: the checkpoint's states have the key {describe_columns(stored)}, the query's "
                     f"input has {describe_columns(self._key_schema)}; keep them, or start with a new checkpoint"
                 )
                 raise CheckpointError(msg)
-        self._at_rest = dict(tables)
+            loaded[name] = evolve(table, self._key_schema.append(last), self._owner)
+        no_timers = self._at_rest[_TIMERS].schema.empty_table()
+        self._at_rest = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers, **loaded}
+
+    def undeclared(self) -> list[str]:
+        """Give the names of the stored states that were not asked for yet."""
+        stored = (name.removeprefix(_STATE) for name in self._at_rest if name.startswith(_STATE))
+        return [name for name in stored if name not in self._states]
 
     def state_of(self, key: Any) -> dict[str, Any]:
         """Give what a key has in every state, between batches; reading it changes nothing.

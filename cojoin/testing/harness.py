@@ -18,7 +18,7 @@ from cojoin.side_outputs import check_tags
 from cojoin.testing.events import Element, Event, HarnessError, StatusChange, Watermark
 from cojoin.testing.inputs import BoundInput, HarnessInput, check_keys, partition_name
 from cojoin.testing.inspection import Inspection
-from cojoin.testing.key_groups import decode_states, encode_states, move_states, settle_counts
+from cojoin.testing.key_groups import decode_states, encode_states, restore_states
 from cojoin.testing.outcome import Outcome, count_records
 from cojoin.testing.runner import Call, output_watermark, run_call
 from cojoin.types import as_schema
@@ -276,20 +276,15 @@ class Harness(Outcome, Inspection):
         return encode_states([operator.snapshot() for operator in self._operators], self._now)
 
     def restore(self, data: bytes) -> None:
-        """Go on from a snapshot, of this harness or of another with other key groups or a changed function.
+        """Go on from a snapshot, of this harness or of another: other key groups, a changed function, more columns.
 
         Raises:
             CodecError: The bytes are no snapshot of a harness.
-            CheckpointError: They are of another operation, or of other columns.
+            CheckpointError: They are of another operation, or of columns that can't become this one's.
         """
         states, now = decode_states(data)
         operators = [self._create() for _ in self._operators]
-        moves = len(states) != len(operators)
-        moved = move_states(states, self._inputs, len(operators)) if moves else states
-        for operator, state in zip(operators, moved, strict=True):
-            operator.restore(state)
-        if moves:
-            settle_counts(operators, states)
+        restore_states(operators, states)
         self.close()
         self._operators, self._now = operators, now
         self._resumed, self._ended = True, operators[0].watermark.status() == "finished"

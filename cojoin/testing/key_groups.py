@@ -1,20 +1,19 @@
-"""Key groups of a harness: which one a key is of, their states as bytes, and states moved to another number of them.
+"""Key groups of a harness: which one a key is of, and their states as bytes.
 
-Every row of a state carries its key, so states are cut and put together as tables. Counters can't be cut by key: after
-a move the first key group has those of rows that are done or rejected, and every one those of its own buffered rows.
+A restore may move states to another number of key groups: they are put together and cut anew (``parts``).
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from cojoin import codec
 from cojoin.errors import CodecError
-from cojoin.operator import concat
+from cojoin.parts import assemble, cut, merged_header
 from cojoin.rows import decode_rows
 
 if TYPE_CHECKING:
@@ -22,13 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.inputs import InputSpec
     from cojoin.operator import Operator
 
-__all__ = ["decode_states", "encode_states", "groups_of", "move_states", "settle_counts"]
-
-_SIDES = {"held1": 0, "left": 0, "waiting": 0, "held2": 1, "right": 1, "versions": 1}
-"""The tables of an operator's state that hold rows of an input; all others begin with the key's columns."""
+__all__ = ["decode_states", "encode_states", "groups_of", "restore_states"]
 
 
 def groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
@@ -58,40 +53,19 @@ def decode_states(data: bytes) -> tuple[list[bytes], int]:
     return tables["states"].column(0).to_pylist(), header["processing_time"]
 
 
-def move_states(states: Sequence[bytes], inputs: tuple[InputSpec, InputSpec], count: int) -> list[bytes]:
-    """Give the states of another number of key groups."""
-    decoded = [codec.decode(state) for state in states]
-    header = decoded[0][0]
-    whole = {
-        name: concat([tables[name] for _, tables in decoded if name in tables])
-        for name in dict.fromkeys(name for _, tables in decoded for name in tables)
-    }
-    cut = {name: _cut(name, table, inputs, count) for name, table in whole.items()}
-    return [codec.encode(header, {name: pieces[group] for name, pieces in cut.items()}) for group in range(count)]
+def restore_states(operators: Sequence[Operator], states: Sequence[bytes]) -> None:
+    """Restore fresh operators from the states of as many key groups, or of another number of them.
 
-
-def _cut(name: str, table: pa.Table, inputs: tuple[InputSpec, InputSpec], count: int) -> list[pa.Table]:
-    side = _SIDES.get(name)
-    key = list(inputs[0].key) if side is None else list(inputs[side].key)
-    groups = groups_of(table.select(range(len(key)) if side is None else key), count)
-    return [table.filter(pa.array(groups == group)) for group in range(count)]
-
-
-def settle_counts(operators: Sequence[Operator], states: Sequence[bytes]) -> None:
-    """Share out the counters of key groups that were moved.
-
-    Args:
-        operators: The key groups that there are now, restored.
-        states: The states of those that there were.
+    Raises:
+        CheckpointError: The states are of another operation, or of columns that can't become the inputs'.
     """
-    headers: list[dict[str, Any]] = [codec.decode(state)[0] for state in states]
-    for group, operator in enumerate(operators):
-        operator.rows_out = sum(header["rows_out"] for header in headers) if group == 0 else 0
-        for side, (counts, report) in enumerate(zip(operator.counts, operator.report()["inputs"], strict=True)):
-            saved = [header["counts"][side] for header in headers] if group == 0 else []
-            counts.done = sum(each["done"] for each in saved)
-            counts.late_applied = sum(each["late_applied"] for each in saved)
-            counts.rejected.clear()
-            for each in saved:
-                counts.rejected.update(each["rejected"])
-            counts.rows_in = counts.done + report["buffered"] + counts.rejected.total()
+    if len(states) == len(operators):
+        for operator, state in zip(operators, states, strict=True):
+            operator.restore(state)
+        return
+    headers, tables = zip(*map(codec.decode, states), strict=True)
+    count = len(operators)
+    pieces = cut(assemble(tables), operators[0].inputs, lambda keys: groups_of(keys, count), count)
+    header = merged_header(headers)
+    for group, (operator, piece) in enumerate(zip(operators, pieces, strict=True)):
+        operator.load_parts(header, piece, keeps_counts=group == 0)

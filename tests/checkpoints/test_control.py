@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.checkpoints.control import (
@@ -48,8 +51,7 @@ def test_a_drain_stands_after_the_last_committed_batch(files: CheckpointFiles) -
     assert (files.read("spark/offsets/11") or "").splitlines()[:2] == OFFSETS.splitlines()[:2]
     version, entry = (files.read("spark/sources/2/0") or "").splitlines()
     assert version == "v1"
-    assert json.loads(entry)["path"] == files.path("control/end_of_input.txt")
-    assert files.read("control/end_of_input.txt") == END_OF_INPUT
+    assert json.loads(entry)["path"] == files.path("control/end_of_input.parquet")
     assert plan_drain(files), "planned twice is planned once"
     assert files.names("spark/offsets") == ["10", "11", "9"]
 
@@ -78,14 +80,20 @@ def test_an_offset_log_of_another_form_is_left_alone(files: CheckpointFiles) -> 
     assert not drain_is_promised(files)
 
 
-def test_a_message_goes_to_every_key_group(spark: SparkSession, files: CheckpointFiles, tmp_path: Path) -> None:
+def test_a_message_goes_to_its_key_group_or_to_every_one(
+    spark: SparkSession, files: CheckpointFiles, tmp_path: Path
+) -> None:
     stream = open_control(spark, files, [0, 1, 2], tag=0)
-    files.write("control/a.txt", END_OF_INPUT)
+    content = pa.table([pa.array([None, 1], pa.int32()), pa.array([END_OF_INPUT, b"one"])], ["key_group", "payload"])
+    pq.write_table(content, tmp_path / "control" / "a.parquet")
     writer = stream.writeStream.format("memory").queryName("control_messages").trigger(availableNow=True)
     writer.option("checkpointLocation", f"{tmp_path}/stream").start().awaitTermination()
-    rows = spark.table("control_messages").orderBy("key_group").collect()
+    rows = spark.table("control_messages").orderBy("key_group", F.length("payload").desc()).collect()
     assert [(row.key_group, row.tag, bytes(row.payload)) for row in rows] == [
-        (group, 0, END_OF_INPUT.encode()) for group in range(3)
+        (0, 0, END_OF_INPUT),
+        (1, 0, END_OF_INPUT),
+        (1, 0, b"one"),
+        (2, 0, END_OF_INPUT),
     ]
 
 

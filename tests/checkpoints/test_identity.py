@@ -10,7 +10,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.files import CheckpointFiles
-from cojoin.checkpoints.identity import claim_checkpoint, describe_query
+from cojoin.checkpoints.identity import check_evolution, claim_checkpoint, describe_query, read_query
 from cojoin.inputs import InputSpec
 from cojoin.joins.asof import AsofJoin
 
@@ -76,7 +76,8 @@ def test_another_shape_is_told_the_difference(files: CheckpointFiles, other: dic
         claim_checkpoint(files, other)
     assert str(caught.value) == (
         f"checkpoint {files.root} belongs to another query, or to another shape of this one: {difference}. "
-        f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds"
+        f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds; "
+        f"where it has evolved, restore_from= takes the state into a new checkpoint"
     )
     assert files.read("query.json") == before
 
@@ -111,8 +112,8 @@ def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(
 
 
 def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
-    files.write("query.json", json.dumps({"format": 3, "query_id": "x", "query": {}}))
-    with pytest.raises(cj.CheckpointError, match="its format 3 is newer than 2; upgrade cojoin"):
+    files.write("query.json", json.dumps({"format": 4, "query_id": "x", "query": {}}))
+    with pytest.raises(cj.CheckpointError, match="its format 4 is newer than 3; upgrade cojoin"):
         claim_checkpoint(files, query())
 
 
@@ -126,3 +127,50 @@ def test_a_query_that_begins_to_need_the_clock_is_another(files: CheckpointFiles
     claim_checkpoint(files, query())
     with pytest.raises(cj.CheckpointError, match="needs_clock is False there and True here"):
         claim_checkpoint(files, query() | {"needs_clock": True})
+
+
+def test_what_the_inputs_read_is_kept_without_being_compared(files: CheckpointFiles) -> None:
+    first, source = claim_checkpoint(files, query()), {"format": "delta", "location": "/lake/trades"}
+    assert read_query(files)["sources"] == [None, None]
+    assert claim_checkpoint(files, query(), [source, None]) == first
+    assert read_query(files)["sources"] == [source, None]
+
+
+PROCESS = {"operator": "process", "function": "Enrich", "order": "event_time", "side_outputs": {"a": "x int"}}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        query(operation=PROCESS, key_groups=16) | {"needs_clock": True},
+        query(operation=PROCESS | {"function": "EnrichMore", "side_outputs": {"a": "x bigint", "b": "y int"}}),
+        query(operation=PROCESS, schema=SCHEMA.append(pa.field("amount", pa.float64()))),
+    ],
+)
+def test_a_restored_query_may_have_evolved(other: dict[str, Any]) -> None:
+    check_evolution(query(operation=PROCESS), other, "there")
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (query(), "operator is 'process' there and 'asof_join' here"),
+        (query(operation=PROCESS | {"order": "arrival"}), "order is 'event_time' there and 'arrival' here"),
+        (query(operation=PROCESS | {"side_outputs": {}}), "side output 'a' is there and not here"),
+        (query(operation=PROCESS, name="orders"), "inputs[0].name is 'trades' there and 'orders' here"),
+        (
+            query(operation=PROCESS, schema=SCHEMA.set(0, pa.field("customer_id", pa.int32()))),
+            "input 'trades': column 'customer_id', which must keep its type, is bigint there and int here",
+        ),
+    ],
+)
+def test_any_other_change_is_refused(other: dict[str, Any], difference: str) -> None:
+    with pytest.raises(cj.CheckpointError) as caught:
+        check_evolution(query(operation=PROCESS), other, "there")
+    assert str(caught.value).startswith(f"checkpoint there can't go on as this query: {difference}")
+
+
+def test_a_key_is_never_widened() -> None:
+    narrow = SCHEMA.set(0, pa.field("customer_id", pa.int32()))
+    with pytest.raises(cj.CheckpointError, match=r"'customer_id'.*int there and bigint here"):
+        check_evolution(query(schema=narrow), query(), "there")

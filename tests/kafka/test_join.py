@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
 
 import cojoin as cj
+from cojoin.checkpoints.checkpoint import find_snapshot
+from cojoin.checkpoints.files import CheckpointFiles
 from tests.kafka.records import TRADES, VERSIONS
 from tests.kafka.topics import BATCHES, assert_conserved, assert_joined
 
@@ -74,9 +77,27 @@ def test_the_topics_hold_what_makes_a_join_hard(records: Records, expected: pa.T
     assert 100 < without_match < TRADES / 10
 
 
-def test_asof_join_equals_the_oracle(spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path) -> None:
+def test_asof_join_equals_the_oracle_and_so_does_a_query_restored_from_it(
+    spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
     joined = topics.connect().asof_join(suffixes=("", "_customer"))
-    _run_and_check(spark, joined, expected, tmp_path)
+    _run_and_check(spark, joined, expected, old, checkpoint_interval=1, retained_checkpoints=BATCHES)
+
+    seed = random.randrange(1_000)
+    batch_id, key_groups = random.Random(seed).randrange(BATCHES), random.Random(seed).choice([1, 3, 9])
+    print(f"seed {seed}: batch {batch_id}, {key_groups} key groups")  # noqa: T201 - shown on failure
+    restored = topics.connect(batches=1, key_groups=key_groups).asof_join(suffixes=("", "_customer"))
+    restored.start(
+        output=cj.sinks.delta(str(new / "enriched")),
+        checkpoint=str(new / "checkpoint"),
+        trigger=cj.Trigger.available_now(drain=True),
+        restore_from=cj.Checkpoint(str(old / "checkpoint"), at=batch_id),
+    ).await_termination(progress=False)
+    snapshot = find_snapshot(CheckpointFiles(spark, str(old / "checkpoint")), batch_id)
+    version = snapshot.manifest.outputs["output"]["version"]
+    before = spark.read.format("delta").option("versionAsOf", version).load(str(old / "enriched"))
+    assert_joined(spark, before.unionByName(spark.read.format("delta").load(str(new / "enriched"))), expected)
 
 
 def test_a_function_equals_the_oracle(spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path) -> None:
@@ -84,10 +105,10 @@ def test_a_function_equals_the_oracle(spark: SparkSession, topics: Topics, expec
     _run_and_check(spark, joined, expected, tmp_path)
 
 
-def _run_and_check(spark: SparkSession, joined: cj.Joined, expected: pa.Table, folder: Path) -> None:
+def _run_and_check(spark: SparkSession, joined: cj.Joined, expected: pa.Table, folder: Path, **options: Any) -> None:
     table, checkpoint = str(folder / "enriched"), str(folder / "checkpoint")
     query = joined.start(
-        output=cj.sinks.delta(table), checkpoint=checkpoint, trigger=cj.Trigger.available_now(drain=True)
+        output=cj.sinks.delta(table), checkpoint=checkpoint, trigger=cj.Trigger.available_now(drain=True), **options
     )
     query.await_termination(progress=False)
 

@@ -16,7 +16,7 @@ from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIO
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.report import BatchReport
 
@@ -42,14 +42,14 @@ class Topics:
     customers: str
     sizes: tuple[int, int]
 
-    def connect(self, batches: int = BATCHES) -> cj.ConnectedInputs:
+    def connect(self, batches: int = BATCHES, key_groups: int = KEY_GROUPS) -> cj.ConnectedInputs:
         """Connect the two topics, each read in so many batches."""
         # Spark rounds each partition's share of the limit down: some room, or a last batch takes up what that leaves.
         left, right = (size // batches + 2 * PARTITIONS for size in self.sizes)
         return cj.connect(
             self._input(self.trades, "trades", TRADE_DDL, left),
             self._input(self.customers, "customers", CUSTOMER_DDL, right),
-            key_groups=KEY_GROUPS,
+            key_groups=key_groups,
         )
 
     def _input(self, topic: str, name: str, schema: str, most: int) -> cj.Input:
@@ -87,11 +87,11 @@ def read_back(spark: SparkSession, servers: str, topic: str) -> pa.Table:
     return table.sort_by([("partition", "ascending"), ("offset", "ascending")])
 
 
-def assert_joined(spark: SparkSession, table: str, expected: pa.Table) -> None:
-    """See that a Delta table holds each expected row once, and no other."""
+def assert_joined(spark: SparkSession, table: str | DataFrame, expected: pa.Table) -> None:
+    """See that a Delta table, or a frame, holds each expected row once, and no other."""
     # Times as epoch microseconds: no time zone can touch them.
     times = {"micros": "event_time", "customers_micros": "customers_event_time"}
-    frame = spark.read.format("delta").load(table)
+    frame = spark.read.format("delta").load(table) if isinstance(table, str) else table
     frame = frame.withColumns({name: F.unix_micros(column) for name, column in times.items()})
     joined = frame.select(*expected.column_names).toArrow().cast(expected.schema).sort_by("trade_id")
     ids, wanted = joined.column("trade_id").to_pylist(), expected.column("trade_id").to_pylist()

@@ -127,6 +127,15 @@ class Folders:
         )
         return trades, customers
 
+    def sources(self, files_a_batch: int = 1) -> tuple[Any, Any]:
+        """Describe both, as sources that cojoin opens itself."""
+        options = {"maxFilesPerTrigger": files_a_batch}
+        trades, customers = (
+            cj.sources.files(str(self.root / name), "parquet", schema=ddl, options=options)
+            for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
+        )
+        return trades, customers
+
     def connect(
         self, spark: SparkSession, *, streaming: bool = True, key_groups: int = 3, **settings: Any
     ) -> cj.ConnectedInputs:
@@ -134,7 +143,7 @@ class Folders:
         return connect(*self.frames(spark, streaming=streaming), key_groups=key_groups, **settings)
 
 
-def connect(trades: DataFrame, customers: DataFrame, *, key_groups: int = 3, **settings: Any) -> cj.ConnectedInputs:
+def connect(trades: Any, customers: Any, *, key_groups: int = 3, **settings: Any) -> cj.ConnectedInputs:
     shared = {"key": "customer_id", "event_time": "event_time", "watermark": FIVE_SECONDS, "sequence": "position"}
     left = cj.Input(trades, name="trades", **(shared | settings))
     right = cj.Input(customers, name="customers", **(shared | settings))

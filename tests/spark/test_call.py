@@ -15,10 +15,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import cojoin as cj
 from cojoin.inputs import REJECTED_SCHEMA, InputSpec
 from cojoin.joins.asof import AsofJoin
+from cojoin.key_groups import group_labels
 from cojoin.messages import read_message, write_messages
 from cojoin.process import KeyedCoProcess
 from cojoin.spark.call import STATISTICS, Plan, StaticCall, StreamingCall
-from cojoin.spark.key_groups import group_labels
 
 TIME = pa.timestamp("us", "UTC")
 NOW = 1_768_000_000_000

@@ -7,7 +7,7 @@ import pytest
 
 from cojoin.errors import CheckpointError
 from cojoin.state import Cursor, MapStateDescriptor, StateTtlConfig, ValueState, ValueStateDescriptor
-from cojoin.state.handles import check_stored_type, create_state
+from cojoin.state.handles import as_declared, create_state
 from cojoin.state.timed import TimedValueState
 from tests.state.stores import HandClock, HandStore
 
@@ -18,6 +18,10 @@ def value(ttl: StateTtlConfig | None) -> Any:
     return create_state(ValueStateDescriptor("x", "long", ttl=ttl), Cursor(), "F", HandClock())
 
 
+def at_rest(dtype: pa.DataType) -> pa.Table:
+    return pa.schema([("customer", pa.string()), ("@value", dtype)]).empty_table()
+
+
 def test_only_a_state_with_a_time_to_live_pays_for_it() -> None:
     assert type(value(None)) is ValueState
     assert type(value(DAY)) is TimedValueState
@@ -26,7 +30,16 @@ def test_only_a_state_with_a_time_to_live_pays_for_it() -> None:
 @pytest.mark.parametrize(
     ("ttl", "stored", "said"),
     [
-        (None, pa.int32(), "the checkpoint holds it as int, the function declares bigint; declare the stored type"),
+        (
+            None,
+            pa.string(),
+            "the checkpoint and the function differ in its type: it is string there and bigint here; declare",
+        ),
+        (
+            DAY,
+            create_state(ValueStateDescriptor("x", "double", ttl=DAY), Cursor(), "F", HandClock()).type,
+            "and the function differ in its type: it is double there and bigint here; declare the stored type",
+        ),
         (
             None,
             value(DAY).type,
@@ -44,14 +57,19 @@ def test_only_a_state_with_a_time_to_live_pays_for_it() -> None:
         ),
     ],
 )
-def test_a_stored_type_and_its_clock_must_be_the_declared_ones(
+def test_a_stored_type_must_be_one_that_can_become_the_declared_one_and_its_clock_the_same(
     ttl: StateTtlConfig | None, stored: pa.DataType, said: str
 ) -> None:
     with pytest.raises(CheckpointError) as caught:
-        check_stored_type(value(ttl), stored)
+        as_declared(value(ttl), at_rest(stored))
     assert str(caught.value).startswith("F: state 'x': the checkpoint ")
     assert said in str(caught.value)
     assert str(caught.value).endswith(", or give the new state another name")
+
+
+def test_a_state_of_the_declared_type_is_taken_as_it_is() -> None:
+    stored = at_rest(value(DAY).type)
+    assert as_declared(value(DAY), stored) is stored
 
 
 def test_a_duration_may_change() -> None:

@@ -19,6 +19,7 @@ from cojoin.state import (
     ValueStateDescriptor,
 )
 from cojoin.state.store import KeyedStore
+from tests.state.stores import handle
 from tests.state.test_aggregating import Mean
 
 SINGLE = pa.schema([("customer", pa.string())])
@@ -154,8 +155,91 @@ def test_stored_keys_and_types_must_be_the_declared_ones() -> None:
         KeyedStore(COMPOSITE, "F").load_tables(store.tables())
     again = KeyedStore(SINGLE, "F")
     again.load_tables(store.tables())
-    with pytest.raises(CheckpointError, match="declares int"):
+    with pytest.raises(CheckpointError, match="it is bigint there and int here"):
         again.get_state(ValueStateDescriptor("total", "int"))
+
+
+TTL = StateTtlConfig("1 day")
+PAIR = "visits int, tier string"
+WIDER_PAIR = "since timestamp, tier string, visits long"
+
+
+@pytest.mark.parametrize("ttl", [None, TTL])
+@pytest.mark.parametrize(
+    ("before", "after", "write", "expected"),
+    [
+        (
+            lambda ttl: ValueStateDescriptor("s", PAIR, ttl=ttl),
+            lambda ttl: ValueStateDescriptor("s", WIDER_PAIR, ttl=ttl),
+            lambda state: state.update((7, "gold")),
+            (None, "gold", 7),
+        ),
+        (
+            lambda ttl: ListStateDescriptor("s", PAIR, ttl=ttl),
+            lambda ttl: ListStateDescriptor("s", WIDER_PAIR, ttl=ttl),
+            lambda state: state.add_all([(7, "gold"), (8, None)]),
+            [(None, "gold", 7), (None, None, 8)],
+        ),
+        (
+            lambda ttl: MapStateDescriptor("s", "string", PAIR, ttl=ttl),
+            lambda ttl: MapStateDescriptor("s", "string", WIDER_PAIR, ttl=ttl),
+            lambda state: state.put("k", (7, "gold")),
+            {"k": (None, "gold", 7)},
+        ),
+        (
+            lambda ttl: ReducingStateDescriptor("s", max, "int", ttl=ttl),
+            lambda ttl: ReducingStateDescriptor("s", max, "double", ttl=ttl),
+            lambda state: state.add(7),
+            7.0,
+        ),
+        (
+            lambda ttl: AggregatingStateDescriptor("s", Mean(), "total float, count int", ttl=ttl),
+            lambda ttl: AggregatingStateDescriptor("s", Mean(), "total double, count long, note string", ttl=ttl),
+            lambda state: state.add(7.0),
+            (7.0, 1, None),
+        ),
+    ],
+    ids=["value", "list", "map", "reducing", "aggregating"],
+)
+def test_a_state_may_be_declared_wider_than_it_is_stored(
+    before: Any, after: Any, write: Any, expected: Any, ttl: StateTtlConfig | None
+) -> None:
+    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    old = handle(store, before(ttl))
+    codes, _ = store.begin([keys("a", "b"), keys()], -1, -1)
+    for store.cursor.code in codes:
+        write(old)
+    store.end()
+    again.load_tables(store.tables())
+    new = handle(again, after(ttl))
+    assert again.state_of("a") == again.state_of("b") == {"s": expected}
+    (code,), _ = again.begin([keys("b"), keys()], -1, -1)
+    again.cursor.code = code
+    assert not isinstance(new, ListState) or new.get() == expected
+    new.clear()
+    again.end()
+    assert (again.state_of("a"), again.state_of("b")) == ({"s": expected}, {})
+
+
+def test_a_state_may_be_asked_for_wider_within_a_batch() -> None:
+    again = KeyedStore(SINGLE, "F")
+    again.load_tables({"state:total": pa.table({"customer": ["a", "b"], "@value": pa.array([1, 2], pa.int32())})})
+    assert again.undeclared() == ["total"]
+    assert add(again, keys("b")) == ["b"]
+    assert again.undeclared() == []
+    assert totals(again) == {("a",): 1, ("b",): 3}
+    assert again.timer_count() == 0
+
+
+def test_a_key_that_was_never_null_may_be_so() -> None:
+    strict = pa.schema([pa.field("customer", pa.string(), nullable=False)])
+    store, again = KeyedStore(strict, "F"), KeyedStore(SINGLE, "F")
+    add(store, keys("a").cast(strict))
+    again.load_tables(store.tables())
+    add(again, keys("a"))
+    assert totals(again) == {("a",): 2}
+    with pytest.raises(CheckpointError, match="have the key customer string"):
+        store.load_tables(again.tables())
 
 
 def test_a_state_that_a_batch_does_not_use_stays_as_it_is() -> None:

@@ -86,6 +86,43 @@ def test_a_restore_may_change_the_function() -> None:
     assert new.output == [(7, "GOLD")]
 
 
+@pytest.mark.parametrize(("name", "before", "after"), [*product(["function", *OPERATIONS], [1, 3], [1, 2])], ids=str)
+def test_a_restore_may_add_columns_and_widen_them(name: str, before: int, after: int) -> None:
+    trades = HarnessInput("matched boolean, customer_id string, trade_id long, amount double", "customer_id", name="l")
+    customers = HarnessInput("id string, rank int, tier string, note string", key="id", name="customers")
+    key = {"input1": trades, "key_groups": after}
+    wider = (
+        enrich(**key) if name == "function" else Harness.of(OPERATIONS[name], input2=customers, **key)  # type: ignore[arg-type]
+    )
+    old, whole = make(name, before), make(name, 1)
+    for harness in (old, whole):
+        first_half(harness)
+    wider.restore(old.snapshot())
+    second_half(whole)
+    wider.process_element1((None, "a", 100, 1.0), 30)
+    wider.process_watermark(25)
+    wider.end_input()
+    names = {"matched", "rank", "note"}
+    rows = [{column: value for column, value in row.as_dict().items() if column not in names} for row in wider.output]
+    assert sorted(map(repr, [row.as_dict() for row in old.output] + rows)) == sorted(
+        repr(row.as_dict()) for row in whole.output
+    )
+    assert {row.as_dict().get("matched") for row in wider.output} == {None}
+    assert wider.report().rows_out == whole.report().rows_out
+
+
+def test_a_restore_into_other_key_groups_keeps_the_key() -> None:
+    harness = make("asof", 2)
+    first_half(harness)
+    other = HarnessInput("id string, customer string, tier string", key="customer", name="customers")
+    with pytest.raises(CheckpointError, match="table 'held2' has no column 'customer', which is of the query's key"):
+        Harness.of(AsofJoin(), input1=TRADES, input2=other).restore(harness.snapshot())
+    longer = HarnessInput("customer_id string, trade_id long, amount double", key="trade_id", name="trades")
+    numbered = HarnessInput("id long, tier string", key="id", name="customers")
+    with pytest.raises(CheckpointError, match="column 'id', which must keep its type, is string there and bigint here"):
+        Harness.of(AsofJoin(), input1=longer, input2=numbered, key_groups=2).restore(harness.snapshot())
+
+
 def test_a_drained_harness_stays_so() -> None:
     harness = enrich()
     harness.end_input()
@@ -104,7 +141,7 @@ def test_what_is_no_snapshot_of_a_harness_is_refused() -> None:
     with pytest.raises(CheckpointError, match="the checkpoint was written by AsofJoinOperator"):
         harness.restore(make("asof", 1).snapshot())
     other = HarnessInput("customer_id string, tier long", key="customer_id", name="customers")
-    with pytest.raises(CheckpointError, match="input 'customers': the checkpoint has the columns"):
+    with pytest.raises(CheckpointError, match="column 'tier' is string there and bigint here"):
         enrich(input2=other).restore(harness.snapshot())
 
 

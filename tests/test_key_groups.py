@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from cojoin.spark.key_groups import group_labels, spark_hash
+from cojoin.key_groups import group_labels, spark_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

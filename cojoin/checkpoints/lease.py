@@ -1,0 +1,329 @@
+"""The lease: one query runs on a checkpoint at a time, and one that was killed starts again without anybody's help.
+
+``lease.json`` names the holder: owner, epoch, host, process, and a beat that grows while it lives. On the same machine
+the process itself tells whether it lives; between machines no clock is compared, only whether the beat moves. Every
+take-over has a higher epoch, and who was taken over finds out at its next ``check``.
+
+What this can't do: file systems have no compare-and-swap. Two that take over within the same moment both write, wait,
+and the one that finds the other's name loses; a holder that stands still for longer than the patience (a suspended
+machine) loses the lease, and may finish what it had begun before its next check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import CheckpointError, QueryFailedError
+
+if TYPE_CHECKING:
+    from cojoin.checkpoints.files import CheckpointFiles
+
+__all__ = ["Lease", "end", "holder", "is_live"]
+
+FORMAT = 1
+_FILE = "lease.json"
+# Two takers must see each other's file: longer than one needs from its look to its write.
+_SETTLE_SECONDS = 0.2
+# A file is replaced by deleting and renaming: for a moment there is none.
+_LOOKS = (0.0, 0.1, 0.3)
+_POLL_SECONDS = 0.25
+_STANDING_BEATS = 3
+
+_live: dict[str, Lease] = {}
+_live_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What ``lease.json`` says."""
+
+    epoch: int
+    owner: str
+    host: str
+    pid: int
+    process_started: str | None
+    beat: int = 0
+    beat_seconds: float = 5.0
+    released: bool = False
+    ended: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)})
+
+    def __str__(self) -> str:
+        return f"host {self.host!r}, process {self.pid}, epoch {self.epoch}"
+
+
+# What a crash of the machine left behind holds no name; only whether it changes can tell.
+_UNREADABLE = _Record(epoch=0, owner="", host="unknown", pid=0, process_started=None)
+
+
+class Lease:
+    """The right to run on a checkpoint; ``Lease.acquire`` gives it."""
+
+    def __init__(self, files: CheckpointFiles, record: _Record) -> None:
+        self._files, self._record = files, record
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    @property
+    def epoch(self) -> int:
+        """Which holder this is, counted from 1."""
+        return self._record.epoch
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process still beats for it: neither released, ended, nor known to be lost."""
+        return not self._stopped.is_set()
+
+    @classmethod
+    def acquire(cls, files: CheckpointFiles, *, patience_seconds: float = 30.0, beat_seconds: float = 5.0) -> Lease:
+        """Take the checkpoint, from a holder that lives no more if need be.
+
+        Args:
+            files: The checkpoint.
+            patience_seconds: For how long another machine's beat must stand still; at least three of its beats.
+            beat_seconds: How often this lease beats.
+
+        Raises:
+            CheckpointError: Another query runs on it; or it was ended for good.
+        """
+        text = _text(files)
+        before = _parse(files, text)
+        if before is not None:
+            _refuse_ended(files, before)
+            if _lives(files, before, text, patience_seconds):
+                raise _taken(files, before)
+        record = _Record(
+            epoch=1 if before is None else before.epoch + 1,
+            owner=str(uuid.uuid4()),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            process_started=_process_started(os.getpid()),
+            beat_seconds=beat_seconds,
+        )
+        lease = cls(files, record)
+        # Known as live before it is written: another thread that reads it must not take it for a dead one.
+        with _live_lock:
+            _live[record.owner] = lease
+        try:
+            lease._take(text)
+        except BaseException:
+            lease._forget()
+            raise
+        threading.Thread(target=lease._beat, name="cojoin-lease", daemon=True).start()
+        return lease
+
+    def check(self) -> None:
+        """See that the lease is still held; one small read.
+
+        Raises:
+            QueryFailedError: Another query took over, or the checkpoint was ended or deleted.
+        """
+        now = _parse(self._files, _text(self._files))
+        if now is not None and self._is_ours(now):
+            return
+        self._forget()
+        if now is None:
+            why = f"{_FILE} is gone: the checkpoint was deleted under the running query"
+        elif now.ended is not None:
+            why = f"the checkpoint was ended: {now.ended}"
+        elif now.released:
+            why = f"another query took over at epoch {now.epoch}, and has ended"
+        else:
+            why = f"another query took over at epoch {now.epoch} ({now})"
+        msg = (
+            f"checkpoint {self._files.root}: fenced off: {why}; this query held epoch {self.epoch} and stops here, "
+            f"start it again once nothing else runs on the checkpoint"
+        )
+        raise QueryFailedError(msg)
+
+    def release(self) -> None:
+        """Give the checkpoint back; what is no longer held is left alone."""
+        self._finish(ended=None)
+
+    def end(self, reason: str) -> None:
+        """Give the checkpoint back as ended for good: nobody can take it again.
+
+        Args:
+            reason: What a person is told who tries.
+        """
+        self._finish(ended=reason)
+
+    def _finish(self, ended: str | None) -> None:
+        with self._lock:
+            if not self.is_held:
+                return
+            self._forget()
+            now = _parse(self._files, _text(self._files))
+            if now is not None and self._is_ours(now):
+                self._files.write(_FILE, replace(now, released=True, ended=ended).to_json())
+
+    def _take(self, seen: str | None) -> None:
+        """Write the record, unless someone was quicker, and see that it stays."""
+        found = _text(self._files)
+        # The same text: whoever beats or took it in between is alive.
+        if found == seen:
+            # Another's rename may come between ours: then theirs stands, and the look below says so.
+            with contextlib.suppress(OSError):
+                self._files.write(_FILE, self._record.to_json())
+            time.sleep(_SETTLE_SECONDS)
+            found = _text(self._files)
+        now = _parse(self._files, found)
+        if now is None:
+            msg = f"checkpoint {self._files.root}: {_FILE} was deleted while the query started; start it again"
+            raise CheckpointError(msg)
+        if not self._is_ours(now):
+            raise _taken(self._files, now)
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._record.beat_seconds):
+            # Whatever happens here (the JVM may have gone), the next beat or check will see.
+            with contextlib.suppress(Exception), self._lock:
+                if not self.is_held:
+                    return
+                now = _parse(self._files, self._files.read(_FILE))
+                if now is not None and self._is_ours(now):
+                    self._files.write(_FILE, replace(now, beat=now.beat + 1).to_json())
+                elif now is not None and now is not _UNREADABLE:
+                    self._forget()
+
+    def _is_ours(self, record: _Record) -> bool:
+        return (record.owner, record.epoch, record.released) == (self._record.owner, self._record.epoch, False)
+
+    def _forget(self) -> None:
+        self._stopped.set()
+        with _live_lock:
+            _live.pop(self._record.owner, None)
+
+
+def end(files: CheckpointFiles, reason: str) -> None:
+    """Mark a checkpoint as ended for good; who holds it is fenced off.
+
+    Args:
+        files: The checkpoint.
+        reason: What a person is told who tries to run on it.
+    """
+    before = _parse(files, _text(files))
+    if before is not None and before.ended is not None:
+        return
+    epoch = 1 if before is None else before.epoch + 1
+    started = _process_started(os.getpid())
+    record = _Record(epoch, str(uuid.uuid4()), socket.gethostname(), os.getpid(), started, released=True, ended=reason)
+    files.write(_FILE, record.to_json())
+
+
+def holder(files: CheckpointFiles) -> str | None:
+    """Say who holds a checkpoint, dead or alive, for people; None where it is free."""
+    record = _parse(files, _text(files))
+    return None if record is None or record.released else str(record)
+
+
+def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
+    """Tell whether a query runs on a checkpoint, without taking it.
+
+    Args:
+        files: The checkpoint.
+        patience_seconds: For how long another machine's beat is watched, as in ``Lease.acquire``.
+    """
+    text = _text(files)
+    record = _parse(files, text)
+    return record is not None and _lives(files, record, text, patience_seconds)
+
+
+def _lives(files: CheckpointFiles, record: _Record, text: str | None, patience_seconds: float) -> bool:
+    if record.released:
+        return False
+    here, there = _process_started(os.getpid()), record.process_started
+    same_machine = here is not None and there is not None and _machine(here) == _machine(there)
+    if same_machine and record.host == socket.gethostname():
+        if (record.pid, there) == (os.getpid(), here):
+            with _live_lock:
+                return record.owner in _live
+        return _process_started(record.pid) == there
+    deadline = time.monotonic() + max(patience_seconds, _STANDING_BEATS * record.beat_seconds * (record.pid != 0))
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        found = _text(files)
+        if found != text:
+            now = _parse(files, found)
+            return now is not None and not now.released
+    return False
+
+
+def _text(files: CheckpointFiles) -> str | None:
+    """Read the file; that it is not there counts only after a few looks."""
+    error: Exception | None = None
+    for pause in _LOOKS:
+        time.sleep(pause)
+        try:
+            text = files.read(_FILE)
+        except Exception as failure:  # noqa: BLE001 - Py4J's: it vanished between the look and the reading
+            error = failure
+            continue
+        if text is not None:
+            return text
+        error = None
+        if not files.exists():
+            return None
+    if error is not None:
+        raise error
+    return None
+
+
+def _parse(files: CheckpointFiles, text: str | None) -> _Record | None:
+    if text is None:
+        return None
+    try:
+        values: dict[str, Any] = json.loads(text)
+        found = values.pop("format")
+        if found <= FORMAT:
+            return _Record(**values)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return _UNREADABLE
+    msg = f"checkpoint {files.root}: the format {found} of its {_FILE} is newer than {FORMAT}; upgrade cojoin"
+    raise CheckpointError(msg)
+
+
+def _refuse_ended(files: CheckpointFiles, record: _Record) -> None:
+    if record.ended is not None:
+        msg = f"checkpoint {files.root} was ended for good: {record.ended}; start with another checkpoint"
+        raise CheckpointError(msg)
+
+
+def _taken(files: CheckpointFiles, record: _Record) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {files.root}: another query runs on it ({record}); stop it, or choose another checkpoint"
+    )
+
+
+def _machine(process_started: str) -> str:
+    return process_started.rpartition("/")[0]
+
+
+def _process_started(pid: int) -> str | None:
+    """Name a living process of this machine beyond its reusable number; None where there is none, or no way to know."""
+    try:
+        # The command's name may hold blanks and brackets: what follows begins after the last one.
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        # A zombie has ended; only its parent has not looked yet.
+        return None if stat[0] in "ZX" else f"{_boot()}/{stat[19]}"
+    except (OSError, IndexError):
+        return None
+
+
+@functools.cache
+def _boot() -> str:
+    """Name the running kernel and the space of process numbers: containers share the one and not the other."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot_id}/{Path('/proc/self/ns/pid').readlink()}"

@@ -1,0 +1,291 @@
+"""A Delta output that a restored query goes on with: it must hold what it held at the checkpoint, and nothing else.
+
+Commits after the checkpoint's version that are all the old query's own can be taken back, if the user says so; with
+anybody else's among them nothing is touched, and a new table must be named. Whose a commit is says the transaction id
+in Delta's log (``cojoin-<query id>-<output>``). A log whose commits were cleaned away can't say, so it is refused as
+well. Taking back is a commit like any other: the table's history keeps what was there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "Commit",
+    "CutBack",
+    "check_output",
+    "commit_versions",
+    "cut_back",
+    "later_commits",
+    "open_log",
+    "unhindered",
+]
+
+_COMMIT_FILE = re.compile(r"(\d{20})\.json")
+_ACTIONS = """
+    txn struct<appId: string>, commitInfo struct<timestamp: bigint, operation: string,
+    operationParameters: map<string, string>, operationMetrics: map<string, string>>
+"""
+_ALL_ROWS = ("[]", '["true"]')
+# Delta refuses to look back further than deleted files are kept; what is looked at here is checked to be there.
+_LOOKING_BACK = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a Delta table.
+
+    Attributes:
+        version: The table's version that it made.
+        app_id: The transaction id of the application that wrote it, if it gave one.
+        operation: Delta's name of what was done, such as ``"WRITE"``.
+        timestamp: When, if the log says so.
+        rows: How many rows it added, if the log says so.
+        leaves: The version whose content a ``RESTORE`` brought back; -1 for a delete of all rows; else None.
+    """
+
+    version: int
+    app_id: str | None
+    operation: str
+    timestamp: datetime | None
+    rows: int | None = None
+    leaves: int | None = None
+
+    def __str__(self) -> str:
+        when = "" if self.timestamp is None else f" of {self.timestamp:%Y-%m-%d %H:%M:%S} UTC"
+        return f"version {self.version} ({self.operation}{when}{f', by {self.app_id}' if self.app_id else ''})"
+
+
+@dataclass(frozen=True)
+class CutBack:
+    """What must be taken back before a query goes on with a table.
+
+    Attributes:
+        location: The table's path or name.
+        version: The version whose content it shall have; None for no rows at all.
+        commits: How many commits are taken back.
+        rows: How many rows they added, if the log says so.
+    """
+
+    location: str
+    version: int | None
+    commits: int
+    rows: int | None
+
+
+def open_log(spark: SparkSession, location: str) -> Any:
+    """Give Delta's log of a table as it is now, by path (with a ``/``) or name; None where there is no such table."""
+    jvm: Any = spark._jvm  # noqa: SLF001 - Delta's Python package has no way to the log
+    session = spark._jsparkSession  # noqa: SLF001
+    log = jvm.org.apache.spark.sql.delta.DeltaLog
+    if "/" in location or "\\" in location:
+        path = jvm.org.apache.hadoop.fs.Path(location)
+        # What this JVM remembers may be a table that was deleted and made anew since.
+        log.invalidateCache(session, path)
+        table = log.forTable(session, location)
+    else:
+        if not spark.catalog.tableExists(location):
+            return None
+        name = session.sessionState().sqlParser().parseTableIdentifier(location)
+        log.invalidateCache(session, log.forTable(session, name).dataPath())
+        table = log.forTable(session, name)
+    return table if table.tableExists() else None
+
+
+def commit_versions(spark: SparkSession, log: Any) -> list[int]:
+    """List the versions whose commits are still in the log, oldest first."""
+    names = CheckpointFiles(spark, log.logPath().toString()).names("")
+    return sorted(int(found[1]) for name in names if (found := _COMMIT_FILE.fullmatch(name)))
+
+
+def unhindered(spark: SparkSession) -> Any:
+    """Give a JVM session like this one that may look back as far as a table's log goes."""
+    session = spark._jsparkSession.cloneSession()  # noqa: SLF001 - the user's own session keeps its setting
+    session.conf().set(_LOOKING_BACK, "false")
+    return session
+
+
+def later_commits(spark: SparkSession, location: str, version: int) -> list[Commit]:
+    """List a Delta table's commits after a version, oldest first.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        version: The version; -1 for all commits.
+
+    Raises:
+        CheckpointError: There is no such table, or some of the commits are no longer in its log.
+    """
+    log = open_log(spark, location)
+    if log is None:
+        msg = f"Delta table {location}: there is no such table; name a new table for the output"
+        raise CheckpointError(msg)
+    newest = _newest(log)
+    wanted = range(version + 1, newest + 1)
+    there = set(commit_versions(spark, log))
+    gone = [each for each in wanted if each not in there]
+    if gone:
+        msg = (
+            f"Delta table {location}: its log no longer holds all commits from version {version + 1} to {newest} "
+            f"(version {gone[0]} was cleaned away), so it can't be known who wrote them; name a new table"
+        )
+        raise CheckpointError(msg)
+    if not wanted:
+        return []
+    root = log.logPath().toString()
+    lines = spark.read.schema(_ACTIONS).json([f"{root}/{each:020d}.json" for each in wanted])
+    told = F.col("txn").isNotNull() | F.col("commitInfo").isNotNull()
+    rows = lines.select(F.col("_metadata.file_name").alias("file"), "txn", "commitInfo").where(told).collect()
+    told_of: dict[int, list[Any]] = {each: [] for each in wanted}
+    for row in rows:
+        told_of[int(row.file.removesuffix(".json"))].append(row)
+    return [_commit(each, told_of[each]) for each in wanted]
+
+
+def check_output(
+    spark: SparkSession,
+    location: str,
+    version: int | None,
+    query_id: str,
+    output: str,
+    *,
+    cut_back: bool,
+) -> CutBack | None:
+    """See whether a restored query may go on with a Delta table; nothing is changed.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        version: The table's version at the checkpoint; None where the query had not written it yet.
+        query_id: The id of the query that wrote the checkpoint.
+        output: Which of its outputs this is.
+        cut_back: Whether the user allows that later commits of that query are taken back.
+
+    Returns:
+        None where the table is as it was at the checkpoint; else what to take back.
+
+    Raises:
+        CheckpointError: It was written by others since, was replaced, can't say, or ``cut_back`` is not allowed.
+    """
+    where, app_id = f"output {output!r}, Delta table {location}", f"cojoin-{query_id}-{output}"
+    log = open_log(spark, location)
+    if log is None:
+        if version is None:
+            return None
+        msg = f"{where}: the checkpoint knows its version {version}, and the table is gone; name a new table"
+        raise CheckpointError(msg)
+    is_known = bool(log.unsafeVolatileSnapshot().transactions().contains(app_id))
+    if version is None:
+        if not is_known:
+            return None
+        commits = later_commits(spark, location, -1)
+        first = next(position for position, commit in enumerate(commits) if commit.app_id == app_id)
+        later, version = commits[first:], first - 1
+    else:
+        newest = _newest(log)
+        if newest < version or not is_known:
+            got = f"only version {newest}" if newest < version else "no trace of the query that wrote the checkpoint"
+            msg = (
+                f"{where}: the checkpoint knows its version {version}, and the table has {got}: it was replaced by "
+                f"another; name a new table"
+            )
+            raise CheckpointError(msg)
+        later = later_commits(spark, location, version)
+    if not later or later[-1].leaves == version:
+        return None
+    # What a restore took back earlier, but not as far, leaves only the query's own rows behind.
+    others = [each for each in later if each.app_id != app_id and (each.leaves is None or each.leaves < version)]
+    if others:
+        msg = (
+            f"{where}: since the checkpoint, at version {max(version, 0)}, it was changed by someone else: "
+            f"{others[0]}{f' and {len(others) - 1} more' if others[1:] else ''}; that can't be taken back, "
+            f"name a new table"
+        )
+        raise CheckpointError(msg)
+    own = [each for each in later if each.app_id == app_id]
+    rows = None if any(each.rows is None for each in own) else sum(each.rows or 0 for each in own)
+    if not cut_back:
+        count = f"{len(own)} commit{'s' if len(own) != 1 else ''}"
+        msg = (
+            f"{where}: {count}{'' if rows is None else f' ({rows:,} rows)'} "
+            f"{f'after version {version}' if version >= 0 else 'from version 0 on'} will be taken back; say "
+            f"cut_back_output=True, or name a new table"
+        )
+        raise CheckpointError(msg)
+    return CutBack(location, None if version < 0 else version, len(own), rows)
+
+
+def cut_back(spark: SparkSession, location: str, version: int | None) -> None:
+    """Give a Delta table the content that it had at a version; done twice is done once.
+
+    It takes back whatever came after: call it for what ``check_output`` gave, and right after it.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        version: The version; None for no rows at all.
+
+    Raises:
+        CheckpointError: Delta can't do it, as when the table only allows to append.
+    """
+    wanted = -1 if version is None else version
+    log = open_log(spark, location)
+    newest = None if log is None else _newest(log)
+    if newest == wanted or (newest is not None and later_commits(spark, location, newest - 1)[0].leaves == wanted):
+        return
+    tables: Any = spark._jvm.io.delta.tables.DeltaTable  # noqa: SLF001 - to run it in another session of the JVM
+    by_path = "/" in location or "\\" in location
+    try:
+        table = (tables.forPath if by_path else tables.forName)(unhindered(spark), location)
+        if version is None:
+            table.delete()
+        else:
+            table.restoreToVersion(version)
+    except (PySparkException, Py4JError) as error:
+        said = str(error).strip().partition("\n")[0]
+        target = "no rows" if version is None else f"version {version}"
+        msg = f"Delta table {location}: could not be cut back to {target}: {said}; name a new table for the output"
+        raise CheckpointError(msg) from error
+
+
+def _newest(log: Any) -> int:
+    return int(log.unsafeVolatileSnapshot().version())
+
+
+def _commit(version: int, actions: Sequence[Any]) -> Commit:
+    app_ids = [row.txn.appId for row in actions if row.txn is not None]
+    information = next((row.commitInfo for row in actions if row.commitInfo is not None), None)
+    if information is None:
+        return Commit(version, next(iter(app_ids), None), "unknown operation", None)
+    parameters, metrics = information.operationParameters or {}, information.operationMetrics or {}
+    operation = information.operation or "unknown operation"
+    leaves = None
+    if operation == "RESTORE" and str(parameters.get("version")).isdigit():
+        leaves = int(parameters["version"])
+    elif operation == "DELETE" and parameters.get("predicate") in _ALL_ROWS:
+        leaves = -1
+    rows = str(metrics.get("numOutputRows", ""))
+    timestamp = information.timestamp
+    return Commit(
+        version,
+        next(iter(app_ids), None),
+        operation,
+        None if timestamp is None else datetime.fromtimestamp(timestamp / 1000, tz=timezone.utc),
+        int(rows) if rows.isdigit() else None,
+        leaves,
+    )

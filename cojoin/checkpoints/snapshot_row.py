@@ -1,0 +1,194 @@
+"""One key group's part of a snapshot, as a row of the ``state`` table; made where the state is, on the workers.
+
+The tables of a state are its content. They are written only when they changed since the snapshot before, which their
+fingerprint tells; else the row points to the snapshot that has them. What is small and always changes, the watermarks
+and the counters, is the header, and stands in every row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin import codec
+from cojoin.durations import Duration, milliseconds
+from cojoin.errors import CodecError, ConfigurationError
+from cojoin.types import schema_to_ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["STATE_SCHEMA", "SnapshotCadence", "index_entry", "read_content", "seal_of", "snapshot_row"]
+
+STATE_SCHEMA = pa.schema(
+    [
+        ("batch_id", pa.int64()),
+        ("key_group", pa.int32()),
+        ("segment", pa.int32()),
+        ("header", pa.string()),
+        ("content_batch_id", pa.int64()),
+        ("fingerprint", pa.string()),
+        ("seal", pa.string()),
+        ("content", pa.binary()),
+        ("content_bytes", pa.int64()),
+        (
+            "tables",
+            pa.list_(
+                pa.struct(
+                    [("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("columns", pa.string())]
+                )
+            ),
+        ),
+    ]
+)
+"""A row of the ``state`` table.
+
+- *batch_id*, *key_group*: of which snapshot, and which part of it.
+- *segment*: the key group again where the row has the content, else null: what the table's files are cut by.
+- *header*: watermarks and counters, as JSON.
+- *content_batch_id*: the snapshot whose row has the content; *fingerprint*: its BLAKE2b; *content_bytes*: its size.
+- *seal*: the BLAKE2b of header and fingerprint, which the snapshot's index file has as well.
+- *content*: the tables, in the form of ``cojoin.codec``.
+- *tables*: their names, rows, bytes in memory, and columns as DDL.
+"""
+
+
+@dataclass(frozen=True)
+class SnapshotCadence:
+    """When a snapshot is due; by what the state itself knows, so all key groups agree and a repeated batch does too.
+
+    Attributes:
+        batches: Every so many batches; None goes by time.
+        interval_ms: Once so many milliseconds of the batches' own processing time have passed; None with ``batches``.
+
+    >>> SnapshotCadence.of("10 minutes").interval_ms, SnapshotCadence.of(5).batches
+    (600000, 5)
+    """
+
+    batches: int | None = None
+    interval_ms: int | None = None
+
+    @classmethod
+    def of(cls, declared: Duration | int | None) -> SnapshotCadence:
+        """Take what a user says: a duration, a number of batches, or None for never.
+
+        Raises:
+            ConfigurationError: It is neither, or not more than nothing.
+        """
+        if declared is None:
+            return cls()
+        if isinstance(declared, int) and not isinstance(declared, bool):
+            if declared < 1:
+                msg = f"checkpoint_interval: expected at least 1 batch, got {declared}; None takes only savepoints"
+                raise ConfigurationError(msg)
+            return cls(batches=declared)
+        interval = milliseconds(declared, "checkpoint_interval")  # type: ignore[arg-type]
+        if not interval:
+            msg = "checkpoint_interval: expected more than nothing; 1 takes a snapshot with every batch"
+            raise ConfigurationError(msg)
+        return cls(interval_ms=interval)
+
+    def is_due(self, saved: Mapping[str, Any] | None, batch_id: int, now: int) -> bool:
+        """Tell whether a batch ends with a snapshot.
+
+        Args:
+            saved: What the state remembers of the last one, or of its own beginning.
+            batch_id: The batch.
+            now: Its processing time.
+        """
+        if self.batches is not None:
+            return batch_id - (-1 if saved is None else int(saved["batch_id"])) >= self.batches
+        return self.interval_ms is not None and saved is not None and now - int(saved["time"]) >= self.interval_ms
+
+
+def snapshot_row(
+    key_group: int, batch_id: int, header: Mapping[str, Any], tables: Mapping[str, pa.Table]
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Give a key group's row, and what its state is to remember of it.
+
+    Args:
+        key_group: The group's number.
+        batch_id: The batch after which this is the state.
+        header: The state's header; its ``"saved"`` is what the last snapshot gave to remember.
+        tables: The state's tables.
+    """
+    saved = header.get("saved") or {}
+    content = codec.encode({}, tables)
+    fingerprint = _digest(content)
+    is_new = saved.get("fingerprint") != fingerprint
+    text = json.dumps({name: value for name, value in header.items() if name != "saved"})
+    row = {
+        "batch_id": batch_id,
+        "key_group": key_group,
+        "segment": key_group if is_new else None,
+        "header": text,
+        "content_batch_id": batch_id if is_new else saved["content_batch_id"],
+        "fingerprint": fingerprint,
+        "seal": seal_of(text, fingerprint),
+        "content": content if is_new else None,
+        "content_bytes": len(content),
+        "tables": [
+            {
+                "name": name,
+                "rows": table.num_rows,
+                "bytes": table.nbytes,
+                "columns": schema_to_ddl(table.schema),
+            }
+            for name, table in tables.items()
+        ],
+    }
+    remembered = {
+        "batch_id": batch_id,
+        "time": header["processing_time"],
+        "content_batch_id": row["content_batch_id"],
+        "fingerprint": fingerprint,
+    }
+    return pa.Table.from_pylist([row], schema=STATE_SCHEMA), remembered
+
+
+def index_entry(row: pa.Table) -> dict[str, Any]:
+    """Give what the snapshot's index needs of a row, as JSON values."""
+    entry: dict[str, Any] = row.select(["key_group", "content_batch_id", "content_bytes", "seal"]).to_pylist()[0]
+    return entry | {"rows": sum(each["rows"] for each in row.column("tables")[0].as_py())}
+
+
+def seal_of(*texts: str) -> str:
+    """Give the BLAKE2b of some texts.
+
+    >>> seal_of("a", "b") == seal_of("ab", "")
+    False
+    """
+    return _digest(json.dumps(texts).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[str, pa.Table]:
+    """Read the tables of a row, after comparing their fingerprint.
+
+    Raises:
+        CodecError: They are not what was written, or of a newer version; the message begins with ``where``.
+    """
+    if content is None:
+        msg = f"{where}: its content is not there; the table's files were removed; restore another snapshot"
+        raise CodecError(msg)
+    found = _digest(content)
+    try:
+        # First, since a newer version says more than a fingerprint that differs.
+        _, tables = codec.decode(content)
+    except CodecError as error:
+        msg = f"{where}: {error}; restore another snapshot"
+        raise CodecError(msg) from None
+    if found != fingerprint:
+        msg = (
+            f"{where}: expected content with the fingerprint {fingerprint}, got {found}: it was changed; "
+            f"restore another snapshot"
+        )
+        raise CodecError(msg)
+    return tables

@@ -1,0 +1,130 @@
+"""A query's state as Spark itself keeps it: read without the query, for savepoints and for looking.
+
+Spark keeps the state after each of its last batches (``spark.sql.streaming.minBatchesToRetain``), a value a key group.
+What is read here is the state after a batch that Spark has committed, so whether the query runs, rests or was killed
+makes no difference. (Spark: ``StateDataSource``.)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cojoin import codec
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, index_entry, snapshot_row
+from cojoin.checkpoints.stored_state import StoredState, describe_tables
+from cojoin.errors import CheckpointError
+from cojoin.key_groups import group_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.checkpoints.files import CheckpointFiles
+
+__all__ = ["committed_batches", "open_batch", "snapshot_rows"]
+
+
+def committed_batches(files: CheckpointFiles) -> list[int]:
+    """List the batches that Spark has committed and still knows, oldest first."""
+    return sorted(int(name) for name in files.names("spark/commits") if name.isdigit())
+
+
+def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> StoredState:
+    """Open the state after a batch.
+
+    Raises:
+        CheckpointError: Spark does not have it any more.
+    """
+    values = _load(spark, files, batch_id)
+    described = [json.loads(row.text) for row in _collect(values.mapInArrow(_describe, "text string"), files, batch_id)]
+    tables = describe_tables([each["tables"] for each in described], f"state after batch {batch_id}")
+    return StoredState(batch_id, [each["header"] for each in described], tables, values.select("content"))
+
+
+def snapshot_rows(
+    spark: SparkSession, files: CheckpointFiles, batch_id: int, as_of: int, key_groups: int
+) -> tuple[DataFrame, list[dict[str, Any]]]:
+    """Give the rows of a snapshot of the state after a batch, and their index.
+
+    Args:
+        spark: The session.
+        files: The checkpoint.
+        batch_id: The batch whose state is read.
+        as_of: The batch that the snapshot is of: those between had no content.
+        key_groups: How many key groups there are.
+
+    Raises:
+        CheckpointError: Spark does not have it any more.
+    """
+    numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _, row in _snapshot(batches, as_of, numbers):
+            yield from row.to_batches()
+
+    def index(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for entry, _ in _snapshot(batches, as_of, numbers):
+            yield _text(entry)
+
+    values = _load(spark, files, batch_id)
+    entries = [json.loads(row.text) for row in _collect(values.mapInArrow(index, "text string"), files, batch_id)]
+    return values.mapInArrow(rows, from_arrow_schema(STATE_SCHEMA)), entries
+
+
+def _load(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> DataFrame:
+    # A session that never ran a stream has not loaded what the format needs.
+    _ = spark.streams
+    try:
+        store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
+    except (PySparkException, Py4JError) as error:
+        raise _missing(files, batch_id) from error
+    return store.selectExpr("key.key_group AS label", "value.groupState.state AS content").where("content IS NOT NULL")
+
+
+def _collect(frame: DataFrame, files: CheckpointFiles, batch_id: int) -> list[Any]:
+    try:
+        rows: list[Any] = frame.collect()
+    except (PySparkException, Py4JError) as error:
+        if "STATE_STORE" in str(error) or "FileNotFound" in str(error):
+            raise _missing(files, batch_id) from error
+        raise
+    return rows
+
+
+def _missing(files: CheckpointFiles, batch_id: int) -> CheckpointError:
+    known = committed_batches(files)
+    range_ = f"batches {known[0]} to {known[-1]}" if known else "no batch"
+    msg = (
+        f"checkpoint {files.root}: Spark's own state after batch {batch_id} is not there; it knows {range_} at the "
+        f"most, and a snapshot keeps a batch for longer: `cojoin checkpoints list` shows them"
+    )
+    return CheckpointError(msg)
+
+
+def _describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for content in batch.column("content"):
+            header, tables = codec.decode(content.as_buffer().to_pybytes())
+            row, _ = snapshot_row(0, 0, header, tables)
+            yield _text({"header": header, "tables": row.column("tables")[0].as_py()})
+
+
+def _snapshot(
+    batches: Iterable[pa.RecordBatch], batch_id: int, numbers: dict[int, int]
+) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+    for batch in batches:
+        for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
+            header, tables = codec.decode(content.as_buffer().to_pybytes())
+            row, _ = snapshot_row(numbers[label], batch_id, header, tables)
+            yield index_entry(row), row
+
+
+def _text(value: dict[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"text": [json.dumps(value)]})

@@ -1,0 +1,244 @@
+"""The ``state`` table: a row a key group and snapshot, the content only of those that changed.
+
+A row with content is a file of its own (the table is partitioned by batch and segment), so cleaning removes whole files
+and rewrites nothing. Rows come by one append a snapshot, in a transaction of the batch's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.snapshot_row import read_content, seal_of
+from cojoin.checkpoints.snapshots import Snapshot, SnapshotKind, Snapshots
+from cojoin.errors import CheckpointError, CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.checkpoints.manifest import Manifest
+
+__all__ = ["StateTable"]
+
+_NAME = "state"
+_PARTITIONS = ("batch_id", "segment")
+_NO_SEGMENT = "__HIVE_DEFAULT_PARTITION__"
+
+
+class StateTable:
+    """The state table of one checkpoint."""
+
+    def __init__(self, spark: SparkSession, files: CheckpointFiles) -> None:
+        self._spark, self._files = spark, files
+        self._path = files.path(_NAME)
+        self._snapshots = Snapshots(files)
+
+    def write(
+        self,
+        rows: DataFrame,
+        manifest: Manifest,
+        kind: SnapshotKind,
+        key_groups: int,
+        index: Sequence[dict[str, Any]],
+        *,
+        remembered: bool,
+    ) -> Snapshot | None:
+        """Add a snapshot's rows, once, and make it count.
+
+        Args:
+            rows: Rows of ``STATE_SCHEMA``.
+            manifest: What is true after the batch.
+            kind: Why it is taken.
+            key_groups: How many key groups there are.
+            index: What ``index_entry`` gives of each row.
+            remembered: Whether the query's own state points to it.
+
+        Returns:
+            The snapshot; None where not every key group has a row: then it can't be restored.
+        """
+        writer = rows.write.format("delta").mode("append").partitionBy(*_PARTITIONS)
+        writer = writer.option("txnAppId", f"cojoin-{manifest.query_id}-{_NAME}-{kind}")
+        writer.option("txnVersion", manifest.batch_id).save(self._path)
+        if len(index) != key_groups:
+            return None
+        index = sorted(index, key=lambda each: each["key_group"])
+        holders: dict[str, list[int]] = {}
+        for row in index:
+            holders.setdefault(str(row["content_batch_id"]), []).append(row["key_group"])
+        snapshot = Snapshot(
+            manifest,
+            kind,
+            key_groups,
+            rows=sum(row["rows"] for row in index),
+            state_bytes=sum(row["content_bytes"] for row in index),
+            written_bytes=sum(row["content_bytes"] for row in index if row["content_batch_id"] == manifest.batch_id),
+            content_batch_ids=holders,
+            seal=seal_of(*(row["seal"] for row in index)),
+            remembered=remembered,
+        )
+        self._snapshots.write(snapshot)
+        return snapshot
+
+    def headers(self, snapshot: Snapshot) -> list[Row]:
+        """Give a snapshot's rows without their content, by key group.
+
+        Raises:
+            CheckpointError: The table, or its files, are not there.
+        """
+        rows = self._load().where(F.col("batch_id") == snapshot.batch_id).drop("content")
+        found = {row.key_group: row for row in self._collect(rows, snapshot)}
+        if len(found) != snapshot.key_groups:
+            msg = (
+                f"{self._what(snapshot)}: expected the rows of {snapshot.key_groups} key groups, found {len(found)}; "
+                f"the table {_NAME} was changed; restore another snapshot"
+            )
+            raise CheckpointError(msg)
+        rows_in_order = [found[group] for group in sorted(found)]
+        seals = [row.seal for row in rows_in_order]
+        if seal_of(*seals) != snapshot.seal or seals != [seal_of(row.header, row.fingerprint) for row in rows_in_order]:
+            msg = (
+                f"{self._what(snapshot)}: its rows in the table {_NAME} are not those that were written; "
+                f"restore another snapshot"
+            )
+            raise CheckpointError(msg)
+        return rows_in_order
+
+    def contents(self, snapshot: Snapshot) -> DataFrame:
+        """Give ``(key_group, content)`` of a snapshot, wherever it lies."""
+        held = None
+        for batch_id, groups in snapshot.content_batch_ids.items():
+            here = (F.col("batch_id") == int(batch_id)) & F.col("segment").isin(groups)
+            held = here if held is None else held | here
+        if held is None:
+            msg = f"{self._what(snapshot)}: it names no content; restore another snapshot"
+            raise CheckpointError(msg)
+        return self._load().where(held).select("key_group", "content")
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Read all of a snapshot and compare it with its fingerprints, before anything is done with it.
+
+        Raises:
+            CheckpointError: Something is missing or not as it was written; the message says what.
+        """
+        what = self._what(snapshot)
+        fingerprints = {row.key_group: row.fingerprint for row in self.headers(snapshot)}
+
+        def faults(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return _faults(batches, fingerprints, what)
+
+        found = self._collect(self.contents(snapshot).mapInArrow(faults, "key_group int, fault string"), snapshot)
+        told = sorted(row.fault for row in found if row.fault is not None)
+        if told:
+            raise CheckpointError(told[0])
+        missing = sorted(set(fingerprints) - {row.key_group for row in found})
+        if missing:
+            msg = (
+                f"{what}: the content of key group {missing[0]} (of {len(missing)} in all) is not there; "
+                f"the table's files were removed; restore another snapshot"
+            )
+            raise CheckpointError(msg)
+
+    def clean(self, batch_ids: Sequence[int]) -> int:
+        """Remove snapshots with their files; what a kept one points to stays.
+
+        Args:
+            batch_ids: The snapshots' batches.
+
+        Returns:
+            How many bytes of files are gone.
+        """
+        for batch_id in batch_ids:
+            self._snapshots.remove(batch_id)
+        gone = self._unneeded() if self._files.exists(_NAME) else []
+        if not gone:
+            return 0
+        conditions = [
+            f"(batch_id = {batch_id} AND segment {'IS NULL' if segment is None else f'= {segment}'})"
+            for batch_id, segment in gone
+        ]
+        DeltaTable.forPath(self._spark, self._path).delete(" OR ".join(conditions))
+        freed = 0
+        for batch_id, segment in gone:
+            batch = f"{_NAME}/batch_id={batch_id}"
+            folder = f"{batch}/segment={_NO_SEGMENT if segment is None else segment}"
+            freed += self._files.size(folder)
+            self._files.delete_directory(folder)
+            if not self._files.names(batch):
+                self._files.delete_directory(batch)
+        return freed
+
+    def _unneeded(self) -> list[tuple[int, int | None]]:
+        """List the batches and segments of the table that no snapshot has or points to."""
+        needed: dict[int, set[int]] = {}
+        kept = self._snapshots.all()
+        for snapshot in kept:
+            for batch_id, groups in snapshot.content_batch_ids.items():
+                needed.setdefault(int(batch_id), set()).update(groups)
+        alive = {snapshot.batch_id for snapshot in kept}
+        found: list[tuple[int, int | None]] = []
+        for name in self._files.names(_NAME):
+            key, _, value = name.partition("=")
+            # A batch above the newest is being written, or counts once its query runs again.
+            if key == "batch_id" and int(value) <= max(alive, default=-1):
+                found += self._superfluous(int(value), needed.get(int(value), set()), is_alive=int(value) in alive)
+        return found
+
+    def _superfluous(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
+        segments = [
+            int(value) if (value := name.partition("=")[2]).isdigit() else None
+            for name in self._files.names(f"{_NAME}/batch_id={batch_id}")
+        ]
+        unneeded = [each for each in segments if (not is_alive if each is None else each not in needed)]
+        return [(batch_id, each) for each in unneeded]
+
+    def _load(self) -> DataFrame:
+        if not self._files.exists(f"{_NAME}/_delta_log"):
+            msg = (
+                f"checkpoint {self._files.root}: it has no table {_NAME!r}, so no snapshot; restore another checkpoint"
+            )
+            raise CheckpointError(msg)
+        return self._spark.read.format("delta").load(self._path)
+
+    def _collect(self, frame: DataFrame, snapshot: Snapshot) -> list[Row]:
+        try:
+            rows: list[Row] = frame.collect()
+        except (PySparkException, Py4JError) as error:
+            text = str(error)
+            if "FILE_NOT_EXIST" in text or "FileNotFound" in text or "does not exist" in text:
+                msg = (
+                    f"{self._what(snapshot)}: files of its table {_NAME} are gone, vacuumed or deleted; "
+                    f"restore another snapshot"
+                )
+                raise CheckpointError(msg) from error
+            raise
+        return rows
+
+    def _what(self, snapshot: Snapshot) -> str:
+        return f"checkpoint {self._files.root}: snapshot of batch {snapshot.batch_id}"
+
+
+def _faults(batches: Iterable[pa.RecordBatch], fingerprints: dict[int, str], what: str) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        groups = batch.column("key_group").to_pylist()
+        faults = [
+            _fault(content.as_py(), fingerprints[group], f"{what}, key group {group}")
+            for group, content in zip(groups, batch.column("content"), strict=True)
+        ]
+        columns = [pa.array(groups, pa.int32()), pa.array(faults, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, names=["key_group", "fault"])
+
+
+def _fault(content: bytes | None, fingerprint: str, where: str) -> str | None:
+    try:
+        read_content(content, fingerprint, where)
+    except CodecError as error:
+        return str(error)
+    return None

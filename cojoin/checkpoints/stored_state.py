@@ -1,0 +1,115 @@
+"""A query's state after one batch, opened for reading: from a snapshot, or from Spark's own state store.
+
+Both hold, for each key group, a header and tables in the form of ``cojoin.codec``. A table's rows come as a DataFrame,
+each key group's brought to the columns that all of them can take.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cojoin import codec
+from cojoin.errors import CheckpointError
+from cojoin.evolution import evolve, widest
+from cojoin.types import parse_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.state_table import StateTable
+
+__all__ = ["StoredState", "StoredTable", "describe_tables"]
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """One table of the state, all key groups together.
+
+    Attributes:
+        schema: Its columns.
+        rows: How many rows it has.
+        bytes: How many bytes they take in memory.
+    """
+
+    schema: pa.Schema
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The state after one batch.
+
+    Attributes:
+        batch_id: The batch.
+        headers: Each key group's header: watermarks and counters.
+        tables: What there is, by name.
+        contents: ``content binary``: each key group's tables.
+    """
+
+    batch_id: int
+    headers: Sequence[Mapping[str, Any]]
+    tables: Mapping[str, StoredTable]
+    contents: DataFrame
+
+    @classmethod
+    def of_snapshot(cls, table: StateTable, snapshot: Snapshot) -> StoredState:
+        """Open a snapshot.
+
+        Raises:
+            CheckpointError: It is not there, or not as it was written.
+        """
+        rows = table.headers(snapshot)
+        headers = [json.loads(row.header) for row in rows]
+        tables = describe_tables([row.tables for row in rows], f"snapshot of batch {snapshot.batch_id}")
+        return cls(snapshot.batch_id, headers, tables, table.contents(snapshot).select("content"))
+
+    def rows(self, name: str) -> DataFrame:
+        """Give the rows of a table.
+
+        Raises:
+            CheckpointError: There is no such table.
+        """
+        if name not in self.tables:
+            msg = f"the state after batch {self.batch_id} has no table {name!r}; it has {', '.join(self.tables)}"
+            raise CheckpointError(msg)
+        schema = self.tables[name].schema
+
+        def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return _decoded(batches, name, schema)
+
+        return self.contents.mapInArrow(decoded, from_arrow_schema(schema))
+
+
+def describe_tables(groups: Sequence[Sequence[Any]], what: str) -> dict[str, StoredTable]:
+    """Put together what the key groups say of their tables: each ``name``, ``rows``, ``bytes`` and ``columns``."""
+    schemas: dict[str, dict[str, pa.Schema]] = {}
+    sizes: dict[str, list[int]] = {}
+    for tables in groups:
+        for table in tables:
+            known = schemas.setdefault(table["name"], {})
+            if table["columns"] not in known:
+                known[table["columns"]] = parse_schema(table["columns"], what=f"{what}: table {table['name']!r}")
+            size = sizes.setdefault(table["name"], [0, 0])
+            size[0] += table["rows"]
+            size[1] += table["bytes"]
+    return {
+        name: StoredTable(widest([*known.values()], f"{what}: table {name!r}"), *sizes[name])
+        for name, known in sorted(schemas.items())
+    }
+
+
+def _decoded(batches: Iterable[pa.RecordBatch], name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for content in batch.column(0):
+            _, tables = codec.decode(content.as_buffer().to_pybytes())
+            if name in tables and tables[name].num_rows:
+                yield from evolve(tables[name], schema, f"table {name!r}").combine_chunks().to_batches()

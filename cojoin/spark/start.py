@@ -1,0 +1,219 @@
+"""The start of a query: everything is checked, then the checkpoint is claimed and leased, then restored, then it runs.
+
+What can't be is refused before anything is written. A start after a crash finishes what an earlier one began: a
+restoration (``restore``), then a drain that was promised (``query``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from cojoin.checkpoints.checkpoint import Checkpoint
+from cojoin.checkpoints.control import open_control, resumed_batches
+from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.identity import claim_checkpoint, describe_query
+from cojoin.checkpoints.lease import Lease
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.progress import ProgressTable
+from cojoin.checkpoints.snapshot_row import SnapshotCadence
+from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.key_groups import group_labels
+from cojoin.operator import OUTPUT, REJECTED
+from cojoin.side_outputs import OutputTag
+from cojoin.spark.batches import BatchWriter
+from cojoin.spark.failures import explain
+from cojoin.spark.packing import CONTROL_TAG
+from cojoin.spark.query import Query
+from cojoin.spark.restore import (
+    Restoration,
+    RestoreOptions,
+    check_restore,
+    finish_restoration,
+    unfinished,
+    write_restoration,
+)
+from cojoin.spark.sinks import Sink, as_sink, delta
+from cojoin.spark.triggers import Trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.durations import Duration
+    from cojoin.spark.call import Plan
+    from cojoin.spark.sources import Source
+
+__all__ = ["QueryOptions", "start_query"]
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """How a query runs; see ``Joined.start``.
+
+    Raises:
+        ConfigurationError: A value that can't be right.
+    """
+
+    output: Any
+    checkpoint: str
+    trigger: Trigger
+    rejected: Any = None
+    side_outputs: Mapping[OutputTag, Any] = field(default_factory=dict)
+    name: str | None = None
+    checkpoint_interval: Duration | int | None = None
+    retained_checkpoints: int = 1
+    restore_from: Checkpoint | None = None
+    restore: RestoreOptions = field(default_factory=RestoreOptions)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trigger, Trigger):
+            msg = (
+                f"trigger: expected Trigger.available_now() or Trigger.processing_time('10 seconds'), "
+                f"got {self.trigger!r}"
+            )
+            raise ConfigurationError(msg)
+        if not isinstance(self.checkpoint, str) or not self.checkpoint:
+            msg = f"checkpoint: expected the path of a directory, got {self.checkpoint!r}"
+            raise ConfigurationError(msg)
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            msg = f"name: expected a text or None, got {self.name!r}"
+            raise ConfigurationError(msg)
+        SnapshotCadence.of(self.checkpoint_interval)
+        kept = self.retained_checkpoints
+        if isinstance(kept, bool) or not isinstance(kept, int) or kept < 1:
+            msg = f"retained_checkpoints: expected a whole number of 1 or more, got {kept!r}"
+            raise ConfigurationError(msg)
+        if self.restore_from is not None and not isinstance(self.restore_from, Checkpoint):
+            msg = f"restore_from: expected a cojoin.Checkpoint('/path/of/one', at=batch), got {self.restore_from!r}"
+            raise ConfigurationError(msg)
+
+    def sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
+        """Give where each of the plan's outputs goes.
+
+        Raises:
+            ConfigurationError: Something is no sink, or there is no such side output.
+        """
+        rejected = delta(files.path("rejected")) if self.rejected is None else as_sink(self.rejected, "rejected")
+        return {OUTPUT: as_sink(self.output, "output"), REJECTED: rejected, **self._side_sinks(plan, files)}
+
+    def _side_sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
+        known, declared = [tag.tag_id for tag in plan.side_outputs], self.side_outputs
+        if not isinstance(declared, dict):
+            msg = f"side_outputs: expected a dict from OutputTag to sink, got {declared!r}"
+            raise ConfigurationError(msg)
+        for tag in declared:
+            if tag not in plan.side_outputs:
+                spelled = tag.tag_id if isinstance(tag, OutputTag) else str(tag)
+                near = did_you_mean(spelled, known) if known else "; declare it with process(..., side_outputs=[tag])"
+                msg = f"side_outputs: the query has no side output {spelled!r} with these columns{near}"
+                raise ConfigurationError(msg)
+        return {
+            tag.tag_id: as_sink(declared[tag], f"side output {tag.tag_id!r}")
+            if tag in declared
+            else delta(files.path(f"side_outputs/{tag.tag_id}"))
+            for tag in plan.side_outputs
+        }
+
+
+def start_query(
+    spark: SparkSession,
+    plan: Plan,
+    sources: Sequence[Source | None],
+    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence], DataFrame],
+    options: QueryOptions,
+) -> Query:
+    """Check everything, claim the checkpoint, restore what is to be restored, and start; see ``Joined.start``.
+
+    Args:
+        spark: The session of the inputs.
+        plan: What the workers are told.
+        sources: What the inputs read; None for a bare DataFrame.
+        emit: Gives what the calls emit, of a control input, the batches before which the query stood still, and when a
+            snapshot is due.
+        options: How it runs.
+    """
+    files = CheckpointFiles(spark, options.checkpoint)
+    sinks = options.sinks(plan, files)
+    query = describe_query(
+        plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
+    )
+    restoration = unfinished(spark, files, options.restore_from)
+    if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
+        checked = check_restore(spark, options.restore_from, plan, query, sources, sinks, options.restore, restoration)
+        restoration = restoration or checked
+    described = [None if source is None else source.identity() for source in sources]
+    claim_checkpoint(files, query, described)
+    lease = Lease.acquire(files)
+    try:
+        # Again: of two that claimed at the same moment, the one with the lease goes on with what is there.
+        query_id = claim_checkpoint(files, query, described)
+        if restoration is not None and restoration.stage == "begun":
+            restoration.write(files)
+            restoration = write_restoration(
+                spark, files, restoration, plan, [each for each in sources if each is not None]
+            )
+            restoration.write(files)
+        return _run(spark, plan, emit, options, files, sinks, query_id, lease, restoration)
+    except PySparkException as error:
+        lease.release()
+        raise ConfigurationError(explain(error)) from error
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _run(
+    spark: SparkSession,
+    plan: Plan,
+    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence], DataFrame],
+    options: QueryOptions,
+    files: CheckpointFiles,
+    sinks: Mapping[str, Sink],
+    query_id: str,
+    lease: Lease,
+    restoration: Restoration | None,
+) -> Query:
+    manifests = Manifests(files)
+    last = manifests.last()
+    progress = ProgressTable(spark, files, manifests)
+    progress.recover()
+    if last is not None and last.report.drained:
+        progress.flush()
+        msg = (
+            f"checkpoint {files.root}: its query was drained after batch {last.batch_id}: "
+            f"all inputs are finished, so it is over; "
+            f"start a new query with a checkpoint of its own"
+        )
+        raise CheckpointError(msg)
+    begins_at = None if restoration is None else restoration.offsets
+    query = Query(spark, plan, options.trigger, files, progress, None if last is None else last.report, lease)
+    writer = BatchWriter(
+        plan,
+        query_id,
+        sinks,
+        files,
+        manifests,
+        progress,
+        query.take_report,
+        last,
+        lease,
+        options.retained_checkpoints,
+        begins_at,
+    )
+    resumed = resumed_batches(files) if plan.follows_clock else frozenset()
+    control = open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG)
+    emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval))
+    stream = emitted.writeStream.foreachBatch(writer).option("checkpointLocation", files.path("spark"))
+    if restoration is not None and restoration.stage == "written":
+        try:
+            stream.trigger(once=True).start().awaitTermination()
+        except PySparkException as error:
+            raise QueryFailedError(explain(error)) from error
+        finish_restoration(files, restoration).write(files)
+    writer.prepare(spark)
+    query.run(stream.queryName(options.name) if options.name else stream, writer.finish)
+    return query

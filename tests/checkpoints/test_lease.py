@@ -1,0 +1,286 @@
+"""A checkpoint has one live holder; a dead one's is taken over, and whoever lost it finds out."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cojoin as cj
+from cojoin.checkpoints import lease as lease_module
+from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.lease import Lease, end, holder, is_live
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+on_linux = pytest.mark.skipif(
+    lease_module._process_started(os.getpid()) is None, reason="only /proc tells of another process"
+)
+
+
+@pytest.fixture
+def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
+    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
+
+
+def stored(files: CheckpointFiles) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(files.read("lease.json") or "")
+    return values
+
+
+def held_by(files: CheckpointFiles, **values: Any) -> None:
+    """Write another process's lease."""
+    record = {
+        "format": 1,
+        "epoch": 7,
+        "owner": "someone else",
+        "host": "elsewhere",
+        "pid": 11,
+        "process_started": None,
+        "beat": 3,
+        "beat_seconds": 0.1,
+        "released": False,
+        "ended": None,
+    }
+    files.write("lease.json", json.dumps(record | values))
+
+
+@contextmanager
+def beating(files: CheckpointFiles, seconds: float) -> Iterator[None]:
+    """Let the stored lease's beat grow meanwhile."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(seconds):
+            held_by(files, beat=stored(files)["beat"] + 1)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_free_checkpoint_is_taken_held_and_given_back(files: CheckpointFiles) -> None:
+    assert holder(files) is None
+    assert not is_live(files)
+    lease = Lease.acquire(files, beat_seconds=0.05)
+    assert (lease.epoch, lease.is_held) == (1, True)
+    assert holder(files) == f"host {socket.gethostname()!r}, process {os.getpid()}, epoch 1"
+    assert is_live(files)
+    lease.check()
+    deadline = time.monotonic() + 10
+    while stored(files)["beat"] < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with refused("another query runs on it", f"process {os.getpid()}, epoch 1", kind=cj.CheckpointError):
+        Lease.acquire(files)
+    lease.release()
+    lease.release()
+    assert not lease.is_held
+    assert holder(files) is None
+    assert not is_live(files)
+    text = files.read("lease.json")
+    time.sleep(0.2)
+    assert files.read("lease.json") == text, "no beat after the release"
+
+    second = Lease.acquire(files)
+    assert second.epoch == 2
+    lease.release()
+    second.check()
+    with refused("fenced off: another query took over at epoch 2", kind=cj.QueryFailedError):
+        lease.check()
+    second.release()
+
+
+@on_linux
+def test_a_lease_that_this_process_forgot_is_taken_at_once(files: CheckpointFiles) -> None:
+    here = lease_module._process_started(os.getpid())
+    held_by(files, host=socket.gethostname(), pid=os.getpid(), process_started=here)
+    Lease.acquire(files).release()
+    assert stored(files)["epoch"] == 8
+
+
+@on_linux
+@pytest.mark.parametrize("reaped", [True, False])
+def test_a_process_that_was_killed_holds_nothing(files: CheckpointFiles, reaped: bool) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = lease_module._process_started(process.pid)
+        held_by(files, host=socket.gethostname(), pid=process.pid, process_started=started)
+        before = time.monotonic()
+        with refused("another query runs on it", f"process {process.pid}, epoch 7", kind=cj.CheckpointError):
+            Lease.acquire(files)
+        process.kill()
+        if reaped:
+            process.wait()
+        while lease_module._process_started(process.pid) is not None:
+            time.sleep(0.01)
+        lease = Lease.acquire(files)
+        assert time.monotonic() - before < 10, "nobody's beat was watched"
+    assert lease.epoch == 8
+    lease.release()
+
+
+@on_linux
+def test_a_number_that_another_process_has_now_is_not_the_holder(files: CheckpointFiles) -> None:
+    started = (lease_module._process_started(os.getpid()) or "").rpartition("/")[0] + "/1"
+    held_by(files, host=socket.gethostname(), pid=os.getppid(), process_started=started)
+    assert not is_live(files)
+
+
+def test_a_beat_that_moves_elsewhere_holds(files: CheckpointFiles) -> None:
+    held_by(files)
+    with beating(files, 0.3):
+        assert is_live(files, patience_seconds=20)
+        with refused("(host 'elsewhere', process 11, epoch 7); stop it", kind=cj.CheckpointError):
+            Lease.acquire(files, patience_seconds=20)
+
+
+def test_a_beat_that_stands_still_does_not(files: CheckpointFiles) -> None:
+    held_by(files)
+    assert not is_live(files, patience_seconds=0.4)
+    before = time.monotonic()
+    lease = Lease.acquire(files, patience_seconds=0.5)
+    assert time.monotonic() - before >= 0.5
+    assert lease.epoch == 8
+    lease.release()
+
+
+def test_a_slow_beat_has_its_time(files: CheckpointFiles) -> None:
+    held_by(files, beat_seconds=0.5)
+    before = time.monotonic()
+    assert not is_live(files, patience_seconds=0)
+    assert time.monotonic() - before >= 1.5
+
+
+def test_what_a_crash_cut_off_does_not_hold(files: CheckpointFiles) -> None:
+    files.write("lease.json", "")
+    lease = Lease.acquire(files, patience_seconds=0.1)
+    lease.check()
+    lease.release()
+
+
+def test_of_two_that_take_it_at_once_one_holds_it(files: CheckpointFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = CheckpointFiles.write
+
+    def write_first(self: CheckpointFiles, name: str, text: str) -> None:
+        """Another process writes right after."""
+        write(self, name, text)
+        monkeypatch.setattr(CheckpointFiles, "write", write)
+        held_by(files, epoch=1)
+
+    monkeypatch.setattr(CheckpointFiles, "write", write_first)
+    with refused("host 'elsewhere', process 11, epoch 1", kind=cj.CheckpointError):
+        Lease.acquire(files)
+    assert stored(files)["owner"] == "someone else"
+
+
+def test_threads_that_take_it_at_once(files: CheckpointFiles) -> None:
+    held: list[Lease] = []
+    refusals: list[str] = []
+
+    def take() -> None:
+        try:
+            held.append(Lease.acquire(files, patience_seconds=0.1))
+        except cj.CheckpointError as error:
+            refusals.append(str(error))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(held) + len(refusals) == 4, refusals
+    # On a machine that stands still for a moment two may believe in it: the next check tells.
+    holding = []
+    for lease in held:
+        with suppress(cj.QueryFailedError):
+            lease.check()
+            holding.append(lease)
+    assert len(holding) == 1
+    holding[0].release()
+
+
+def test_who_is_taken_over_finds_out_and_never_writes_again(files: CheckpointFiles) -> None:
+    lease = Lease.acquire(files, beat_seconds=0.05)
+    lease.check()
+    held_by(files)
+    with refused(
+        "fenced off: another query took over at epoch 7 (host 'elsewhere', process 11, epoch 7); this query held "
+        "epoch 1",
+        kind=cj.QueryFailedError,
+    ):
+        lease.check()
+    lease.release()
+    lease.end("never")
+    time.sleep(0.2)
+    assert stored(files)["beat"] == 3
+    assert stored(files)["ended"] is None
+
+
+def test_a_deleted_checkpoint_stops_its_query(files: CheckpointFiles) -> None:
+    lease = Lease.acquire(files)
+    files.delete("lease.json")
+    with refused("fenced off: lease.json is gone", kind=cj.QueryFailedError):
+        lease.check()
+    assert not lease.is_held
+
+
+def test_an_ended_checkpoint_can_not_be_taken(files: CheckpointFiles) -> None:
+    Lease.acquire(files).end("its output goes on in '/lake/b'")
+    assert holder(files) is None
+    with refused("was ended for good: its output goes on in '/lake/b'; start with another", kind=cj.CheckpointError):
+        Lease.acquire(files)
+    end(files, "another reason")
+    assert stored(files)["ended"] == "its output goes on in '/lake/b'"
+
+
+def test_ending_it_from_outside_fences_the_holder_off(files: CheckpointFiles) -> None:
+    lease = Lease.acquire(files)
+    end(files, "restored elsewhere")
+    assert not is_live(files)
+    with refused("fenced off: the checkpoint was ended: restored elsewhere", kind=cj.QueryFailedError):
+        lease.check()
+    lease.release()
+    assert stored(files)["ended"] == "restored elsewhere"
+
+
+def test_a_checkpoint_without_a_lease_can_be_ended(files: CheckpointFiles) -> None:
+    end(files, "restored elsewhere")
+    with refused("was ended for good: restored elsewhere", kind=cj.CheckpointError):
+        Lease.acquire(files)
+
+
+def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
+    held_by(files, format=2)
+    with refused("the format 2 of its lease.json is newer than 1; upgrade cojoin", kind=cj.CheckpointError):
+        Lease.acquire(files)
+
+
+def test_a_beat_survives_what_it_meets(files: CheckpointFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease.acquire(files, beat_seconds=0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFiles, "read", lambda *_: 1 / 0)
+        time.sleep(0.2)
+    before = stored(files)["beat"]
+    deadline = time.monotonic() + 10
+    while stored(files)["beat"] == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    lease.release()

@@ -1,0 +1,80 @@
+"""A key group's row: content only where it changed, and what was changed by others is noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import cojoin as cj
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, SnapshotCadence, index_entry, read_content, snapshot_row
+
+HEADER: dict[str, Any] = {"watermark": 5, "processing_time": 1_000, "saved": None}
+TABLES = {"held1": pa.table({"id": pa.array([1, 2]), "@value": ["a", None]}), "held2": pa.table({"id": pa.array([3])})}
+
+
+def content_of(row: pa.Table) -> Any:
+    return row.column("content")[0].as_py()
+
+
+def test_a_row_holds_the_tables_and_describes_them() -> None:
+    row, saved = snapshot_row(3, 7, HEADER, TABLES)
+    assert row.schema == STATE_SCHEMA
+    (values,) = row.to_pylist()
+    assert (values["batch_id"], values["key_group"], values["segment"]) == (7, 3, 3)
+    assert "saved" not in values["header"]
+    assert [(each["name"], each["rows"], each["columns"]) for each in values["tables"]] == [
+        ("held1", 2, "id bigint, `@value` string"),
+        ("held2", 1, "id bigint"),
+    ]
+    assert saved == {"batch_id": 7, "time": 1_000, "content_batch_id": 7, "fingerprint": values["fingerprint"]}
+    assert read_content(values["content"], values["fingerprint"], "here") == TABLES
+    assert index_entry(row)["rows"] == 3
+
+
+def test_what_did_not_change_is_not_written_again() -> None:
+    _, saved = snapshot_row(3, 7, HEADER, TABLES)
+    row, again = snapshot_row(3, 9, {**HEADER, "watermark": 6, "saved": saved}, TABLES)
+    assert content_of(row) is None
+    assert row.column("segment")[0].as_py() is None
+    assert row.column("content_batch_id")[0].as_py() == 7
+    assert again["batch_id"] == 9
+    assert again["content_batch_id"] == 7
+    changed, _ = snapshot_row(3, 11, {**HEADER, "saved": again}, {**TABLES, "held2": TABLES["held2"].slice(0, 0)})
+    assert content_of(changed) is not None
+    assert changed.column("content_batch_id")[0].as_py() == 11
+
+
+def test_content_that_is_not_what_was_written_is_refused() -> None:
+    row, saved = snapshot_row(0, 1, HEADER, TABLES)
+    content, fingerprint = content_of(row), saved["fingerprint"]
+    with pytest.raises(cj.CodecError, match=r"here: .*truncated.*; restore another snapshot"):
+        read_content(content[:-1], fingerprint, "here")
+    with pytest.raises(cj.CodecError, match=r"here: .*got 9; upgrade cojoin"):
+        read_content(content[:6] + b"\x09" + content[7:], fingerprint, "here")
+    other, _ = snapshot_row(0, 1, HEADER, {"held1": TABLES["held1"].slice(1)})
+    with pytest.raises(cj.CodecError, match="here: expected content with the fingerprint"):
+        read_content(content_of(other), fingerprint, "here")
+    with pytest.raises(cj.CodecError, match="here: its content is not there"):
+        read_content(None, fingerprint, "here")
+
+
+def test_a_snapshot_is_due_by_batches_or_by_the_batches_own_time() -> None:
+    every_third = SnapshotCadence.of(3)
+    assert [batch for batch in range(7) if every_third.is_due({"batch_id": 2, "time": 0}, batch, 0)] == [5, 6]
+    assert every_third.is_due(None, 2, 0)
+    assert not every_third.is_due(None, 1, 0)
+    minutes = SnapshotCadence.of("2 minutes")
+    assert not minutes.is_due(None, 5, 10**12), "the first batch only begins to count"
+    assert not minutes.is_due({"batch_id": 0, "time": 1_000}, 9, 120_999)
+    assert minutes.is_due({"batch_id": 0, "time": 1_000}, 9, 121_000)
+    assert not SnapshotCadence.of(None).is_due({"batch_id": 0, "time": 0}, 10**6, 10**15)
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"), [(0, "at least 1 batch, got 0"), ("0 seconds", "more than nothing"), ("soon", "'soon'")]
+)
+def test_an_interval_that_is_none_is_refused(declared: Any, said: str) -> None:
+    with pytest.raises(cj.ConfigurationError, match=said):
+        SnapshotCadence.of(declared)

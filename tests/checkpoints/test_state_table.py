@@ -1,0 +1,83 @@
+"""The state table: what a snapshot writes, and what cleaning removes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.snapshot_row import index_entry, snapshot_row
+from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.stored_state import StoredState
+from tests.checkpoints.reports import manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+class Writer:
+    """Writes snapshots of two key groups as a query would: group 0 changes with each, group 1 only in the first."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.files = CheckpointFiles(spark, str(folder))
+        self.table, self.snapshots = StateTable(spark, self.files), Snapshots(self.files)
+        self.saved: list[Any] = [None, None]
+
+    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint") -> Any:
+        rows = []
+        for group in range(groups):
+            tables = {"versions": pa.table({"id": pa.array([group, batch_id if group == 0 else -1])})}
+            header = {"processing_time": 60_000 * batch_id, "watermark": batch_id, "saved": self.saved[group]}
+            row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
+            rows.append(row)
+        frame = self.spark.createDataFrame(pa.concat_tables(rows))
+        return self.table.write(frame, manifest(batch_id), kind, 2, [index_entry(row) for row in rows], remembered=True)
+
+    def rows_of(self, batch_id: int) -> list[tuple[Any, ...]]:
+        snapshot = self.snapshots.read(batch_id)
+        assert snapshot is not None
+        self.table.check(snapshot)
+        state = StoredState.of_snapshot(self.table, snapshot)
+        assert [json.dumps(header["watermark"]) for header in state.headers] == [str(batch_id)] * 2
+        return sorted(tuple(row) for row in state.rows("versions").collect())
+
+
+def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(spark, tmp_path)
+    first = writer.write(3)
+    second = writer.write(5)
+    assert first.content_batch_ids == {"3": [0, 1]}
+    assert second.content_batch_ids == {"5": [0], "3": [1]}
+    assert second.written_bytes < second.state_bytes
+    assert (second.rows, second.key_groups, second.kind) == (4, 2, "checkpoint")
+    assert writer.write(3).content_batch_ids, "a batch that runs again writes nothing twice"
+    assert writer.write(6, groups=1) is None, "without every key group there is no snapshot"
+    assert writer.snapshots.batch_ids() == [3, 5]
+    writer.saved = [None, None]
+    assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
+    expected = [(-1,), (0,), (1,), (5,)]
+    assert writer.rows_of(5) == expected
+    assert writer.snapshots.superfluous(1) == [3]
+    assert writer.table.clean([3]) > 0
+    folders = sorted(path.name for path in (tmp_path / "state" / "batch_id=3").iterdir())
+    assert folders == ["segment=1"], "what batch 5 points to"
+    assert writer.rows_of(5) == expected
+    assert writer.table.clean([]) == 0
+
+
+def test_what_the_query_builds_on_and_savepoints_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(spark, tmp_path)
+    for batch_id, kind in ((1, "savepoint"), (2, "checkpoint"), (3, "checkpoint")):
+        writer.write(batch_id, kind=kind)
+    assert writer.snapshots.superfluous(1) == [2]
+    assert writer.snapshots.superfluous(1, savepoints_too=True) == [1, 2]
+    assert writer.snapshots.superfluous(5) == []
