@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.control import drain_is_promised, plan_drain, plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
+from cojoin.checkpoints.state_store import committed_batches
 from cojoin.errors import QueryFailedError
 from cojoin.spark.failures import explain
 from cojoin.spark.progress_line import ProgressLine
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Query"]
 
+_COMMIT_SECONDS = 10.0
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Sessions are shared by threads: two starts must not see each other's setting.
 _STARTING = threading.Lock()
@@ -129,7 +131,16 @@ class Query:
         Raises:
             CheckpointError: No batch is finished yet, or the query was drained.
         """
+        self._await_commit()
         return take_savepoint(self._spark, self._files)
+
+    def _await_commit(self) -> None:
+        """Wait for Spark's own commit of the batch that ``progress`` shows, which follows it at once."""
+        shown, deadline = self._report, time.monotonic() + _COMMIT_SECONDS
+        while shown is not None and self.is_active and time.monotonic() < deadline:
+            if shown.batch_id <= max(committed_batches(self._files), default=-1):
+                return
+            time.sleep(0.05)
 
     def take_report(self, report: BatchReport) -> None:
         """Take a batch's report once the batch counts."""

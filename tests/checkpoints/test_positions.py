@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,7 +13,7 @@ import cojoin as cj
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.outputs import open_log
 from cojoin.checkpoints.positions import check_position, with_losses_accepted
-from tests.kafka.topics import fill
+from tests.kafka.topics import delete_records, fill
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -34,24 +34,8 @@ def aged_out(spark: SparkSession, broker: Broker) -> dict[str, str]:
     """The options of a topic of two partitions of 8 records, of whose first the broker has deleted 5."""
     broker.create_topic(TOPIC, 2)
     fill(spark, broker.bootstrap_servers, TOPIC, [str(number) for number in range(16)], [0] * 8 + [1] * 8)
-    jvm: Any = spark._jvm
-    settings = jvm.java.util.HashMap()
-    settings.put("bootstrap.servers", broker.bootstrap_servers)
-    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-    partition, before = jvm.org.apache.kafka.common.TopicPartition(TOPIC, 0), jvm.java.util.HashMap()
-    before.put(partition, records_before(spark, partition.getClass().getClassLoader(), 5))
-    admin.deleteRecords(before).all().get()
-    admin.close()
+    delete_records(spark, broker.bootstrap_servers, TOPIC, 5)
     return {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": TOPIC}
-
-
-def records_before(spark: SparkSession, loader: Any, offset: int) -> Any:
-    """Call `RecordsToDelete.beforeOffset`, which Py4J can't tell from the method of an instance by that name."""
-    gateway: Any = spark.sparkContext._gateway
-    of_long, values = gateway.new_array(gateway.jvm.java.lang.Class, 1), gateway.new_array(gateway.jvm.Object, 1)
-    of_long[0], values[0] = gateway.jvm.java.lang.Long.TYPE, gateway.jvm.java.lang.Long.valueOf(str(offset))
-    records = loader.loadClass("org.apache.kafka.clients.admin.RecordsToDelete")
-    return records.getMethod("beforeOffset", of_long).invoke(None, values)
 
 
 def position(*offsets: int, topic: str = TOPIC) -> str:

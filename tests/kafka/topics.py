@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
@@ -77,6 +77,25 @@ def fill(
     ordered = spark.createDataFrame(table).repartition("partition").sortWithinPartitions("partition", "position")
     kafka = {"kafka.bootstrap.servers": servers, "topic": topic}
     ordered.drop("position").write.format("kafka").options(**kafka).save()
+
+
+def delete_records(spark: SparkSession, servers: str, topic: str, before: int) -> None:
+    """Have the broker give up the records of a topic's partition 0 before an offset, as its retention does."""
+    jvm: Any = spark._jvm
+    settings, wanted = jvm.java.util.HashMap(), jvm.java.util.HashMap()
+    settings.put("bootstrap.servers", servers)
+    partition = jvm.org.apache.kafka.common.TopicPartition(topic, 0)
+    # Py4J can't tell RecordsToDelete.beforeOffset from the method of an instance by that name.
+    gateway: Any = spark.sparkContext._gateway
+    of_long, values = gateway.new_array(jvm.java.lang.Class, 1), gateway.new_array(jvm.Object, 1)
+    of_long[0], values[0] = jvm.java.lang.Long.TYPE, jvm.java.lang.Long.valueOf(str(before))
+    kind = partition.getClass().getClassLoader().loadClass("org.apache.kafka.clients.admin.RecordsToDelete")
+    wanted.put(partition, kind.getMethod("beforeOffset", of_long).invoke(None, values))
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+    try:
+        admin.deleteRecords(wanted).all().get()
+    finally:
+        admin.close()
 
 
 def read_back(spark: SparkSession, servers: str, topic: str) -> pa.Table:

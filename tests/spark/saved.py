@@ -42,6 +42,10 @@ class Saved:
         return CheckpointFiles(self.spark, self.checkpoint)
 
     @property
+    def manifests(self) -> Manifests:
+        return Manifests(self.files)
+
+    @property
     def snapshots(self) -> Snapshots:
         return Snapshots(self.files)
 
@@ -82,7 +86,7 @@ class Saved:
         return enriched_rows(self.output())
 
     def assert_conserved(self) -> None:
-        manifests = Manifests(self.files)
+        manifests = self.manifests
         reports = [manifest.report for batch_id in manifests.batch_ids() if (manifest := manifests.read(batch_id))]
         assert reports
         assert all(report.is_conserved for report in reports)

@@ -139,6 +139,27 @@ def test_in_the_same_table_what_came_after_is_taken_back_only_if_asked(story: St
         old.start()
 
 
+def test_positions_inside_a_delta_version_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+    streams = generate(trades=200, customers=60, seed=43)
+    folders = streams.write(tmp_path / "files", files=1)
+    for name, frame in zip(("trades", "customers"), folders.frames(spark, streaming=False), strict=True):
+        # Four files in one version, in no order of time: nothing is late within an hour.
+        frame.repartition(4).write.format("delta").save(str(tmp_path / name))
+    options, an_hour = {"maxFilesPerTrigger": 1}, cj.WatermarkStrategy.for_bounded_out_of_orderness("1 hour")
+    trades, customers = (cj.sources.delta(str(tmp_path / name), options=options) for name in ("trades", "customers"))
+    old, new = Saved(spark, tmp_path / "old", folders), Saved(spark, tmp_path / "new", folders)
+    old.run(asof(connect(trades, customers, key_groups=2, watermark=an_hour)), checkpoint_interval=2)
+    snapshot = old.snapshots.read(1)
+    assert snapshot is not None
+    assert all('"reservoirVersion":0' in line for line in snapshot.manifest.offsets[:2])
+    new.run(
+        asof(connect(trades, customers, key_groups=3, watermark=an_hour)),
+        trigger=DRAIN,
+        restore_from=cj.Checkpoint(old.checkpoint, at=1),
+    )
+    assert new.rows() == streams.enriched()
+
+
 def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple[str, ...]]]:
     at, state = cj.Checkpoint(story.join.checkpoint), cj.Checkpoint(story.function.checkpoint)
     new = story.other("refused", 4)
