@@ -42,6 +42,9 @@ from cojoin.strategies import WatermarkGenerator, WatermarkStrategy
 from cojoin.timers import TimeDomain
 
 if TYPE_CHECKING:
+    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.explaining.explain import explain
+    from cojoin.checkpoints.reading.read import read_progress, read_state, savepoint
     from cojoin.spark import sinks, sources
     from cojoin.spark.connect import ConnectedInputs, connect
     from cojoin.spark.input import Input
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AggregateFunction",
     "AggregatingStateDescriptor",
+    "Checkpoint",
     "CheckpointError",
     "CodecError",
     "CojoinError",
@@ -80,20 +84,29 @@ __all__ = [
     "WatermarkGenerator",
     "WatermarkStrategy",
     "connect",
+    "explain",
+    "read_progress",
+    "read_state",
+    "savepoint",
     "sinks",
     "sources",
     "spark_session",
 ]
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _LAZY = {
+    "Checkpoint": "cojoin.checkpoints.checkpoint",
     "ConnectedInputs": "cojoin.spark.connect",
     "Input": "cojoin.spark.input",
     "Joined": "cojoin.spark.joined",
     "Query": "cojoin.spark.query",
     "Trigger": "cojoin.spark.triggers",
     "connect": "cojoin.spark.connect",
+    "explain": "cojoin.checkpoints.explaining.explain",
+    "read_progress": "cojoin.checkpoints.reading.read",
+    "read_state": "cojoin.checkpoints.reading.read",
+    "savepoint": "cojoin.checkpoints.reading.read",
     "sinks": "",
     "sources": "",
     "spark_session": "cojoin.spark.session",

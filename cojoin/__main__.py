@@ -12,7 +12,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING
 
-from cojoin.cli.arguments import Arguments, DemoArguments, parse_arguments
+from cojoin.cli.arguments import Arguments, CheckpointsArguments, DemoArguments, parse_arguments
 from cojoin.cli.options import read_words
 from cojoin.cli.secrets import Secrets
 from cojoin.errors import CojoinError, ConfigurationError
@@ -60,6 +60,10 @@ def _run(arguments: Arguments) -> int:
         from cojoin.cli.demo import run_demo  # noqa: PLC0415
 
         return run_demo(arguments)
+    if isinstance(arguments, CheckpointsArguments):
+        from cojoin.cli.checkpoints import run_checkpoints  # noqa: PLC0415
+
+        return run_checkpoints(arguments)
     from cojoin.cli.run import run_join  # noqa: PLC0415
 
     return run_join(arguments)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.manifest import Manifest, Manifests
 
-__all__ = ["PROGRESS_DDL", "ProgressTable"]
+__all__ = ["PROGRESS_DDL", "PROGRESS_SCHEMA", "ProgressTable", "progress_row"]
 
 PROGRESS_DDL = """
     batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
@@ -39,7 +39,9 @@ PROGRESS_DDL = """
     durations_ms map<string, double>, offsets array<string>, outputs string
 """
 
-_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
+PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
+"""The table's columns."""
+
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
 _KEPT_MANIFESTS = 100
 
@@ -93,9 +95,9 @@ class ProgressTable:
         if not self._waiting:
             return
         last = self._waiting[-1]
-        rows = [_row(manifest) for manifest in self._waiting]
+        rows = [progress_row(manifest) for manifest in self._waiting]
         # As Arrow they become a local relation; as Python rows they would start a worker.
-        frame = self._spark.createDataFrame(encode_rows(rows, _SCHEMA, "progress")).coalesce(1)
+        frame = self._spark.createDataFrame(encode_rows(rows, PROGRESS_SCHEMA, "progress")).coalesce(1)
         writer = frame.write.format("delta").mode("append").option("txnAppId", f"cojoin-{last.query_id}-progress")
         writer.option("txnVersion", last.batch_id).save(self._path)
         self._waiting = []
@@ -103,7 +105,8 @@ class ProgressTable:
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
 
 
-def _row(manifest: Manifest) -> dict[str, Any]:
+def progress_row(manifest: Manifest) -> dict[str, Any]:
+    """Give a batch's row."""
     report = manifest.report
     inputs = [
         {

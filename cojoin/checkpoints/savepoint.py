@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.reading.state_store import committed_batches, snapshot_rows
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_store import committed_batches, snapshot_rows
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
 

@@ -1,7 +1,7 @@
 """The ``state`` table: a row a key group and snapshot, the content only of those that changed.
 
 A row with content is a file of its own (the table is partitioned by batch and segment), so cleaning removes whole files
-and rewrites nothing. Rows come by one append a snapshot, in a transaction of the batch's.
+and rewrites nothing. A snapshot is one commit; done again it replaces what it wrote.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StateTable:
         *,
         remembered: bool,
     ) -> Snapshot | None:
-        """Add a snapshot's rows, once, and make it count.
+        """Write a snapshot's rows, in place of those of an earlier try, and make it count.
 
         Args:
             rows: Rows of ``STATE_SCHEMA``.
@@ -64,9 +64,9 @@ class StateTable:
         Returns:
             The snapshot; None where not every key group has a row: then it can't be restored.
         """
-        writer = rows.write.format("delta").mode("append").partitionBy(*_PARTITIONS)
-        writer = writer.option("txnAppId", f"cojoin-{manifest.query_id}-{_NAME}-{kind}")
-        writer.option("txnVersion", manifest.batch_id).save(self._path)
+        # In place of an earlier try's: its rows may stand in another order, which makes other fingerprints.
+        writer = rows.write.format("delta").mode("overwrite").partitionBy(*_PARTITIONS)
+        writer.option("replaceWhere", f"batch_id = {manifest.batch_id}").save(self._path)
         if len(index) != key_groups:
             return None
         index = sorted(index, key=lambda each: each["key_group"])

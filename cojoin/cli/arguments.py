@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.cli.options import build_parser
 from cojoin.durations import milliseconds
 from cojoin.errors import ConfigurationError
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from cojoin.cli.locations import Location
     from cojoin.cli.secrets import Secrets
 
-__all__ = ["Arguments", "DemoArguments", "RunArguments", "SideArguments", "parse_arguments"]
+__all__ = [
+    "Arguments",
+    "CheckpointsArguments",
+    "DemoArguments",
+    "RunArguments",
+    "SideArguments",
+    "parse_arguments",
+]
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,11 @@ class RunArguments:
         output: Where joined rows go.
         rejected: Where rejected rows go; None is beside the checkpoint.
         checkpoint: The checkpoint's directory.
+        checkpoint_interval: How often a snapshot is taken: a duration, a number of batches, or never.
+        retained_checkpoints: How many snapshots are kept.
+        restore_from: The checkpoint of another query to begin with.
+        cut_back_output: Whether the output may be taken back to the moment of that checkpoint.
+        allow_data_loss: Whether records that the sources no longer have may be passed over.
         trigger: When it runs, and what happens at its end.
         max_ahead: How far a row may be ahead of the clock; None is any distance.
         starting_offsets: Where new Kafka queries begin.
@@ -102,6 +115,11 @@ class RunArguments:
     output: Location
     rejected: Location | None
     checkpoint: str
+    checkpoint_interval: str | int | None
+    retained_checkpoints: int
+    restore_from: Checkpoint | None
+    cut_back_output: bool
+    allow_data_loss: bool
     trigger: Trigger
     max_ahead: str | None
     starting_offsets: str
@@ -113,19 +131,65 @@ class RunArguments:
     log: Path | None
 
 
-Arguments: TypeAlias = "DemoArguments | RunArguments"
+@dataclass(frozen=True)
+class CheckpointsArguments:
+    """What ``cojoin checkpoints`` was asked, but for ``restore``, which is a run.
+
+    Attributes:
+        action: The command, such as ``"list"``.
+        path: The checkpoint's directory.
+        json: Whether JSON is printed.
+        verbose: Whether a traceback is shown with an error.
+        log: Where Spark's log is kept.
+        master: Spark's master.
+        conf: Settings of Spark's; they may hold secrets.
+        at: Which moment; None is the newest.
+        limit: How many rows or batches are shown.
+        key: A key, as it was typed.
+        name: Which part of the state.
+        input: The input of a row.
+        row: The row's columns, as they were typed; None is null.
+        keep: How many snapshots are kept.
+        batch: The snapshot to remove.
+        savepoints: Whether savepoints are cleaned as the others are.
+        dry_run: Whether nothing is removed.
+    """
+
+    action: str
+    path: str
+    json: bool
+    verbose: bool
+    log: Path | None
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    at: int | datetime | None = None
+    limit: int = 20
+    key: str | None = None
+    name: str | None = None
+    input: str | None = None
+    row: Sequence[tuple[str, str | None]] = ()
+    keep: int | None = None
+    batch: int | None = None
+    savepoints: bool = False
+    dry_run: bool = False
+
+
+Arguments: TypeAlias = "DemoArguments | RunArguments | CheckpointsArguments"
 
 
 def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
     """Read the words of the command line; what is wrong with them ends the process with the exit code 2."""
-    parser, run = build_parser(secrets)
+    parser, checked = build_parser(secrets)
     typed = parser.parse_args(words)
     if typed.command == "demo":
         return DemoArguments(typed.rows, typed.directory, typed.keep, typed.seed, typed.verbose, typed.log)
     try:
+        if typed.command == "checkpoints" and typed.action != "restore":
+            values = {name: value for name, value in vars(typed).items() if name != "command"}
+            return CheckpointsArguments(**{**values, "conf": dict(typed.conf)})
         return _run_arguments(typed)
     except ConfigurationError as error:
-        run.error(str(error))
+        checked[typed.command].error(str(error))
 
 
 def _run_arguments(typed: argparse.Namespace) -> RunArguments:
@@ -143,6 +207,11 @@ def _run_arguments(typed: argparse.Namespace) -> RunArguments:
         output=typed.output,
         rejected=typed.rejected,
         checkpoint=typed.checkpoint,
+        checkpoint_interval=typed.checkpoint_interval,
+        retained_checkpoints=typed.retained_checkpoints,
+        restore_from=_origin(typed),
+        cut_back_output=typed.cut_back_output,
+        allow_data_loss=typed.allow_data_loss,
         trigger=Trigger.processing_time(typed.every) if typed.every else Trigger.available_now(drain=typed.drain),
         max_ahead=None if typed.max_ahead == "none" else typed.max_ahead,
         starting_offsets=typed.starting_offsets,
@@ -153,6 +222,18 @@ def _run_arguments(typed: argparse.Namespace) -> RunArguments:
         verbose=typed.verbose,
         log=typed.log,
     )
+
+
+def _origin(typed: argparse.Namespace) -> Checkpoint | None:
+    if typed.restore_from is not None:
+        return Checkpoint(typed.restore_from, typed.at)
+    given = {"--at": typed.at, "--cut-back-output": typed.cut_back_output, "--allow-data-loss": typed.allow_data_loss}
+    for option, value in given.items():
+        # A batch may be 0.
+        if value is not None and value is not False:
+            msg = f"{option}: that is said of the checkpoint in --restore-from, which is missing"
+            raise ConfigurationError(msg)
+    return None
 
 
 def _side(typed: argparse.Namespace, side: str, name: str) -> SideArguments:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin import __version__
+from cojoin.cli.checkpoint_options import add_checkpoints, add_restore_options
 from cojoin.cli.locations import SINKS, Location
+from cojoin.durations import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.types import parse_schema
 
@@ -92,8 +95,8 @@ def read_words(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """Give the parser, and that of ``cojoin run``, which names itself in messages."""
+def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Give the parser, and those of the commands whose options are checked further, which name themselves."""
     _Parser.secrets = secrets
     parser = _Parser(prog="cojoin", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"cojoin {__version__}")
@@ -103,7 +106,8 @@ def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, argparse.Ar
     run = _command(commands, "run", "join two sources of your own", _RUN_ABOUT, _RUN_EXAMPLES)
     run.usage = _RUN_USAGE
     _add_run(run)
-    return parser, run
+    restore = add_checkpoints(commands, _command, partial(_add_run, restores=True), _add_spark)
+    return parser, {"run": run, "checkpoints": restore}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -140,7 +144,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None:
     inputs = parser.add_argument_group("inputs (see below)")
     for side in ("left", "right"):
         inputs.add_argument(f"--{side}", type=_read(Location.parse), required=True, metavar="KIND:PLACE")
@@ -219,7 +223,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=8,
         metavar="N",
-        help="units of parallel work and of state; fixed with the checkpoint (default: 8)",
+        help="units of parallel work and of state; fixed with the checkpoint until it is restored (default: 8)",
     )
 
     outputs = parser.add_argument_group("outputs")
@@ -247,6 +251,23 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="compare the output with pandas' merge_asof; reads both sources whole into memory",
     )
 
+    outputs.add_argument(
+        "--checkpoint-interval",
+        type=_read(_interval),
+        default="10 minutes",
+        metavar="HOW_OFTEN",
+        help="take a snapshot of the state each such time, or so many batches; 'none': never (default: 10 minutes)",
+    )
+    outputs.add_argument(
+        "--retained-checkpoints",
+        type=_positive,
+        default=3,
+        metavar="N",
+        help="how many snapshots are kept, besides savepoints (default: 3)",
+    )
+    restoring = parser.add_argument_group("beginning with another query's state")
+    add_restore_options(restoring, with_origin=not restores)
+
     running = parser.add_argument_group("running")
     ends = running.add_mutually_exclusive_group()
     ends.add_argument(
@@ -257,6 +278,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     ends.add_argument(
         "--every", metavar="DURATION", help="run until Ctrl-C, a batch each interval, such as '10 seconds'"
     )
+    _add_spark(running)
+
+
+def _add_spark(running: Any) -> None:
     running.add_argument("--master", metavar="URL", help="Spark's master (default: all cores of this machine)")
     running.add_argument(
         "--conf", type=_pair, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark's; repeatable"
@@ -284,6 +309,16 @@ def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _sink(text: str) -> Location:
     return Location.parse(text, SINKS)
+
+
+def _interval(text: str) -> str | int | None:
+    """Read how often snapshots are taken: a number of batches, a duration, or none."""
+    if text.isdecimal():
+        return _positive(text)
+    if text == "none":
+        return None
+    milliseconds(text, "checkpoint_interval")
+    return text
 
 
 def _schema(text: str) -> str:

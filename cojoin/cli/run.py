@@ -95,6 +95,10 @@ class _Run:
     def _start(self, joined: Joined) -> Query:
         arguments = self._arguments
         left, right = arguments.left, arguments.right
+        origin = arguments.restore_from
+        if origin is not None:
+            moment = "the newest snapshot" if origin.at is None else f"the snapshot at {origin.at}"
+            tell(f"Beginning with {moment} of {origin.path} ...")
         tell(f"Joining {left.name} ({left.location}) with {right.name} ({right.location}) into {arguments.output} ...")
         return joined.start(
             output=arguments.output.sink(),
@@ -102,6 +106,11 @@ class _Run:
             checkpoint=arguments.checkpoint,
             trigger=arguments.trigger,
             name="cojoin-run",
+            checkpoint_interval=arguments.checkpoint_interval,
+            retained_checkpoints=arguments.retained_checkpoints,
+            restore_from=arguments.restore_from,
+            cut_back_output=arguments.cut_back_output,
+            allow_data_loss=arguments.allow_data_loss,
         )
 
     def _report(self, progress: BatchReport | None) -> None:

@@ -167,7 +167,8 @@ class StreamingCall:
             if restored:
                 restored.load_into(operator, keeps_counts=group == 0)
             batch_id = _batch_id()
-            batch = replace(batch, processing_time=now, resumed=batch_id in self._resumed_at)
+            resumed = batch_id in self._resumed_at or bool(restored)
+            batch = replace(batch, processing_time=now, resumed=resumed)
             emitted: Counter[str] = Counter()
             for emission in operator.process(batch):
                 emitted[emission.kind] += emission.table.num_rows

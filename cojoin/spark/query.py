@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.control import drain_is_promised, plan_drain, plan_look_at_the_clock
+from cojoin.checkpoints.reading.state_store import committed_batches
 from cojoin.checkpoints.savepoint import take_savepoint
-from cojoin.checkpoints.state_store import committed_batches
 from cojoin.errors import QueryFailedError
 from cojoin.spark.failures import explain
 from cojoin.spark.progress_line import ProgressLine

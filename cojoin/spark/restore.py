@@ -9,6 +9,7 @@ its table, it is ended, so its query can't write there again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,9 @@ from cojoin.checkpoints.control import NOTHING_READ, begin_after, plan_first_bat
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import check_evolution, read_query
 from cojoin.checkpoints.lease import end, holder, is_live
+from cojoin.checkpoints.reading.stored_state import StoredState
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.checkpoints.stored_state import StoredState
-from cojoin.errors import CheckpointError, CojoinError
+from cojoin.errors import CheckpointError, FunctionError
 from cojoin.spark.restored_state import state_messages
 from cojoin.spark.sinks import DeltaSink, ParquetSink, Sink
 
@@ -109,7 +110,8 @@ def unfinished(spark: SparkSession, files: CheckpointFiles, restore_from: Checkp
         if origin == files.root:
             msg = f"restore_from: the checkpoint {origin} is restored into a new query; give it another checkpoint="
             raise CheckpointError(msg)
-        if found is None and files.exists("query.json"):
+        # A query that has planned no batch has no state to lose; so far a start may have come that was killed.
+        if found is None and files.exists("spark/offsets"):
             msg = f"restore_from: checkpoint {files.root} is already a query's own; choose an empty directory"
             raise CheckpointError(msg)
         wanted = restore_from.at if isinstance(restore_from.at, int) else None
@@ -218,15 +220,11 @@ def _spell(source: Mapping[str, Any]) -> str:
 def _check_states(plan: Plan, state: StoredState) -> None:
     """Open the function on empty states of the stored types; what only works on a worker is checked there."""
     operator = plan.create_operator()
-    try:
-        empty = {name: table.schema.empty_table() for name, table in state.tables.items()}
-        operator.load_parts(parts.merged_header(state.headers), empty, keeps_counts=True)
+    empty = {name: table.schema.empty_table() for name, table in state.tables.items()}
+    operator.load_parts(parts.merged_header(state.headers), empty, keeps_counts=True)
+    with contextlib.suppress(FunctionError):
         operator.check_states()
-    except CheckpointError:
-        raise
-    except CojoinError:
-        pass
-    finally:
+    with contextlib.suppress(FunctionError):
         operator.close()
 
 

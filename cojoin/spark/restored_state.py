@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.stored_state import StoredState
+    from cojoin.checkpoints.reading.stored_state import StoredState
     from cojoin.inputs import InputSpec
     from cojoin.operator import Operator
 

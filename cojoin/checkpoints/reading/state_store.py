@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin import codec
+from cojoin.checkpoints.reading.stored_state import StoredState, describe_tables
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, index_entry, snapshot_row
-from cojoin.checkpoints.stored_state import StoredState, describe_tables
 from cojoin.errors import CheckpointError
 from cojoin.key_groups import group_labels
 
@@ -45,7 +45,9 @@ def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> St
     values = _load(spark, files, batch_id)
     described = [json.loads(row.text) for row in _collect(values.mapInArrow(_describe, "text string"), files, batch_id)]
     tables = describe_tables([each["tables"] for each in described], f"state after batch {batch_id}")
-    return StoredState(batch_id, [each["header"] for each in described], tables, values.select("content"))
+    return StoredState(
+        batch_id, [each["header"] for each in described], tables, values.selectExpr("label AS key_group", "content")
+    )
 
 
 def snapshot_rows(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin import codec
+from cojoin.checkpoints.snapshot_row import read_content
 from cojoin.errors import CheckpointError
 from cojoin.evolution import evolve, widest
 from cojoin.types import parse_schema
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.checkpoints.state_table import StateTable
 
-__all__ = ["StoredState", "StoredTable", "describe_tables"]
+__all__ = ["ContentOpener", "StoredState", "StoredTable", "describe_tables"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,15 @@ class StoredState:
         batch_id: The batch.
         headers: Each key group's header: watermarks and counters.
         tables: What there is, by name.
-        contents: ``content binary``: each key group's tables.
+        contents: ``key_group int, content binary``: each key group's tables.
+        fingerprints: What each key group's content must have; None where it comes from Spark's own state.
     """
 
     batch_id: int
     headers: Sequence[Mapping[str, Any]]
     tables: Mapping[str, StoredTable]
     contents: DataFrame
+    fingerprints: Mapping[int, str] | None = None
 
     @classmethod
     def of_snapshot(cls, table: StateTable, snapshot: Snapshot) -> StoredState:
@@ -70,7 +73,8 @@ class StoredState:
         rows = table.headers(snapshot)
         headers = [json.loads(row.header) for row in rows]
         tables = describe_tables([row.tables for row in rows], f"snapshot of batch {snapshot.batch_id}")
-        return cls(snapshot.batch_id, headers, tables, table.contents(snapshot).select("content"))
+        fingerprints = {row.key_group: row.fingerprint for row in rows}
+        return cls(snapshot.batch_id, headers, tables, table.contents(snapshot), fingerprints)
 
     def rows(self, name: str) -> DataFrame:
         """Give the rows of a table.
@@ -81,12 +85,45 @@ class StoredState:
         if name not in self.tables:
             msg = f"the state after batch {self.batch_id} has no table {name!r}; it has {', '.join(self.tables)}"
             raise CheckpointError(msg)
-        schema = self.tables[name].schema
+        schema, opener = self.tables[name].schema, self.opener
 
         def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _decoded(batches, name, schema)
+            for tables in opener(batches):
+                if name in tables and tables[name].num_rows:
+                    yield from evolve(tables[name], schema, f"table {name!r}").combine_chunks().to_batches()
 
         return self.contents.mapInArrow(decoded, from_arrow_schema(schema))
+
+    @property
+    def opener(self) -> ContentOpener:
+        """What opens the contents on a worker."""
+        return ContentOpener(self.fingerprints, f"snapshot of batch {self.batch_id}")
+
+
+@dataclass(frozen=True)
+class ContentOpener:
+    """Gives the tables of ``StoredState.contents``, key group by key group; it travels to the workers.
+
+    Attributes:
+        fingerprints: What each key group's content must have; None where nothing is known.
+        where: What it is, for messages.
+    """
+
+    fingerprints: Mapping[int, str] | None
+    where: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
+        """Open each key group's content.
+
+        Raises:
+            CodecError: It is not what was written.
+        """
+        for batch in batches:
+            for group, content in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                if self.fingerprints is None:
+                    yield codec.decode(content.as_py())[1]
+                else:
+                    yield read_content(content.as_py(), self.fingerprints[group], f"{self.where}, key group {group}")
 
 
 def describe_tables(groups: Sequence[Sequence[Any]], what: str) -> dict[str, StoredTable]:
@@ -105,11 +142,3 @@ def describe_tables(groups: Sequence[Sequence[Any]], what: str) -> dict[str, Sto
         name: StoredTable(widest([*known.values()], f"{what}: table {name!r}"), *sizes[name])
         for name, known in sorted(schemas.items())
     }
-
-
-def _decoded(batches: Iterable[pa.RecordBatch], name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for content in batch.column(0):
-            _, tables = codec.decode(content.as_buffer().to_pybytes())
-            if name in tables and tables[name].num_rows:
-                yield from evolve(tables[name], schema, f"table {name!r}").combine_chunks().to_batches()

@@ -1,0 +1,181 @@
+"""What can be typed after ``cojoin checkpoints``: one parser a command."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["add_checkpoints", "add_restore_options", "read_moment"]
+
+_ABOUT = """\
+Shows and keeps the checkpoints of a query: the snapshots that can be restored, what the
+state holds, how time went, and what became of a row. Reading disturbs no running query."""
+
+_EXAMPLES = """\
+examples:
+  cojoin checkpoints list /lake/_cojoin/enriched
+  cojoin checkpoints state /lake/_cojoin/enriched --key 17
+  cojoin checkpoints explain /lake/_cojoin/enriched --input trades --row trade_id=4711
+  cojoin checkpoints restore /lake/_cojoin/enriched --at 12 --checkpoint /lake/_cojoin/again \\
+    --key-groups 32 @enriched.args
+
+`cojoin checkpoints COMMAND --help` shows a command's options. Exits with 0; with 2 where
+something must be put right; with 130 after Ctrl-C."""
+
+_RESTORE_ABOUT = """\
+Begins a new query with the state of an old one's snapshot; its sources go on where they
+stood then. The same as `cojoin run ... --restore-from OLD`, with all options of `cojoin run`."""
+
+_RESTORE_EXAMPLES = """\
+examples:
+  cojoin checkpoints restore /lake/_cojoin/enriched --checkpoint /lake/_cojoin/again \\
+    --left parquet:/lake/trades --right parquet:/lake/customers --key customer_id \\
+    --event-time event_time --output delta:/lake/enriched_again --key-groups 32
+"""
+
+
+def add_checkpoints(
+    commands: Any,
+    command: Callable[..., argparse.ArgumentParser],
+    add_run: Callable[[argparse.ArgumentParser], None],
+    add_spark: Callable[[argparse.ArgumentParser], None],
+) -> argparse.ArgumentParser:
+    """Add ``checkpoints`` with its commands.
+
+    Args:
+        commands: The commands of ``cojoin``.
+        command: Adds one with its help.
+        add_run: Adds the options of ``cojoin run``.
+        add_spark: Adds those of the Spark that it runs on.
+
+    Returns:
+        The parser of ``checkpoints restore``, whose options are checked further.
+    """
+    parser = commands.add_parser(
+        "checkpoints",
+        help="look into a query's checkpoints, keep, restore and clean them",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    below = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
+
+    def add(name: str, summary: str) -> argparse.ArgumentParser:
+        added = command(below, name, summary, f"{summary[0].upper()}{summary[1:]}.", "")
+        added.add_argument("path", metavar="PATH", help="the query's checkpoint directory")
+        added.add_argument("--json", action="store_true", help="print JSON, for a script")
+        add_spark(added)
+        return added
+
+    add("list", "list the snapshots that can be restored")
+    _at(add("show", "show one snapshot: source positions, outputs' versions, sizes, and who holds the checkpoint"))
+    _add_state(add("state", "show what the state holds: rows that wait, versions, states, timers"))
+    progress = add("progress", "show the watermarks and counts of the last batches")
+    progress.add_argument("--limit", type=_positive, default=20, metavar="N", help="how many batches (default: 20)")
+    _add_explain(add("explain", "say what became of a row, and what it or a key waits for"))
+    add("savepoint", "keep the state after the last finished batch until it is cleaned away; the query may run")
+    restore = command(below, "restore", "begin a new query with an old one's state", _RESTORE_ABOUT, _RESTORE_EXAMPLES)
+    restore.add_argument("restore_from", metavar="OLD", help="the old query's checkpoint directory")
+    add_run(restore)
+    _add_clean(add("clean", "remove snapshots with their files"))
+    return restore
+
+
+def add_restore_options(outputs: Any, *, with_origin: bool) -> None:
+    """Add what is said of a restoration to the options of a run.
+
+    Args:
+        outputs: The group of options.
+        with_origin: Whether the old checkpoint is an option, too.
+    """
+    if with_origin:
+        outputs.add_argument(
+            "--restore-from", metavar="PATH", help="begin with the state of this other query's checkpoint"
+        )
+    outputs.add_argument(
+        "--at",
+        type=read_moment,
+        metavar="MOMENT",
+        help="which of its snapshots: a batch, or a time such as 2026-01-15T09:00Z (default: the newest)",
+    )
+    outputs.add_argument(
+        "--cut-back-output",
+        action="store_true",
+        help="the output goes on in the old query's table; what came after the snapshot is taken back",
+    )
+    outputs.add_argument(
+        "--allow-data-loss", action="store_true", help="pass over records that the sources no longer have"
+    )
+
+
+def read_moment(text: str) -> int | datetime:
+    """Read a batch's number, or a time with its zone."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        msg = f"expected a batch's number, or a time with its zone such as 2026-01-15T09:00:00Z, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return moment
+
+
+def _at(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--at",
+        type=read_moment,
+        metavar="MOMENT",
+        help="a batch's number, or a time such as 2026-01-15T09:00Z for the last one before it (default: the newest)",
+    )
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    _at(parser)
+    parser.add_argument("--key", metavar="VALUES", help="all that this key has; several columns with commas")
+    parser.add_argument(
+        "--name",
+        metavar="TABLE",
+        help="the rows of one part: an input's name, 'versions', 'timers', 'keys' (the largest), or a state's name",
+    )
+    parser.add_argument("--limit", type=_positive, default=20, metavar="N", help="how many rows (default: 20)")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    _at(parser)
+    parser.add_argument("--key", metavar="VALUES", help="the key; several columns with commas")
+    parser.add_argument("--input", metavar="NAME", help="the input of the row")
+    parser.add_argument(
+        "--row",
+        type=_column_value,
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="a column's value in the row; repeatable; without =VALUE it is null",
+    )
+
+
+def _add_clean(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--keep", type=_positive, metavar="N", help="keep so many of the newest, and all savepoints")
+    which.add_argument("--batch", type=int, metavar="BATCH", help="remove the one of this batch")
+    parser.add_argument("--savepoints", action="store_true", help="with --keep: savepoints count as the others do")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"expected a whole number of 1 or more, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _column_value(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    return name, value if equals else None

@@ -1,0 +1,222 @@
+"""``cojoin checkpoints``: lists, shows, explains, keeps and cleans what a query's checkpoint has.
+
+All but ``savepoint`` and ``clean`` only read, also while the query runs. ``restore`` is a run (``run``). With
+``--json`` the standard output is one JSON document; what else is told goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojoin.cli import checkpoint_report, report
+from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
+from cojoin.cli.report import say, tell
+from cojoin.cli.session import local_session
+from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.checkpoints.reading.query_state import QueryState
+    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.cli.arguments import CheckpointsArguments
+
+__all__ = ["run_checkpoints"]
+
+# A short look gains more from quick compiling than from fast code.
+_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def run_checkpoints(arguments: CheckpointsArguments) -> int:
+    """Run the command; gives the exit code."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cojoin-checkpoints-", ignore_cleanup_errors=True) as folder,
+        local_session(
+            Path(folder), _aside, master=arguments.master, conf={**_SETTINGS, **arguments.conf}, log=arguments.log
+        ) as spark,
+    ):
+        command = _Command(arguments, spark)
+        actions: dict[str, Callable[[], None]] = {
+            "list": command.snapshots,
+            "show": command.show,
+            "state": command.state,
+            "progress": command.progress,
+            "explain": command.explain,
+            "savepoint": command.savepoint,
+            "clean": command.clean,
+        }
+        actions[arguments.action]()
+    return 0
+
+
+def _aside(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+class _Command:
+    """One command, with a session and an open checkpoint."""
+
+    def __init__(self, arguments: CheckpointsArguments, spark: SparkSession) -> None:
+        from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is looked for before Spark
+        from cojoin.checkpoints.identity import read_query  # noqa: PLC0415
+        from cojoin.checkpoints.snapshots import Snapshots  # noqa: PLC0415
+
+        self._arguments, self._spark = arguments, spark
+        self._files: CheckpointFiles = open_files(spark, arguments.path)
+        self._query = read_query(self._files)
+        self._snapshots = Snapshots(self._files)
+
+    def snapshots(self) -> None:
+        """List the snapshots."""
+        from cojoin.checkpoints.lease import holder  # noqa: PLC0415
+        from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
+
+        found = self._snapshots.all()
+        if self._arguments.json:
+            self._print_json([checkpoint_report.snapshot_values(each) for each in found])
+            return
+        last = Manifests(self._files).last()
+        say(checkpoint_report.headline(self._arguments.path, self._query["query"], last, holder(self._files)))
+        say()
+        say(checkpoint_report.snapshots(found))
+
+    def show(self) -> None:
+        """Show one snapshot."""
+        from cojoin.checkpoints.checkpoint import find_snapshot  # noqa: PLC0415
+        from cojoin.checkpoints.lease import holder, is_live  # noqa: PLC0415
+
+        snapshot = find_snapshot(self._files, self._arguments.at)
+        held_by = holder(self._files)
+        if self._arguments.json:
+            values = checkpoint_report.snapshot_values(snapshot, self._query, detailed=True)
+            self._print_json({**values, "lease": held_by})
+            return
+        lives = held_by is not None and is_live(self._files)
+        say(checkpoint_report.snapshot(snapshot, self._query, held_by, lives=lives))
+
+    def state(self) -> None:
+        """Show what the state holds."""
+        from cojoin.checkpoints.reading.read import read_state  # noqa: PLC0415
+
+        arguments = self._arguments
+        state = read_state(self._spark, arguments.path, arguments.at)
+        if arguments.key is not None:
+            found = state.key(typed_key(arguments.key, state.inputs[0]))
+            self._show(found.as_dict(), str(found))
+        elif arguments.name is not None:
+            rows = self._part(state, arguments.name).limit(arguments.limit).toArrow()
+            self._show(rows.to_pylist() if arguments.json else None, report.rows(rows))
+        else:
+            tables = [{"name": name, "rows": rows, "bytes": size} for name, rows, size in state.tables()]
+            values = {"batch_id": state.batch_id, "taken_at": state.taken_at, "watermark": state.watermark}
+            self._show({**values, "origin": state.origin, "tables": tables}, str(state))
+
+    def progress(self) -> None:
+        """Show the last batches."""
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+        from cojoin.checkpoints.reading.read import read_progress  # noqa: PLC0415
+
+        frame = read_progress(self._spark, self._arguments.path)
+        last = frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow()
+        rows = last.to_pylist(maps_as_pydicts="strict")
+        self._show(rows, checkpoint_report.progress(rows))
+
+    def explain(self) -> None:
+        """Say what became of a row or what a key waits for."""
+        from cojoin.checkpoints.explaining.explain import explain  # noqa: PLC0415
+        from cojoin.checkpoints.reading.read import stored_inputs  # noqa: PLC0415
+
+        arguments = self._arguments
+        inputs = stored_inputs(self._query["query"])
+        spec = next((each for each in inputs if each.name == arguments.input), inputs[0])
+        explanation = explain(
+            self._spark,
+            arguments.path,
+            key=None if arguments.key is None else typed_key(arguments.key, inputs[0]),
+            input=arguments.input,
+            row=typed_row(arguments.row, spec) if arguments.row else None,
+            at=arguments.at,
+        )
+        self._show(explanation.as_dict(), str(explanation))
+
+    def savepoint(self) -> None:
+        """Take a savepoint."""
+        from cojoin.checkpoints.reading.read import savepoint  # noqa: PLC0415
+
+        taken = savepoint(self._spark, self._arguments.path)
+        snapshot = self._snapshots.read(int(taken.at))  # type: ignore[arg-type]
+        assert snapshot is not None
+        if self._arguments.json:
+            self._print_json(checkpoint_report.snapshot_values(snapshot))
+            return
+        tell(
+            f"Kept the state after batch {snapshot.batch_id}: {snapshot.rows:,} rows. "
+            f"`cojoin checkpoints restore {self._arguments.path} --at {snapshot.batch_id}` begins a new query with it."
+        )
+
+    def clean(self) -> None:
+        """Remove snapshots."""
+        from cojoin.checkpoints.state_table import StateTable  # noqa: PLC0415
+
+        arguments = self._arguments
+        found = self._snapshots.all()
+        superfluous = self._superfluous(found)
+        if arguments.dry_run or not superfluous:
+            freed = None
+        else:
+            freed = StateTable(self._spark, self._files).clean(superfluous)
+        kept = [each.batch_id for each in found if each.batch_id not in superfluous]
+        values = {"removed": superfluous, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
+        self._show(values, checkpoint_report.cleaned(superfluous, kept, freed, dry_run=arguments.dry_run))
+
+    def _superfluous(self, found: list[Snapshot]) -> list[int]:
+        arguments = self._arguments
+        if arguments.keep is not None:
+            return self._snapshots.superfluous(arguments.keep, savepoints_too=arguments.savepoints)
+        batch_id = arguments.batch
+        chosen = next((each for each in found if each.batch_id == batch_id), None)
+        if chosen is None:
+            there = ", ".join(str(each.batch_id) for each in found) or "none"
+            msg = f"checkpoint {self._files.root}: there is no snapshot of batch {batch_id}; there are: {there}"
+            raise CheckpointError(msg)
+        base = max((each.batch_id for each in found if each.remembered), default=None)
+        if chosen.batch_id == base:
+            msg = (
+                f"checkpoint {self._files.root}: the query's next snapshot builds on that of batch {batch_id}, so it "
+                f"stays until there is a newer one; when the query is over, delete the whole directory"
+            )
+            raise CheckpointError(msg)
+        return [chosen.batch_id]
+
+    def _part(self, state: QueryState, name: str) -> DataFrame:
+        # A state may be called as another part is: its prefix tells them apart.
+        prefixed = {f"state:{each}": frame for each, frame in state.states.items()}
+        parts: dict[str, DataFrame] = {**state.states, **prefixed, "timers": state.timers, **state.buffered}
+        if state.versions is not None:
+            parts["versions"] = state.versions
+        if name == "keys":
+            return state.largest_keys(self._arguments.limit)
+        if name not in parts:
+            known = [*state.buffered, *(["versions"] if state.versions is not None else []), "timers", "keys"]
+            known += state.states
+            msg = f"--name: the state has no part {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}"
+            raise ConfigurationError(msg)
+        return parts[name]
+
+    def _show(self, values: Any, text: str) -> None:
+        if self._arguments.json:
+            self._print_json(values)
+        else:
+            say(text)
+
+    def _print_json(self, values: Any) -> None:
+        say(json.dumps(values, indent=1, default=as_json, ensure_ascii=False))

@@ -1,0 +1,30 @@
+"""A driver that is killed at two points of ``benchmarks/kills.py``, which holds the full set, and started again."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.kill_points import POINTS
+from benchmarks.kills import Killing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_driver_that_is_killed_anywhere_loses_nothing(
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path
+) -> None:
+    seed = random.randrange(10_000)
+    chosen = random.Random(seed).sample(POINTS, 2)
+    print(f"seed {seed}: {[(each.phase, each.name) for each in chosen]}")  # noqa: T201 - shown on failure
+    shuffle_partitions(2)
+    for verdict in Killing(spark, tmp_path, seed).run(chosen, forks=False):
+        assert not verdict.faults, "\n".join([*verdict.cells(), *verdict.faults])
