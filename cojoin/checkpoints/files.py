@@ -1,7 +1,9 @@
 """Small files of a checkpoint, on whatever file system its path names.
 
 They go through Hadoop's file systems, as Spark's own checkpoint does, so a checkpoint works wherever Spark's does. A
-file is written under another name first and renamed: it is there whole or not at all.
+file is written under another name first and renamed: it is there whole or not at all. One that is replaced steps aside
+until its successor stands, for no file system can be relied on to replace in one step: whoever reads in between, or
+after a crash there, finds the former one.
 """
 
 from __future__ import annotations
@@ -9,10 +11,15 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["CheckpointFiles"]
+
+_FORMER = ".former"
+_TRIES = 5
 
 
 class CheckpointFiles:
@@ -41,17 +48,26 @@ class CheckpointFiles:
 
     def exists(self, name: str = "") -> bool:
         """Tell whether a file or directory is there."""
-        return bool(self._system.exists(self._path(name)))
+        return self._found(name) is not None
 
     def read(self, name: str) -> str | None:
         """Give a file's text, or None where there is none."""
-        if not self.exists(name):
-            return None
-        stream = self._system.open(self._path(name))
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        for _ in range(_TRIES):
+            path = self._found(name)
+            if path is None:
+                return None
+            try:
+                stream = self._system.open(path)
+            except Py4JJavaError as error:
+                # It stepped aside, or its successor came, since it was found.
+                if "FileNotFoundException" not in str(error.java_exception):
+                    raise
+                continue
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+        return None
 
     def write(self, name: str, text: str) -> None:
         """Write a text file whole, in place of an earlier one."""
@@ -66,10 +82,16 @@ class CheckpointFiles:
             stream.write(bytearray(content))
         finally:
             stream.close()
+        former = self._former(target)
         if self._system.exists(target):
-            self._system.delete(target, False)
-        if not self._system.rename(partial, target):
-            msg = f"could not rename {partial.toString()} to {target.toString()}"
+            self._system.delete(former, False)
+            self._rename(target, former)
+        self._rename(partial, target)
+        self._system.delete(former, False)
+
+    def _rename(self, source: Any, target: Any) -> None:
+        if not self._system.rename(source, target):
+            msg = f"could not rename {source.toString()} to {target.toString()}"
             raise OSError(msg)
 
     def make_directory(self, name: str) -> None:
@@ -86,7 +108,9 @@ class CheckpointFiles:
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is not there is passed over."""
-        self._system.delete(self._path(name), False)
+        target = self._path(name)
+        self._system.delete(self._former(target), False)
+        self._system.delete(target, False)
 
     def delete_directory(self, name: str) -> None:
         """Delete a directory with all that it holds; one that is not there is passed over."""
@@ -96,8 +120,18 @@ class CheckpointFiles:
         """List the finished files of a directory, or nothing where it is not there."""
         if not self.exists(directory):
             return []
-        names = [status.getPath().getName() for status in self._system.listStatus(self._path(directory))]
-        return sorted(name for name in names if not name.startswith("."))
+        names = {status.getPath().getName() for status in self._system.listStatus(self._path(directory))}
+        former = {name[1:].removesuffix(_FORMER) for name in names if name.startswith(".") and name.endswith(_FORMER)}
+        return sorted(former.union(name for name in names if not name.startswith(".")))
+
+    def _found(self, name: str) -> Any:
+        """Give the path of what is there: the file, or the former one that stepped aside for it."""
+        target = self._path(name)
+        places = (target, self._former(target), target) if name else (target,)
+        return next((place for place in places if self._system.exists(place)), None)
+
+    def _former(self, target: Any) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}{_FORMER}")
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root

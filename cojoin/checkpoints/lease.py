@@ -34,8 +34,6 @@ FORMAT = 1
 _FILE = "lease.json"
 # Two takers must see each other's file: longer than one needs from its look to its write.
 _SETTLE_SECONDS = 0.2
-# A file is replaced by deleting and renaming: for a moment there is none.
-_LOOKS = (0.0, 0.1, 0.3)
 _POLL_SECONDS = 0.25
 _STANDING_BEATS = 3
 
@@ -98,7 +96,7 @@ class Lease:
         Raises:
             CheckpointError: Another query runs on it; or it was ended for good.
         """
-        text = _text(files)
+        text = files.read(_FILE)
         before = _parse(files, text)
         if before is not None:
             _refuse_ended(files, before)
@@ -130,7 +128,7 @@ class Lease:
         Raises:
             QueryFailedError: Another query took over, or the checkpoint was ended or deleted.
         """
-        now = _parse(self._files, _text(self._files))
+        now = _parse(self._files, self._files.read(_FILE))
         if now is not None and self._is_ours(now):
             return
         self._forget()
@@ -165,20 +163,20 @@ class Lease:
             if not self.is_held:
                 return
             self._forget()
-            now = _parse(self._files, _text(self._files))
+            now = _parse(self._files, self._files.read(_FILE))
             if now is not None and self._is_ours(now):
                 self._files.write(_FILE, replace(now, released=True, ended=ended).to_json())
 
     def _take(self, seen: str | None) -> None:
         """Write the record, unless someone was quicker, and see that it stays."""
-        found = _text(self._files)
+        found = self._files.read(_FILE)
         # The same text: whoever beats or took it in between is alive.
         if found == seen:
             # Another's rename may come between ours: then theirs stands, and the look below says so.
             with contextlib.suppress(OSError):
                 self._files.write(_FILE, self._record.to_json())
             time.sleep(_SETTLE_SECONDS)
-            found = _text(self._files)
+            found = self._files.read(_FILE)
         now = _parse(self._files, found)
         if now is None:
             msg = f"checkpoint {self._files.root}: {_FILE} was deleted while the query started; start it again"
@@ -214,7 +212,7 @@ def end(files: CheckpointFiles, reason: str) -> None:
         files: The checkpoint.
         reason: What a person is told who tries to run on it.
     """
-    before = _parse(files, _text(files))
+    before = _parse(files, files.read(_FILE))
     if before is not None and before.ended is not None:
         return
     epoch = 1 if before is None else before.epoch + 1
@@ -225,7 +223,7 @@ def end(files: CheckpointFiles, reason: str) -> None:
 
 def holder(files: CheckpointFiles) -> str | None:
     """Say who holds a checkpoint, dead or alive, for people; None where it is free."""
-    record = _parse(files, _text(files))
+    record = _parse(files, files.read(_FILE))
     return None if record is None or record.released else str(record)
 
 
@@ -236,7 +234,7 @@ def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
         files: The checkpoint.
         patience_seconds: For how long another machine's beat is watched, as in ``Lease.acquire``.
     """
-    text = _text(files)
+    text = files.read(_FILE)
     record = _parse(files, text)
     return record is not None and _lives(files, record, text, patience_seconds)
 
@@ -254,31 +252,11 @@ def _lives(files: CheckpointFiles, record: _Record, text: str | None, patience_s
     deadline = time.monotonic() + max(patience_seconds, _STANDING_BEATS * record.beat_seconds * (record.pid != 0))
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        found = _text(files)
+        found = files.read(_FILE)
         if found != text:
             now = _parse(files, found)
             return now is not None and not now.released
     return False
-
-
-def _text(files: CheckpointFiles) -> str | None:
-    """Read the file; that it is not there counts only after a few looks."""
-    error: Exception | None = None
-    for pause in _LOOKS:
-        time.sleep(pause)
-        try:
-            text = files.read(_FILE)
-        except Exception as failure:  # noqa: BLE001 - Py4J's: it vanished between the look and the reading
-            error = failure
-            continue
-        if text is not None:
-            return text
-        error = None
-        if not files.exists():
-            return None
-    if error is not None:
-        raise error
-    return None
 
 
 def _parse(files: CheckpointFiles, text: str | None) -> _Record | None:

@@ -57,7 +57,9 @@ def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
                 snapshots.write(replace(there, kind="savepoint"))
         else:
             key_groups = int(query["query"]["key_groups"])
-            rows, index = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups)
+            # Of this batch a try that came to nothing may have left rows: they are replaced.
+            holders = snapshots.holders() - {manifest.batch_id}
+            rows, index = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, holders)
             table = StateTable(spark, files)
             table.write(rows, manifest, "savepoint", key_groups, index, remembered=False)
     return Checkpoint(files.root, manifest.batch_id)

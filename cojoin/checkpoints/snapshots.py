@@ -109,6 +109,10 @@ class Snapshots:
         """Give all, oldest first."""
         return [snapshot for batch_id in self.batch_ids() if (snapshot := self.read(batch_id)) is not None]
 
+    def holders(self) -> set[int]:
+        """Give the batches whose rows have content that a snapshot has or points to."""
+        return {int(batch_id) for snapshot in self.all() for batch_id in snapshot.content_batch_ids}
+
     def remove(self, batch_id: int) -> None:
         """Have a snapshot count no longer; its rows are still there."""
         self._files.delete(self._name(batch_id))

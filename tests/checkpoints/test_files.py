@@ -38,3 +38,18 @@ def test_what_a_crash_left_half_written_is_not_seen(spark: SparkSession, tmp_pat
     (tmp_path / ".3.json.0f.tmp").write_text("{")
     (tmp_path / "2.json").write_text("{}")
     assert CheckpointFiles(spark, str(tmp_path)).names("") == ["2.json"]
+
+
+def test_a_file_that_is_being_replaced_is_still_the_former_one(spark: SparkSession, tmp_path: Path) -> None:
+    files = CheckpointFiles(spark, str(tmp_path))
+    # What a crash leaves between the two renames.
+    (tmp_path / ".2.json.former").write_text("former")
+    assert files.exists("2.json")
+    assert files.read("2.json") == "former"
+    assert files.names("") == ["2.json"]
+    files.write("2.json", "new")
+    assert (files.read("2.json"), files.names("")) == ("new", ["2.json"])
+    assert not (tmp_path / ".2.json.former").exists()
+    (tmp_path / ".2.json.former").write_text("former")
+    files.delete("2.json")
+    assert not files.exists("2.json")

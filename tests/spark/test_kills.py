@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.kill_points import POINTS
-from benchmarks.kills import Killing
+from benchmarks.killing import Killing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,8 @@ def test_a_driver_that_is_killed_anywhere_loses_nothing(
     spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path
 ) -> None:
     seed = random.randrange(10_000)
-    chosen = random.Random(seed).sample(POINTS, 2)
+    # Those that take over another query's table need one of their own each, which takes as long as the rest.
+    chosen = random.Random(seed).sample([each for each in POINTS if each.job != "same table"], 2)
     print(f"seed {seed}: {[(each.phase, each.name) for each in chosen]}")  # noqa: T201 - shown on failure
     shuffle_partitions(2)
     for verdict in Killing(spark, tmp_path, seed).run(chosen, forks=False):

@@ -22,7 +22,7 @@ from cojoin.errors import CheckpointError
 from cojoin.key_groups import group_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -51,7 +51,7 @@ def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> St
 
 
 def snapshot_rows(
-    spark: SparkSession, files: CheckpointFiles, batch_id: int, as_of: int, key_groups: int
+    spark: SparkSession, files: CheckpointFiles, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
 ) -> tuple[DataFrame, list[dict[str, Any]]]:
     """Give the rows of a snapshot of the state after a batch, and their index.
 
@@ -61,6 +61,7 @@ def snapshot_rows(
         batch_id: The batch whose state is read.
         as_of: The batch that the snapshot is of: those between had no content.
         key_groups: How many key groups there are.
+        there: The batches whose rows have content that a row may point to.
 
     Raises:
         CheckpointError: Spark does not have it any more.
@@ -68,11 +69,11 @@ def snapshot_rows(
     numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, row in _snapshot(batches, as_of, numbers):
+        for _, row in _snapshot(batches, as_of, numbers, there):
             yield from row.to_batches()
 
     def index(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for entry, _ in _snapshot(batches, as_of, numbers):
+        for entry, _ in _snapshot(batches, as_of, numbers, there):
             yield _text(entry)
 
     values = _load(spark, files, batch_id)
@@ -119,11 +120,13 @@ def _describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _snapshot(
-    batches: Iterable[pa.RecordBatch], batch_id: int, numbers: dict[int, int]
+    batches: Iterable[pa.RecordBatch], batch_id: int, numbers: dict[int, int], there: Collection[int]
 ) -> Iterator[tuple[dict[str, Any], pa.Table]]:
     for batch in batches:
         for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
             header, tables = codec.decode(content.as_buffer().to_pybytes())
+            if (header["saved"] or {}).get("content_batch_id") not in there:
+                header["saved"] = None
             row, _ = snapshot_row(numbers[label], batch_id, header, tables)
             yield index_entry(row), row
 
