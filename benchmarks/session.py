@@ -1,0 +1,43 @@
+"""The Spark session of the programs that try what may go wrong: as the tests have it, with what cojoin needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cojoin as cj
+from tests.conftest import DELTA, SETTINGS
+from tests.servers.jars import kafka_session_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ROOT", "make_session", "set_partitions"]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def make_session(name: str, folder: Path, *, kafka: bool = False, memory: str = "2g") -> SparkSession:
+    """Start it.
+
+    Args:
+        name: What the application is called.
+        folder: Where the warehouse goes, which nothing uses.
+        kafka: Whether Kafka is read: its jars are those that the tests fetch.
+        memory: The driver's heap.
+    """
+    # Python workers must find the tests' modules, whatever folder they are started in.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    own = {"spark.driver.memory": memory, "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    settings = SETTINGS | own | {"spark.log.level": "ERROR"}
+    if kafka:
+        jars = kafka_session_conf()
+        packages = f"{DELTA},{jars['spark.jars.packages']}"
+        settings |= jars | {"spark.jars.packages": packages}
+    return cj.spark_session(name, master="local[2]", conf=settings)
+
+
+def set_partitions(spark: SparkSession, count: int) -> None:
+    """Set how many shuffle partitions a query gets that is started next; it keeps them for good."""
+    spark.conf.set("spark.sql.shuffle.partitions", count)
