@@ -160,7 +160,9 @@ arrive("trades", (6, "bob", "10:20", 20.0))
 arrive("customers", ("bob", "10:00", "gold"), ("ann", "10:15", "bronze"))
 run()
 progress = cj.read_progress(spark, "lake/checkpoint")
-progress.selectExpr("batch_id", "watermark", "holding_input", "rows_out", "inputs[0].buffered AS trades_waiting").toPandas()
+progress.selectExpr(
+    "batch_id", "watermark", "holding_input", "rows_out", "inputs[0].buffered AS trades_waiting"
+).toPandas()
 
 # %%
 steps = progress.selectExpr(

@@ -108,7 +108,9 @@ class BatchWriter:
                     durations[output] = _since(started)
             offsets = self._offsets_after(batch_id)
             index = [each["snapshot"] for each in statistics if each["snapshot"] is not None]
-            if not written and not index and offsets == self._offsets and _is_the_same(report, self._last):
+            # A snapshot of what the last one has already is none.
+            has_new = any(each["content_batch_id"] == batch_id for each in index)
+            if not written and not has_new and offsets == self._offsets and _is_the_same(report, self._last):
                 return
             self._written.update(written)
             manifest = Manifest(self._query_id, report, offsets, dict(self._written), durations, self._lease.epoch)

@@ -18,6 +18,7 @@ from cojoin.checkpoints.identity import claim_checkpoint, describe_query
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress import ProgressTable
+from cojoin.checkpoints.reading.state_store import committed_batches
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.key_groups import group_labels
@@ -209,10 +210,12 @@ def _run(
     emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval))
     stream = emitted.writeStream.foreachBatch(writer).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
-        try:
-            stream.trigger(once=True).start().awaitTermination()
-        except PySparkException as error:
-            raise QueryFailedError(explain(error)) from error
+        # Once: after it Spark would plan a second batch, from the sources' very beginning.
+        if 0 not in committed_batches(files):
+            try:
+                stream.trigger(once=True).start().awaitTermination()
+            except PySparkException as error:
+                raise QueryFailedError(explain(error)) from error
         finish_restoration(files, restoration).write(files)
     writer.prepare(spark)
     query.run(stream.queryName(options.name) if options.name else stream, writer.finish)
