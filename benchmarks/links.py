@@ -90,8 +90,8 @@ class Link:
 
     def rows_at(self, snapshot: Snapshot) -> list[tuple[Any, ...]]:
         """Give what its table held then."""
-        written = snapshot.manifest.outputs.get("output")
-        return [] if written is None else self.rows(version=written["version"])
+        written = snapshot.manifest.outputs["output"]
+        return [] if written["version"] is None else self.rows(version=written["version"])
 
     def rows(self, **at: Any) -> list[tuple[Any, ...]]:
         """Give its table, as it is or was."""

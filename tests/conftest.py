@@ -48,11 +48,13 @@ SETTINGS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of one Spark session, or of one broker, in one process where there are several."""
+    """Part the tests with a Spark session between two processes, where there are two: a session and its data each."""
     for item in items:
         if {"spark", "broker"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("session"))
+            beside = any(f"tests/{each}/" in item.nodeid for each in ("checkpoints", "cli", "kafka"))
+            item.add_marker(pytest.mark.xdist_group("beside" if beside else "session"))
 
 
 @pytest.fixture(scope="session")

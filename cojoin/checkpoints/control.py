@@ -164,7 +164,7 @@ def register_messages(files: CheckpointFiles, source: int, names: Sequence[str],
         The source's offset, as the offset log spells it, once they are read.
     """
     entries = [
-        json.dumps({"path": files.path(name), "timestamp": files.modified(name), "batchId": log_id}) for name in names
+        json.dumps({"path": files.url(name), "timestamp": files.modified(name), "batchId": log_id}) for name in names
     ]
     files.write(f"{_SOURCES}/{source}/{log_id}", "\n".join([_VERSION, *entries]))
     return json.dumps({"logOffset": log_id})

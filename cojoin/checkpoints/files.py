@@ -46,6 +46,10 @@ class CheckpointFiles:
         """Give the full path of a file or directory below."""
         return self._path(name).toString()  # type: ignore[no-any-return]
 
+    def url(self, name: str) -> str:
+        """Give the full path of a file as a URL, as Spark's own logs spell it: blanks and the like are escaped."""
+        return str(self._path(name).toUri().toString())
+
     def exists(self, name: str = "") -> bool:
         """Tell whether a file or directory is there."""
         return self._found(name) is not None

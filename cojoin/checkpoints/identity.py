@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.inputs import InputSpec
 
-__all__ = ["SourceDescription", "check_evolution", "claim_checkpoint", "describe_query", "read_query"]
+__all__ = ["SourceDescription", "check_evolution", "claim_checkpoint", "describe_query", "note_sources", "read_query"]
 
 SourceDescription: TypeAlias = "Mapping[str, str | None] | None"
 """What tells a source from others: its ``format`` and ``location``; None for a bare DataFrame, of which nothing is
@@ -111,8 +111,18 @@ def claim_checkpoint(
             f"has evolved, restore_from= takes the state into a new checkpoint"
         )
         raise CheckpointError(msg)
+    return str(stored["query_id"])
+
+
+def note_sources(files: CheckpointFiles, sources: Sequence[SourceDescription]) -> str:
+    """Keep what the inputs read from now on; only for who holds the checkpoint.
+
+    Returns:
+        The query's id.
+    """
+    stored = read_query(files)
     if list(sources) != stored["sources"]:
-        _write(files, stored["query_id"], query, sources)
+        _write(files, stored["query_id"], stored["query"], sources)
     return str(stored["query_id"])
 
 

@@ -28,7 +28,7 @@ from cojoin.errors import CheckpointError, QueryFailedError
 if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
 
-__all__ = ["Lease", "end", "holder", "is_live"]
+__all__ = ["Lease", "end", "ended", "holder", "is_live"]
 
 FORMAT = 1
 _FILE = "lease.json"
@@ -219,6 +219,12 @@ def end(files: CheckpointFiles, reason: str) -> None:
     started = _process_started(os.getpid())
     record = _Record(epoch, str(uuid.uuid4()), socket.gethostname(), os.getpid(), started, released=True, ended=reason)
     files.write(_FILE, record.to_json())
+
+
+def ended(files: CheckpointFiles) -> str | None:
+    """Give why a checkpoint was ended for good; None where it was not."""
+    record = _parse(files, files.read(_FILE))
+    return None if record is None else record.ended
 
 
 def holder(files: CheckpointFiles) -> str | None:

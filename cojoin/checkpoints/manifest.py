@@ -31,7 +31,8 @@ class Manifest:
         report: The counts and watermarks after the batch.
         offsets: Where each source stood at the batch's end, as Spark's offset log has it; the control input is the
             last.
-        outputs: For each output that was ever written, where, in which batch last, and a Delta table's version after.
+        outputs: For each output where it goes, in which batch it was written last, and a Delta table's version after;
+            null where nothing was written yet.
         durations_ms: How long each part of the batch took on the driver.
         epoch: Which of the query's runs wrote it: each start takes the checkpoint with a higher number.
     """

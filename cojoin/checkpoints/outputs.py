@@ -31,6 +31,7 @@ __all__ = [
     "check_output",
     "commit_versions",
     "cut_back",
+    "is_same_table",
     "later_commits",
     "open_log",
     "unhindered",
@@ -105,6 +106,16 @@ def open_log(spark: SparkSession, location: str) -> Any:
         log.invalidateCache(session, log.forTable(session, name).dataPath())
         table = log.forTable(session, name)
     return table if table.tableExists() else None
+
+
+def is_same_table(spark: SparkSession, one: str, two: str) -> bool:
+    """Tell whether two locations, paths or names however they are spelled, are of one Delta table."""
+    if one == two:
+        return True
+    first, second = open_log(spark, one), open_log(spark, two)
+    if first is None or second is None:
+        return False
+    return bool(first.dataPath().toString() == second.dataPath().toString())
 
 
 def commit_versions(spark: SparkSession, log: Any) -> list[int]:

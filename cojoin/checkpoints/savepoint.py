@@ -6,7 +6,6 @@ has committed; where batches without content came after the last manifest, they 
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.reading.state_store import committed_batches, snapshot_rows
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
 
 __all__ = ["take_savepoint"]
-
-_TAKING = threading.Lock()
 
 
 def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
@@ -38,7 +35,7 @@ def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
         CheckpointError: No batch is finished yet, or the query was drained: then nothing can go on from it.
     """
     query = read_query(files)
-    with _TAKING:
+    with STATE_LOCK:
         # In this order: a batch is committed after its manifest is written.
         committed = committed_batches(files)
         manifests = Manifests(files)
@@ -53,13 +50,15 @@ def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
         snapshots = Snapshots(files)
         there = snapshots.read(manifest.batch_id)
         if there is not None:
-            if there.kind == "checkpoint":
-                snapshots.write(replace(there, kind="savepoint"))
+            snapshots.write(replace(there, kind="savepoint"))
         else:
-            key_groups = int(query["query"]["key_groups"])
+            key_groups, table = int(query["query"]["key_groups"]), StateTable(spark, files)
             # Of this batch a try that came to nothing may have left rows: they are replaced.
             holders = snapshots.holders() - {manifest.batch_id}
-            rows, index = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, holders)
-            table = StateTable(spark, files)
-            table.write(rows, manifest, "savepoint", key_groups, index, remembered=False)
+            rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, holders)
+            table.write(rows, manifest, "savepoint", key_groups, remembered=False)
+            if not holders <= snapshots.holders():
+                # Meanwhile another process has cleaned: what this one points to may be gone, so it gets all of its own.
+                rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, ())
+                table.write(rows, manifest, "savepoint", key_groups, remembered=False)
     return Checkpoint(files.root, manifest.batch_id)

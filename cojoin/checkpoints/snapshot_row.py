@@ -22,7 +22,7 @@ from cojoin.types import schema_to_ddl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["STATE_SCHEMA", "SnapshotCadence", "index_entry", "read_content", "seal_of", "snapshot_row"]
+__all__ = ["STATE_SCHEMA", "SnapshotCadence", "read_content", "seal_of", "snapshot_row"]
 
 STATE_SCHEMA = pa.schema(
     [
@@ -51,7 +51,7 @@ STATE_SCHEMA = pa.schema(
 - *segment*: the key group again where the row has the content, else null: what the table's files are cut by.
 - *header*: watermarks and counters, as JSON.
 - *content_batch_id*: the snapshot whose row has the content; *fingerprint*: its BLAKE2b; *content_bytes*: its size.
-- *seal*: the BLAKE2b of header and fingerprint, which the snapshot's index file has as well.
+- *seal*: the BLAKE2b of header and fingerprint, from which the snapshot's index file has one of its own.
 - *content*: the tables, in the form of ``cojoin.codec``.
 - *tables*: their names, rows, bytes in memory, and columns as DDL.
 """
@@ -148,12 +148,6 @@ def snapshot_row(
         "fingerprint": fingerprint,
     }
     return pa.Table.from_pylist([row], schema=STATE_SCHEMA), remembered
-
-
-def index_entry(row: pa.Table) -> dict[str, Any]:
-    """Give what the snapshot's index needs of a row, as JSON values."""
-    entry: dict[str, Any] = row.select(["key_group", "content_batch_id", "content_bytes", "seal"]).to_pylist()[0]
-    return entry | {"rows": sum(each["rows"] for each in row.column("tables")[0].as_py())}
 
 
 def seal_of(*texts: str) -> str:

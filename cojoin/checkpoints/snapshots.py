@@ -25,7 +25,7 @@ __all__ = ["Snapshot", "SnapshotKind", "Snapshots"]
 SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored"]
 """Why a snapshot was taken: its time had come; somebody asked for it; the query began with it."""
 
-_DIRECTORY = "snapshots"
+_DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
 _FORMAT = 1
 
 
@@ -84,7 +84,10 @@ class Snapshots:
         Raises:
             CheckpointError: Its file is of a newer format, or damaged.
         """
-        text = self._files.read(self._name(batch_id))
+        return self._read(batch_id, _DIRECTORY)
+
+    def _read(self, batch_id: int, directory: str) -> Snapshot | None:
+        text = self._files.read(self._name(batch_id, directory))
         if text is None:
             return None
         what = f"checkpoint {self._files.root}: snapshot of batch {batch_id}"
@@ -114,8 +117,21 @@ class Snapshots:
         return {int(batch_id) for snapshot in self.all() for batch_id in snapshot.content_batch_ids}
 
     def remove(self, batch_id: int) -> None:
-        """Have a snapshot count no longer; its rows are still there."""
-        self._files.delete(self._name(batch_id))
+        """Have a snapshot count no longer; ``removed`` remembers it until its rows are gone."""
+        text = self._files.read(self._name(batch_id))
+        if text is not None:
+            self._files.write(self._name(batch_id, _REMOVED), text)
+            self._files.delete(self._name(batch_id))
+
+    def removed(self) -> list[Snapshot]:
+        """Give the snapshots that count no longer and whose rows may still be there."""
+        names = self._files.names(_REMOVED)
+        found = [self._read(int(name.removesuffix(".json")), _REMOVED) for name in names]
+        return [snapshot for snapshot in found if snapshot is not None]
+
+    def forget(self, batch_id: int) -> None:
+        """Forget a removed snapshot: its rows are gone."""
+        self._files.delete(self._name(batch_id, _REMOVED))
 
     def superfluous(self, keep: int, *, savepoints_too: bool = False) -> list[int]:
         """List the batches whose snapshots are not to be kept.
@@ -129,5 +145,5 @@ class Snapshots:
         base = max((each.batch_id for each in found if each.remembered), default=None)
         return [batch_id for batch_id in mine[:-keep] if batch_id != base]
 
-    def _name(self, batch_id: int) -> str:
-        return f"{_DIRECTORY}/{batch_id:012d}.json"
+    def _name(self, batch_id: int, directory: str = _DIRECTORY) -> str:
+        return f"{directory}/{batch_id:012d}.json"

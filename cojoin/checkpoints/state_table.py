@@ -6,6 +6,7 @@ and rewrites nothing. A snapshot is one commit; done again it replaces what it w
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.manifest import Manifest
 
-__all__ = ["StateTable"]
+__all__ = ["STATE_LOCK", "StateTable"]
+
+STATE_LOCK = threading.RLock()
+"""Held by whoever takes a savepoint or cleans, in this process: neither may see the other half done."""
 
 _NAME = "state"
 _PARTITIONS = ("batch_id", "segment")
@@ -47,7 +51,6 @@ class StateTable:
         manifest: Manifest,
         kind: SnapshotKind,
         key_groups: int,
-        index: Sequence[dict[str, Any]],
         *,
         remembered: bool,
     ) -> Snapshot | None:
@@ -58,7 +61,6 @@ class StateTable:
             manifest: What is true after the batch.
             kind: Why it is taken.
             key_groups: How many key groups there are.
-            index: What ``index_entry`` gives of each row.
             remembered: Whether the query's own state points to it.
 
         Returns:
@@ -67,6 +69,10 @@ class StateTable:
         # In place of an earlier try's: its rows may stand in another order, which makes other fingerprints.
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*_PARTITIONS)
         writer.option("replaceWhere", f"batch_id = {manifest.batch_id}").save(self._path)
+        # Of what was written: rows that a lost worker's successor makes again may have other fingerprints.
+        index = [
+            _entry(row) for row in self._load().where(F.col("batch_id") == manifest.batch_id).drop("content").collect()
+        ]
         if len(index) != key_groups:
             return None
         index = sorted(index, key=lambda each: each["key_group"])
@@ -157,9 +163,14 @@ class StateTable:
         """
         for batch_id in batch_ids:
             self._snapshots.remove(batch_id)
-        gone = self._unneeded() if self._files.exists(_NAME) else []
-        if not gone:
-            return 0
+        removed = self._snapshots.removed()
+        gone = self._unneeded(removed)
+        freed = self._delete(gone) if gone else 0
+        for snapshot in removed:
+            self._snapshots.forget(snapshot.batch_id)
+        return freed
+
+    def _delete(self, gone: Sequence[tuple[int, int | None]]) -> int:
         conditions = [
             f"(batch_id = {batch_id} AND segment {'IS NULL' if segment is None else f'= {segment}'})"
             for batch_id, segment in gone
@@ -175,20 +186,22 @@ class StateTable:
                 self._files.delete_directory(batch)
         return freed
 
-    def _unneeded(self) -> list[tuple[int, int | None]]:
-        """List the batches and segments of the table that no snapshot has or points to."""
+    def _unneeded(self, removed: Sequence[Snapshot]) -> list[tuple[int, int | None]]:
+        """List the batches and segments that removed snapshots had or pointed to, and no other has.
+
+        Other rows are left alone: they may be those of a snapshot that is being written.
+        """
         needed: dict[int, set[int]] = {}
         kept = self._snapshots.all()
         for snapshot in kept:
-            for batch_id, groups in snapshot.content_batch_ids.items():
-                needed.setdefault(int(batch_id), set()).update(groups)
+            for holder, groups in snapshot.content_batch_ids.items():
+                needed.setdefault(int(holder), set()).update(groups)
         alive = {snapshot.batch_id for snapshot in kept}
+        theirs = {snapshot.batch_id for snapshot in removed}
+        theirs |= {int(holder) for snapshot in removed for holder in snapshot.content_batch_ids}
         found: list[tuple[int, int | None]] = []
-        for name in self._files.names(_NAME):
-            key, _, value = name.partition("=")
-            # A batch above the newest is being written, or counts once its query runs again.
-            if key == "batch_id" and int(value) <= max(alive, default=-1):
-                found += self._superfluous(int(value), needed.get(int(value), set()), is_alive=int(value) in alive)
+        for batch_id in sorted(theirs):
+            found += self._superfluous(batch_id, needed.get(batch_id, set()), is_alive=batch_id in alive)
         return found
 
     def _superfluous(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
@@ -242,3 +255,9 @@ def _fault(content: bytes | None, fingerprint: str, where: str) -> str | None:
     except CodecError as error:
         return str(error)
     return None
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    fields = row.asDict()
+    entry = {name: fields[name] for name in ("key_group", "content_batch_id", "content_bytes", "seal")}
+    return entry | {"rows": sum(table.rows for table in row.tables)}

@@ -174,6 +174,8 @@ def _place(place: Mapping[str, Any]) -> str:
     where = " ".join(
         f"{kind} {without_login(str(value))}" for kind, value in place.items() if kind not in {"version", "batch_id"}
     )
+    if place["batch_id"] is None:
+        return f"{where}, nothing written yet"
     version = f" at version {place['version']}" if "version" in place else ""
     return f"{where}{version}, last written in batch {place['batch_id']}"
 

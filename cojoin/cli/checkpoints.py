@@ -160,7 +160,8 @@ class _Command:
             return
         tell(
             f"Kept the state after batch {snapshot.batch_id}: {snapshot.rows:,} rows. "
-            f"`cojoin checkpoints restore {self._arguments.path} --at {snapshot.batch_id}` begins a new query with it."
+            f"start(restore_from=cojoin.Checkpoint({self._arguments.path!r}, at={snapshot.batch_id})) begins a new "
+            f"query with it."
         )
 
     def clean(self) -> None:

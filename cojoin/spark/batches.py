@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -24,7 +25,7 @@ from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
-from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import QueryFailedError
 from cojoin.report import BatchReport
 from cojoin.spark.call import SNAPSHOT, STATISTICS, Plan
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.progress import ProgressTable
 
 __all__ = ["BatchWriter"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class BatchWriter:
@@ -84,7 +87,9 @@ class BatchWriter:
         self._last = None if last is None else last.report
         self._preparing: threading.Thread | None = None
         self._offsets = [] if last is None else list(last.offsets)
-        self._written: dict[str, Any] = {} if last is None else dict(last.outputs)
+        # Also those that nothing was written to yet: another query must not take them for its own.
+        declared = {output: {**sink.place(), "batch_id": None} for output, sink in sinks.items()}
+        self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
         self._lease, self._retention, self._begins_at = lease, retention, begins_at
         self._cleaning: threading.Thread | None = None
 
@@ -95,6 +100,8 @@ class BatchWriter:
         emitted.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             statistics = self._execute(emitted, durations)
+            # It may have taken long: whoever was taken over meanwhile writes nothing.
+            self._lease.check()
             report = self._report(batch_id, statistics)
             if self._preparing is not None:
                 self._preparing.join()
@@ -107,17 +114,19 @@ class BatchWriter:
                     written[output] = {**place, "batch_id": batch_id}
                     durations[output] = _since(started)
             offsets = self._offsets_after(batch_id)
-            index = [each["snapshot"] for each in statistics if each["snapshot"] is not None]
+            saved = {each["content_batch_id"] for each in statistics} - {None}
             # A snapshot of what the last one has already is none.
-            has_new = any(each["content_batch_id"] == batch_id for each in index)
-            if not written and not has_new and offsets == self._offsets and _is_the_same(report, self._last):
+            if not written and batch_id not in saved and offsets == self._offsets and _is_the_same(report, self._last):
                 return
             self._written.update(written)
             manifest = Manifest(self._query_id, report, offsets, dict(self._written), durations, self._lease.epoch)
-            if index:
+            if saved:
                 started = time.perf_counter()
-                self._snapshot(emitted, manifest, index)
+                self._snapshot(emitted, manifest)
                 durations["snapshot"] = _since(started)
+            else:
+                # An earlier try may have taken one that the state does not remember.
+                Snapshots(self._files).remove(batch_id)
         finally:
             emitted.unpersist()
         self._lease.check()
@@ -128,7 +137,7 @@ class BatchWriter:
         self._on_batch(report)
         # Beside Spark's own commit and planning, when the cores are idle.
         self.prepare(emitted.sparkSession)
-        if index:
+        if saved:
             self._clean(emitted.sparkSession)
 
     def _offsets_after(self, batch_id: int) -> list[str]:
@@ -137,12 +146,12 @@ class BatchWriter:
             return offsets
         return [*self._begins_at, offsets[-1]]
 
-    def _snapshot(self, emitted: DataFrame, manifest: Manifest, index: list[dict[str, Any]]) -> None:
+    def _snapshot(self, emitted: DataFrame, manifest: Manifest) -> None:
         is_first = self._begins_at is not None and manifest.batch_id == 0
         rows = unpack(emitted, SNAPSHOT, STATE_SCHEMA)
         table = StateTable(emitted.sparkSession, self._files)
         kind: SnapshotKind = "restored" if is_first else "checkpoint"
-        table.write(rows, manifest, kind, self._plan.key_groups, index, remembered=True)
+        table.write(rows, manifest, kind, self._plan.key_groups, remembered=True)
 
     def _clean(self, session: SparkSession) -> None:
         """Remove the snapshots that are too many, in a thread of its own."""
@@ -152,11 +161,13 @@ class BatchWriter:
         self._cleaning.start()
 
     def _remove_superfluous(self, session: SparkSession) -> None:
-        # What is not removed now is removed after the next snapshot.
-        with contextlib.suppress(Exception):
-            superfluous = Snapshots(self._files).superfluous(self._retention)
-            if superfluous:
-                StateTable(session, self._files).clean(superfluous)
+        try:
+            with STATE_LOCK:
+                superfluous = Snapshots(self._files).superfluous(self._retention)
+                if superfluous:
+                    StateTable(session, self._files).clean(superfluous)
+        except Exception as error:  # noqa: BLE001 - what is not removed now is removed after the next snapshot
+            _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
 
     def finish(self) -> None:
         """Wait for what goes on beside the batches."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from cojoin import codec
-from cojoin.checkpoints.snapshot_row import SnapshotCadence, index_entry, snapshot_row
+from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
 from cojoin.event_time import TimePolicy
 from cojoin.inputs import REJECTED_SCHEMA
 from cojoin.key_groups import group_labels
@@ -177,12 +177,12 @@ class StreamingCall:
             header, tables = operator.parts()
         finally:
             operator.close()
-        saved, index = header["saved"], None
+        saved, content_batch_id = header["saved"], None
         # After a drain nothing can go on.
         is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
         if restored or is_due:
             row, header["saved"] = snapshot_row(group, batch_id, header, tables)
-            index = index_entry(row)
+            content_batch_id = header["saved"]["content_batch_id"]
             for payload in write_messages(row):
                 yield _frame(SNAPSHOT, payload)
         elif saved is None:
@@ -197,7 +197,7 @@ class StreamingCall:
             "state_bytes": len(encoded),
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
             "emitted": dict(emitted),
-            "snapshot": index,
+            "content_batch_id": content_batch_id,
             **operator.report(),
         }
         yield _frame(STATISTICS, json.dumps(statistics).encode())

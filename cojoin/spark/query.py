@@ -199,7 +199,9 @@ class Query:
                 self._progress_table.flush()
             except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
                 self._error = self._error or _own_words(error)
-            self._lease.release()
+            # Whatever fails, whoever waits must hear of the end; a lease that stays is taken over.
+            with contextlib.suppress(Exception):
+                self._lease.release()
             self._ended.set()
 
     def _wait(self) -> None:

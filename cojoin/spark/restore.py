@@ -20,7 +20,7 @@ from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
 from cojoin.checkpoints.control import NOTHING_READ, begin_after, plan_first_batch, register_messages
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import check_evolution, read_query
-from cojoin.checkpoints.lease import end, holder, is_live
+from cojoin.checkpoints.lease import end, ended, holder, is_live
 from cojoin.checkpoints.reading.stored_state import StoredState
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError, FunctionError
@@ -138,6 +138,7 @@ def check_restore(
     sources: Sequence[Source | None],
     sinks: Mapping[str, Sink],
     options: RestoreOptions,
+    files: CheckpointFiles,
     begun: Restoration | None,
 ) -> Restoration:
     """Check all that can be known of a restoration; nothing is written.
@@ -150,6 +151,7 @@ def check_restore(
         sources: What its inputs read; None for a bare DataFrame.
         sinks: Where its outputs go.
         options: What the user allows.
+        files: The new checkpoint.
         begun: What an earlier start had checked and begun: its outputs may be cut back already.
 
     Raises:
@@ -163,7 +165,8 @@ def check_restore(
     table = StateTable(spark, origin)
     table.check(snapshot)
     _check_states(plan, StoredState.of_snapshot(table, snapshot))
-    if begun is not None:
+    if begun is not None and begun.takes_over and files.root in (ended(origin) or ""):
+        # The old query can't have written since: what was checked then still holds, and may be done already.
         return begun
     cut, shared = _check_outputs(spark, sinks, snapshot, options)
     if shared and is_live(origin):
@@ -194,8 +197,8 @@ def _check_sources(
                 f"give cojoin.Input one of cojoin.sources.kafka, delta or files"
             )
             raise CheckpointError(msg)
-        if dict(old) != source.identity():
-            msg = f"restore_from: {what} read {_spell(old)} there and reads {_spell(source.identity())} here"
+        if dict(old) != source.identity(spark):
+            msg = f"restore_from: {what} read {_spell(old)} there and reads {_spell(source.identity(spark))} here"
             raise CheckpointError(msg)
         line = offsets[position]
         lost = positions.check_position(spark, what, source.format, source.location, source.options, line)
@@ -237,7 +240,7 @@ def _check_outputs(
     manifest = snapshot.manifest
     for name, sink in sinks.items():
         written = manifest.outputs.get(name, {})
-        if isinstance(sink, ParquetSink) and written.get("parquet", "").startswith(f"{sink.path.rstrip('/')}/"):
+        if isinstance(sink, ParquetSink) and "parquet" in written and _is_same(spark, written["parquet"], sink.path):
             msg = (
                 f"restore_from: {name} goes to the folder {sink.path}, which has the old query's batches: "
                 f"a parquet output goes on in a new folder"
@@ -245,9 +248,9 @@ def _check_outputs(
             raise CheckpointError(msg)
         if not isinstance(sink, DeltaSink):
             continue
-        is_same = "delta" in written and _is_same_table(spark, written["delta"], sink.location)
+        is_same = "delta" in written and outputs.is_same_table(spark, written["delta"], sink.location)
         version = written["version"] if is_same else None
-        # A table that the query had not written to by then may still have what it wrote later.
+        # A table of which the checkpoint says nothing may still have what the old query wrote there.
         later = outputs.check_output(
             spark, sink.location, version, manifest.query_id, name, cut_back=options.cut_back_output
         )
@@ -258,11 +261,8 @@ def _check_outputs(
     return cut, shared
 
 
-def _is_same_table(spark: SparkSession, one: str, two: str) -> bool:
-    if one == two:
-        return True
-    by_path = all("/" in each or "\\" in each for each in (one, two))
-    return by_path and CheckpointFiles(spark, one).root == CheckpointFiles(spark, two).root
+def _is_same(spark: SparkSession, one: str, two: str) -> bool:
+    return one == two or CheckpointFiles(spark, one).root == CheckpointFiles(spark, two).root
 
 
 def write_restoration(
@@ -279,10 +279,6 @@ def write_restoration(
     """
     origin = CheckpointFiles(spark, restoration.origin)
     snapshot = find_snapshot(origin, restoration.batch_id)
-    if restoration.takes_over:
-        end(origin, f"its output goes on from batch {restoration.batch_id} as that of {files.root}")
-        for location, version in restoration.cut_back:
-            outputs.cut_back(spark, location, version)
     state = StoredState.of_snapshot(StateTable(spark, origin), snapshot)
     state_messages(spark, state, plan.inputs, plan.key_groups).write.mode("overwrite").parquet(files.path(_ROWS))
     names = [f"{_ROWS}/{name}" for name in files.names(_ROWS) if name.endswith(".parquet")]
@@ -293,6 +289,11 @@ def write_restoration(
             entries = source_logs.entries(origin, number)
             source_logs.write_log(files, number, entries, last, interval=source_logs.compact_interval(spark))
     plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0)
+    # Last, since it can't be taken back: all that was to be read of the old query has been read.
+    if restoration.takes_over:
+        end(origin, f"its output goes on from batch {restoration.batch_id} as that of {files.root}")
+        for location, version in restoration.cut_back:
+            outputs.cut_back(spark, location, version)
     return restoration.at("written")
 
 

@@ -49,6 +49,10 @@ class Sink(ABC):
     def describe(self) -> str:
         """Say where it writes, for people."""
 
+    def place(self) -> dict[str, Any]:
+        """Give what a manifest says of it before anything was written."""
+        return {}
+
 
 SinkLike: TypeAlias = "Sink | Callable[[DataFrame, int], Any]"
 """A sink, or a callable that takes a batch's DataFrame and its id."""
@@ -108,6 +112,10 @@ class DeltaSink(Sink):
         """Say where it writes."""
         return f"Delta {self.location}"
 
+    def place(self) -> dict[str, Any]:
+        """Give the table, without a version."""
+        return {"delta": self.location, "version": None}
+
 
 @dataclass(frozen=True)
 class ParquetSink(Sink):
@@ -123,11 +131,15 @@ class ParquetSink(Sink):
         """Write the batch's folder, in place of an earlier try's."""
         folder = f"{self.path.rstrip('/')}/batch_id={context.batch_id}"
         frame.write.mode("overwrite").parquet(folder)
-        return {"parquet": folder}
+        return {"parquet": self.path}
 
     def describe(self) -> str:
         """Say where it writes."""
         return f"parquet {self.path}"
+
+    def place(self) -> dict[str, Any]:
+        """Give the folder."""
+        return {"parquet": self.path}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.types import parse_schema, schema_to_ddl
 
@@ -51,9 +52,18 @@ class Source:
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
 
-    def identity(self) -> dict[str, str | None]:
-        """Give what tells it from other sources; its options, which may hold secrets, are left out."""
-        return {"format": self.format, "location": self.location}
+    def identity(self, spark: SparkSession) -> dict[str, str | None]:
+        """Give what tells it from other sources, however it is spelled; options, which may hold secrets, are left out.
+
+        Args:
+            spark: The session, whose file systems make paths absolute.
+        """
+        location = self.location
+        if self.format == "kafka":
+            location = ",".join(sorted(topic.strip() for topic in str(location).split(",")))
+        elif location is not None and _is_path(location):
+            location = CheckpointFiles(spark, location).root
+        return {"format": self.format, "location": location}
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open it with the active Spark session.

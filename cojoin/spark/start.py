@@ -6,6 +6,7 @@ restoration (``restore``), then a drain that was promised (``query``).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from pyspark.errors import PySparkException
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.control import open_control, resumed_batches
 from cojoin.checkpoints.files import CheckpointFiles
-from cojoin.checkpoints.identity import claim_checkpoint, describe_query
+from cojoin.checkpoints.identity import claim_checkpoint, describe_query, note_sources
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress import ProgressTable
@@ -144,14 +145,19 @@ def start_query(
     )
     restoration = unfinished(spark, files, options.restore_from)
     if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
-        checked = check_restore(spark, options.restore_from, plan, query, sources, sinks, options.restore, restoration)
-        restoration = restoration or checked
-    described = [None if source is None else source.identity() for source in sources]
+        seen = restoration
+        restoration = check_restore(
+            spark, options.restore_from, plan, query, sources, sinks, options.restore, files, restoration
+        )
+    else:
+        seen = restoration
+    described = [None if source is None else source.identity(spark) for source in sources]
     claim_checkpoint(files, query, described)
     lease = Lease.acquire(files)
     try:
-        # Again: of two that claimed at the same moment, the one with the lease goes on with what is there.
-        query_id = claim_checkpoint(files, query, described)
+        _check_unchanged(files, seen)
+        # Of two that claimed at the same moment, the one with the lease goes on with what is there.
+        query_id = note_sources(files, described)
         if restoration is not None and restoration.stage == "begun":
             restoration.write(files)
             restoration = write_restoration(
@@ -159,12 +165,18 @@ def start_query(
             )
             restoration.write(files)
         return _run(spark, plan, emit, options, files, sinks, query_id, lease, restoration)
-    except PySparkException as error:
-        lease.release()
-        raise ConfigurationError(explain(error)) from error
-    except BaseException:
-        lease.release()
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            lease.release()
+        if isinstance(error, PySparkException):
+            raise ConfigurationError(explain(error)) from error
         raise
+
+
+def _check_unchanged(files: CheckpointFiles, seen: Restoration | None) -> None:
+    if Restoration.read(files) != seen:
+        msg = f"checkpoint {files.root}: another start has restored into it meanwhile; start again"
+        raise CheckpointError(msg)
 
 
 def _run(

@@ -10,7 +10,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.files import CheckpointFiles
-from cojoin.checkpoints.identity import check_evolution, claim_checkpoint, describe_query, read_query
+from cojoin.checkpoints.identity import check_evolution, claim_checkpoint, describe_query, note_sources, read_query
 from cojoin.inputs import InputSpec
 from cojoin.joins.asof import AsofJoin
 
@@ -133,6 +133,8 @@ def test_what_the_inputs_read_is_kept_without_being_compared(files: CheckpointFi
     first, source = claim_checkpoint(files, query()), {"format": "delta", "location": "/lake/trades"}
     assert read_query(files)["sources"] == [None, None]
     assert claim_checkpoint(files, query(), [source, None]) == first
+    assert read_query(files)["sources"] == [None, None], "only who holds the checkpoint may change it"
+    assert note_sources(files, [source, None]) == first
     assert read_query(files)["sources"] == [source, None]
 
 

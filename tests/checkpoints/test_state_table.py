@@ -10,7 +10,7 @@ import pytest
 
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.reading.stored_state import StoredState
-from cojoin.checkpoints.snapshot_row import index_entry, snapshot_row
+from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from tests.checkpoints.reports import manifest
@@ -40,7 +40,7 @@ class Writer:
             row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
             rows.append(row)
         frame = self.spark.createDataFrame(pa.concat_tables(rows))
-        return self.table.write(frame, manifest(batch_id), kind, 2, [index_entry(row) for row in rows], remembered=True)
+        return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True)
 
     def rows_of(self, batch_id: int) -> list[tuple[Any, ...]]:
         snapshot = self.snapshots.read(batch_id)

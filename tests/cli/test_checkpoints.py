@@ -44,7 +44,7 @@ def test_list_is_a_table(lake, typed):
 def test_show_has_positions_and_versions(lake, typed):
     out = typed("show", "--at", "1")
     assert "batch 1, a checkpoint taken at " in out
-    assert f'  trades, parquet {lake.root / "trades"}: {{"logOffset":1}}' in out
+    assert f'  trades, parquet file:{lake.root / "trades"}: {{"logOffset":1}}' in out
     assert f"  output: delta {lake.output} at version 1, last written in batch 1" in out
     assert "1 null_key" in out
     assert out.rstrip().endswith("no query runs on the checkpoint")

@@ -79,8 +79,8 @@ class Saved:
         """Give the output as it was after a batch that has a snapshot."""
         snapshot = self.snapshots.read(batch_id)
         assert snapshot is not None
-        written = snapshot.manifest.outputs.get("output")
-        return [] if written is None else enriched_rows(self.output(written["version"]))
+        version = snapshot.manifest.outputs["output"]["version"]
+        return [] if version is None else enriched_rows(self.output(version))
 
     def rows(self) -> list[tuple[Any, ...]]:
         return enriched_rows(self.output())

@@ -55,7 +55,11 @@ class CameOut:
         self._spark, self._files, self._state = spark, files, state
         self._manifests = Manifests(files)
         last = self._manifests.last()
-        self._places: Mapping[str, Mapping[str, Any]] = {} if last is None else last.outputs
+        outputs = {} if last is None else last.outputs
+        # Where nothing was written there is nothing to look for.
+        self._places: Mapping[str, Mapping[str, Any]] = {
+            name: place for name, place in outputs.items() if place["batch_id"] is not None
+        }
         self._query_id = str(read_query(files)["query_id"])
         self._watermarks: dict[int, int | None] = {}
         self.notes: list[str] = []

@@ -190,7 +190,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Row):
         return {name: plain(item) for name, item in value.as_dict().items()}
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        # JSON knows keys of few kinds.
+        named = {key if isinstance(key, (str, int, bool)) else show_value(key): item for key, item in value.items()}
+        return {key: plain(item) for key, item in named.items()}
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin import codec
 from cojoin.checkpoints.reading.stored_state import StoredState, describe_tables
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, index_entry, snapshot_row
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
 from cojoin.errors import CheckpointError
 from cojoin.key_groups import group_labels
 
@@ -52,8 +52,8 @@ def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> St
 
 def snapshot_rows(
     spark: SparkSession, files: CheckpointFiles, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
-) -> tuple[DataFrame, list[dict[str, Any]]]:
-    """Give the rows of a snapshot of the state after a batch, and their index.
+) -> DataFrame:
+    """Give the rows of a snapshot of the state after a batch.
 
     Args:
         spark: The session.
@@ -69,16 +69,10 @@ def snapshot_rows(
     numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, row in _snapshot(batches, as_of, numbers, there):
+        for row in _snapshot(batches, as_of, numbers, there):
             yield from row.to_batches()
 
-    def index(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for entry, _ in _snapshot(batches, as_of, numbers, there):
-            yield _text(entry)
-
-    values = _load(spark, files, batch_id)
-    entries = [json.loads(row.text) for row in _collect(values.mapInArrow(index, "text string"), files, batch_id)]
-    return values.mapInArrow(rows, from_arrow_schema(STATE_SCHEMA)), entries
+    return _load(spark, files, batch_id).mapInArrow(rows, from_arrow_schema(STATE_SCHEMA))
 
 
 def _load(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> DataFrame:
@@ -121,14 +115,14 @@ def _describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _snapshot(
     batches: Iterable[pa.RecordBatch], batch_id: int, numbers: dict[int, int], there: Collection[int]
-) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+) -> Iterator[pa.Table]:
     for batch in batches:
         for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
             header, tables = codec.decode(content.as_buffer().to_pybytes())
             if (header["saved"] or {}).get("content_batch_id") not in there:
                 header["saved"] = None
             row, _ = snapshot_row(numbers[label], batch_id, header, tables)
-            yield index_entry(row), row
+            yield row
 
 
 def _text(value: dict[str, Any]) -> pa.RecordBatch:
