@@ -8,6 +8,7 @@ after a crash there, finds the former one.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -87,16 +88,17 @@ class CheckpointFiles:
         finally:
             stream.close()
         former = self._former(target)
-        if self._system.exists(target):
-            self._system.delete(former, False)
-            self._rename(target, former)
-        self._rename(partial, target)
-        self._system.delete(former, False)
-
-    def _rename(self, source: Any, target: Any) -> None:
-        if not self._system.rename(source, target):
-            msg = f"could not rename {source.toString()} to {target.toString()}"
-            raise OSError(msg)
+        for _ in range(_TRIES):
+            with contextlib.suppress(Py4JJavaError):
+                # Whoever replaces it at the same moment may have moved it away since.
+                if self._system.exists(target):
+                    self._system.delete(former, False)
+                    self._system.rename(target, former)
+            if self._system.rename(partial, target):
+                self._system.delete(former, False)
+                return
+        msg = f"could not rename {partial.toString()} to {target.toString()}"
+        raise OSError(msg)
 
     def make_directory(self, name: str) -> None:
         """Make a directory, where it is not there."""
