@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 __all__ = ["CheckpointFiles"]
@@ -53,18 +55,14 @@ class CheckpointFiles:
 
     def exists(self, name: str = "") -> bool:
         """Tell whether a file or directory is there."""
-        return self._found(name) is not None
+        return any(self._system.exists(place) for place in self._places(name))
 
     def read(self, name: str) -> str | None:
         """Give a file's text, or None where there is none."""
-        for _ in range(_TRIES):
-            path = self._found(name)
-            if path is None:
-                return None
+        for place in self._places(name):
             try:
-                stream = self._system.open(path)
+                stream = self._system.open(place)
             except Py4JJavaError as error:
-                # It stepped aside, or its successor came, since it was found.
                 if "FileNotFoundException" not in str(error.java_exception):
                     raise
                 continue
@@ -130,11 +128,13 @@ class CheckpointFiles:
         former = {name[1:].removesuffix(_FORMER) for name in names if name.startswith(".") and name.endswith(_FORMER)}
         return sorted(former.union(name for name in names if not name.startswith(".")))
 
-    def _found(self, name: str) -> Any:
-        """Give the path of what is there: the file, or the former one that stepped aside for it."""
+    def _places(self, name: str) -> Iterator[Any]:
+        """Give where a file may be: at its path, aside, or at its path again, if its successor has come meanwhile."""
         target = self._path(name)
-        places = (target, self._former(target), target) if name else (target,)
-        return next((place for place in places if self._system.exists(place)), None)
+        yield target
+        if name:
+            yield self._former(target)
+            yield target
 
     def _former(self, target: Any) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}{_FORMER}")

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.errors import CheckpointError
+from cojoin.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +95,7 @@ def open_log(spark: SparkSession, location: str) -> Any:
     jvm: Any = spark._jvm  # noqa: SLF001 - Delta's Python package has no way to the log
     session = spark._jsparkSession  # noqa: SLF001
     log = jvm.org.apache.spark.sql.delta.DeltaLog
-    if "/" in location or "\\" in location:
+    if is_path(location):
         path = jvm.org.apache.hadoop.fs.Path(location)
         # What this JVM remembers may be a table that was deleted and made anew since.
         log.invalidateCache(session, path)
@@ -260,7 +261,7 @@ def cut_back(spark: SparkSession, location: str, version: int | None) -> None:
     if newest == wanted or (newest is not None and later_commits(spark, location, newest - 1)[0].leaves == wanted):
         return
     tables: Any = spark._jvm.io.delta.tables.DeltaTable  # noqa: SLF001 - to run it in another session of the JVM
-    by_path = "/" in location or "\\" in location
+    by_path = is_path(location)
     try:
         table = (tables.forPath if by_path else tables.forName)(unhindered(spark), location)
         if version is None:

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.outputs import commit_versions, open_log, unhindered
 from cojoin.errors import CheckpointError, did_you_mean
+from cojoin.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -244,7 +245,7 @@ def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) 
 
 def _check_snapshot(spark: SparkSession, where: str, location: str, version: int) -> None:
     """See that the rest of a table's first reading is there: the version, and the files that were removed since."""
-    session, by_path = unhindered(spark), "/" in location or "\\" in location
+    session, by_path = unhindered(spark), is_path(location)
     try:
         reader = session.read().format("delta")
         now = set((reader.load if by_path else reader.table)(location).inputFiles())

@@ -16,7 +16,7 @@ from cojoin.checkpoints.manifest import Manifest
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cojoin.checkpoints.files import CheckpointFiles
 
@@ -142,8 +142,13 @@ class Snapshots:
         """
         found: Sequence[Snapshot] = self.all()
         mine = [each.batch_id for each in found if savepoints_too or each.kind != "savepoint"]
-        base = max((each.batch_id for each in found if each.remembered), default=None)
+        base = self.base_of(found)
         return [batch_id for batch_id in mine[:-keep] if batch_id != base]
+
+    @staticmethod
+    def base_of(snapshots: Iterable[Snapshot]) -> int | None:
+        """Give the batch of the snapshot on which the query's next one builds; None where there is none."""
+        return max((each.batch_id for each in snapshots if each.remembered), default=None)
 
     def _name(self, batch_id: int, directory: str = _DIRECTORY) -> str:
         return f"{directory}/{batch_id:012d}.json"

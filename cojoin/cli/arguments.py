@@ -11,6 +11,7 @@ from cojoin.cli.options import build_parser
 from cojoin.durations import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.joins.asof import AsofJoin
+from cojoin.locations import is_path
 from cojoin.spark.triggers import Trigger
 from cojoin.strategies import WatermarkStrategy
 
@@ -271,7 +272,7 @@ def _names_of_inputs(typed: argparse.Namespace) -> tuple[str, str]:
 
 def _refuse_tables(location: Location | None, conf: Mapping[str, str]) -> None:
     """A Spark of one's own forgets its tables' names at its end, unless it is told of a catalogue."""
-    if location is None or location.kind != "delta" or "/" in location.place or "\\" in location.place:
+    if location is None or location.kind != "delta" or is_path(location.place):
         return
     if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):
         msg = (

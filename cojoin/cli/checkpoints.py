@@ -189,7 +189,7 @@ class _Command:
             there = ", ".join(str(each.batch_id) for each in found) or "none"
             msg = f"checkpoint {self._files.root}: there is no snapshot of batch {batch_id}; there are: {there}"
             raise CheckpointError(msg)
-        base = max((each.batch_id for each in found if each.remembered), default=None)
+        base = self._snapshots.base_of(found)
         if chosen.batch_id == base:
             msg = (
                 f"checkpoint {self._files.root}: the query's next snapshot builds on that of batch {batch_id}, so it "

@@ -11,6 +11,7 @@ from cojoin.cli.report import say, tell
 from cojoin.cli.session import local_session
 from cojoin.cli.verification import compare, expected_rows, without_rejected
 from cojoin.cli.waiting import wait_for
+from cojoin.locations import is_path
 from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
@@ -168,4 +169,4 @@ def _beside(checkpoint: str) -> Location:
 
 
 def _is_path(location: Location) -> bool:
-    return location.kind != "delta" or "/" in location.place or "\\" in location.place
+    return location.kind != "delta" or is_path(location.place)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.errors import ConfigurationError
+from cojoin.locations import is_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +84,7 @@ class DeltaSink(Sink):
         )
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
-        if self._is_path:
+        if is_path(self.location):
             writer.save(self.location)
         else:
             writer.saveAsTable(self.location)
@@ -93,15 +94,11 @@ class DeltaSink(Sink):
         """Have Delta read which transactions the table has seen: each write asks, and it takes a job on the log."""
         self._snapshot(session).transactions()
 
-    @property
-    def _is_path(self) -> bool:
-        return "/" in self.location or "\\" in self.location
-
     def _snapshot(self, session: SparkSession) -> Any:
         """Give the table's newest snapshot that this JVM knows: it wrote the last one itself, and still holds it."""
         jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package has no cheaper way
         log = jvm.org.apache.spark.sql.delta.DeltaLog
-        if self._is_path:
+        if is_path(self.location):
             table = log.forTable(session._jsparkSession, self.location)  # noqa: SLF001
         else:
             parser = session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.locations import is_path
 from cojoin.types import parse_schema, schema_to_ddl
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Source:
         location = self.location
         if self.format == "kafka":
             location = ",".join(sorted(topic.strip() for topic in str(location).split(",")))
-        elif location is not None and _is_path(location):
+        elif location is not None and is_path(location):
             location = CheckpointFiles(spark, location).root
         return {"format": self.format, "location": location}
 
@@ -88,7 +89,7 @@ class Source:
             return _decoded(records, self.schema)
         if self.schema is not None:
             reader = reader.schema(self.schema)
-        is_table = self.format == "delta" and not _is_path(str(self.location))
+        is_table = self.format == "delta" and not is_path(str(self.location))
         frame: DataFrame = reader.table(self.location) if is_table else reader.load(self.location)
         return frame
 
@@ -160,10 +161,6 @@ def files(path: str, format: str, *, schema: str | None = None, options: Mapping
 
 def _texts(options: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: str(value) for name, value in (options or {}).items()}
-
-
-def _is_path(location: str) -> bool:
-    return "/" in location or "\\" in location
 
 
 def _check_topics(spark: SparkSession, location: str, options: Mapping[str, str]) -> None:

@@ -143,14 +143,11 @@ def start_query(
     query = describe_query(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
-    restoration = unfinished(spark, files, options.restore_from)
+    restoration = seen = unfinished(spark, files, options.restore_from)
     if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
-        seen = restoration
         restoration = check_restore(
             spark, options.restore_from, plan, query, sources, sinks, options.restore, files, restoration
         )
-    else:
-        seen = restoration
     described = [None if source is None else source.identity(spark) for source in sources]
     claim_checkpoint(files, query, described)
     lease = Lease.acquire(files)

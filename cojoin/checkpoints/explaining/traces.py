@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.outputs import open_log
 from cojoin.inputs import rejected_table
+from cojoin.locations import is_path
 from cojoin.rows import Row, decode_rows
 from cojoin.types import type_to_ddl
 from cojoin.watermarks import NONE
@@ -137,8 +138,8 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Trace
     if log is None:
         return Traces(note=f"the table {output.location} of {output.name} is not there any more")
     reader = spark.read.format("delta")
-    is_path = "/" in output.location or "\\" in output.location
-    frame: DataFrame = reader.load(output.location) if is_path else spark.read.table(output.location)
+    by_path = is_path(output.location)
+    frame: DataFrame = reader.load(output.location) if by_path else spark.read.table(output.location)
     try:
         # A file's name is a column that the table need not have: asked for before anything else is chosen.
         rows = choose(frame.select("*", F.col("_metadata.file_name").alias(_FILE)))
