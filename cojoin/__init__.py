@@ -42,6 +42,7 @@ from cojoin.strategies import WatermarkGenerator, WatermarkStrategy
 from cojoin.timers import TimeDomain
 
 if TYPE_CHECKING:
+    from cojoin import kafka
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.explaining.explain import explain
     from cojoin.checkpoints.reading.read import read_progress, read_state, savepoint
@@ -85,6 +86,7 @@ __all__ = [
     "WatermarkStrategy",
     "connect",
     "explain",
+    "kafka",
     "read_progress",
     "read_state",
     "savepoint",
@@ -104,21 +106,24 @@ _LAZY = {
     "Trigger": "cojoin.spark.triggers",
     "connect": "cojoin.spark.connect",
     "explain": "cojoin.checkpoints.explaining.explain",
+    "kafka": "cojoin.kafka",
     "read_progress": "cojoin.checkpoints.reading.read",
     "read_state": "cojoin.checkpoints.reading.read",
     "savepoint": "cojoin.checkpoints.reading.read",
-    "sinks": "",
-    "sources": "",
+    "sinks": "cojoin.spark.sinks",
+    "sources": "cojoin.spark.sources",
     "spark_session": "cojoin.spark.session",
 }
+
+_MODULES = {"kafka", "sinks", "sources"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         msg = f"module 'cojoin' has no attribute {name!r}"
         raise AttributeError(msg)
-    module = _LAZY[name]
-    return getattr(import_module(module), name) if module else import_module(f"cojoin.spark.{name}")
+    module = import_module(_LAZY[name])
+    return module if name in _MODULES else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -34,6 +34,7 @@ class Control:
         marks: Each source partition's largest mark, where it differs from the largest timestamp (``strategies``).
         watermarks: Watermarks of source partitions that somebody else made, in milliseconds.
         statuses: Statuses of source partitions; the name ``None`` is the whole input.
+        faults: What the source gave that is no row: each a reason and what is known of it, as JSON.
     """
 
     input: Literal[1, 2]
@@ -43,6 +44,7 @@ class Control:
     marks: Mapping[str, int] | None = None
     watermarks: Mapping[str, int] = field(default_factory=dict)
     statuses: Mapping[str | None, Status] = field(default_factory=dict)
+    faults: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)

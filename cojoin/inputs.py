@@ -22,6 +22,8 @@ from cojoin.strategies import WatermarkStrategy
 from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "check_late",
     "event_micros",
     "event_millis",
+    "fault_table",
     "reject_reasons",
     "rejected_table",
     "watermark_marks",
@@ -44,13 +47,16 @@ LatePolicy: TypeAlias = Literal["reject", "apply"]
 - *apply*: it is processed all the same, and counted as ``late_applied``.
 """
 
-Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "late"]
+Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "late", "undecodable", "tombstone", "gone"]
 """Why a row is rejected.
 
 - *null_key*: a column of its key is null.
 - *null_event_time*: its event time is null.
 - *too_far_ahead*: its event time is later than the batch's processing time by more than ``max_ahead``.
 - *late*: its timestamp is at or below the operator's watermark before its batch.
+- *undecodable*: its source gave a record that is none of the input's (``cojoin.kafka``).
+- *tombstone*: its source gave a record without a value.
+- *gone*: its source no longer has a range of records; the range is one row.
 """
 
 _ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead")
@@ -220,6 +226,27 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
             pa.array([None if watermark == NONE else watermark] * count, pa.int64()),
             pa.nulls(count, _TIME) if spec.event_time is None else table.column(spec.event_time).cast(_TIME),
             pa.array(rows, pa.string()),
+        ],
+        schema=REJECTED_SCHEMA,
+    )
+
+
+def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) -> pa.Table:
+    """Turn what a source gave that is no row into rows of the ``rejected`` output.
+
+    Args:
+        faults: Each with its reason, and as JSON what is known of it.
+        name: The input's name.
+        watermark: The operator's watermark before the batch, in epoch milliseconds.
+    """
+    count = len(faults)
+    return pa.Table.from_arrays(
+        [
+            pa.array([name] * count, pa.string()),
+            pa.array([reason for reason, _ in faults], pa.string()),
+            pa.array([None if watermark == NONE else watermark] * count, pa.int64()),
+            pa.nulls(count, _TIME),
+            pa.array([known for _, known in faults], pa.string()),
         ],
         schema=REJECTED_SCHEMA,
     )

@@ -23,7 +23,7 @@ from cojoin import codec
 from cojoin.errors import CheckpointError
 from cojoin.event_time import OperatorWatermark, TimePolicy
 from cojoin.evolution import evolve
-from cojoin.inputs import rejected_table, split_admitted
+from cojoin.inputs import fault_table, rejected_table, split_admitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -160,7 +160,8 @@ class Operator(ABC):
         self.watermark.begin(self.processing_time)
         for control in batch.controls:
             self.watermark.fold(control)
-            self.counts[control.input - 1].rows_in += control.rows
+            self.counts[control.input - 1].rows_in += control.rows + len(control.faults)
+            yield from self._reject_faults(control, before)
         self.watermark.tick(self.processing_time)
         after = self.watermark.current()
         waiting = []
@@ -173,6 +174,13 @@ class Operator(ABC):
             last_event = self.watermark.max_timestamp()
             self.watermark.finish()
             yield from self._advance_to((self._held[0], self._held[1]), after, self.watermark.current(), last_event)
+
+    def _reject_faults(self, control: Control, watermark: int) -> Iterator[Emission]:
+        """Count what the source gave that is no row, and tell it."""
+        if control.faults:
+            self.counts[control.input - 1].rejected.update(reason for reason, _ in control.faults)
+            name = self.inputs[control.input - 1].name
+            yield Emission(REJECTED, fault_table(control.faults, name, watermark))
 
     def _admit(self, side: int, rows: pa.Table, watermark: int) -> tuple[pa.Table, list[Emission]]:
         """Part the rows to process from those to reject, and count both."""

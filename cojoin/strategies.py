@@ -62,6 +62,18 @@ class WatermarkGenerator(ABC):
             processing_time: The micro-batch's, in epoch milliseconds.
         """
 
+    def of_source(self, time: int, processing_time: int) -> int:
+        """Give a partition's watermark where its source says that all before a time has been read.
+
+        Only a watermark that goes by the rows' event times alone can follow; any other hears nothing.
+
+        Args:
+            time: In epoch milliseconds.
+            processing_time: The micro-batch's, in epoch milliseconds.
+        """
+        del time, processing_time
+        return NONE
+
     def check(self, schema: pa.Schema, what: str) -> None:  # noqa: B027 - most need no column
         """Refuse an input that lacks what the generator reads.
 
@@ -84,6 +96,10 @@ class BoundedOutOfOrderness(WatermarkGenerator):
         """Give the largest timestamp less the bound and a millisecond."""
         del processing_time
         return max(NONE, mark - self.out_of_orderness_ms - 1)
+
+    def of_source(self, time: int, processing_time: int) -> int:
+        """Give the same as for a row of that time."""
+        return self.watermark(time, processing_time)
 
 
 @dataclass(frozen=True)

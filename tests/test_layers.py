@@ -24,7 +24,8 @@ LAYERS = (
     ("testing", ("cojoin.testing",)),
     ("checkpoints", ("cojoin.checkpoints",)),
     ("spark", ("cojoin.spark",)),
-    ("demo", ("cojoin.demo", "cojoin.kafka", "cojoin.cli")),
+    ("kafka", ("cojoin.kafka",)),
+    ("cli", ("cojoin.cli",)),
     ("main", ("cojoin.__main__",)),
 )
 NAMES = [name for name, _ in LAYERS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cojoin.spark.progress_line import ProgressLine
+from cojoin.spark.progress.line import ProgressLine
 
 if TYPE_CHECKING:
     from cojoin.spark.query import Query

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, get_args
 
@@ -17,6 +18,7 @@ from cojoin.spark.call import Operation, Plan
 from cojoin.spark.input import BoundInput, Input
 from cojoin.spark.joined import Joined
 from cojoin.spark.pickling import check_picklable
+from cojoin.spark.sources import Source
 from cojoin.types import as_schema, type_to_ddl
 from cojoin.watermarks import AllIdle
 
@@ -67,9 +69,18 @@ def connect(
         msg = f"when_all_idle: expected 'hold' or 'max', got {when_all_idle!r}{near}"
         raise ConfigurationError(msg)
     time = TimePolicy(when_all_idle, _epoch_millis(hold_left_until, "hold_left_until"))
+    left, right = _together(left, right)
     first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
     _check(first, second)
     return ConnectedInputs(first, second, key_groups, time)
+
+
+def _together(left: Input, right: Input) -> tuple[Input, Input]:
+    """Let each source know the other: some are read at one pace."""
+    one, two = getattr(left, "source", None), getattr(right, "source", None)
+    if not (isinstance(one, Source) and isinstance(two, Source)):
+        return left, right
+    return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
 
 
 class ConnectedInputs:

@@ -18,7 +18,15 @@ from cojoin.inputs import InputSpec, LatePolicy, check_late
 from cojoin.key_groups import group_labels
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.spark.failures import explain
-from cojoin.spark.packing import GROUP_COLUMN, NOW_COLUMN, PACKED_DDL, Packer, key_group
+from cojoin.spark.packing import (
+    FAULT_COLUMN,
+    GROUP_COLUMN,
+    MARK_COLUMN,
+    NOW_COLUMN,
+    PACKED_DDL,
+    Packer,
+    key_group,
+)
 from cojoin.spark.sources import Source
 from cojoin.strategies import WatermarkStrategy
 
@@ -108,6 +116,7 @@ class BoundInput:
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.source: Source | None = defaults
         self.frame, event_time = self._with_event_time(_open(declared.source, self._what), declared.event_time)
+        self._signs = [each for each in (MARK_COLUMN, FAULT_COLUMN) if self.source and each in self.frame.columns]
         self._fields = self._columns()
         partition = self._names(declared.partition, "partition") or (defaults.partition if defaults else ())
         sequence = self._names(declared.sequence, "sequence") or (defaults.sequence if defaults else ())
@@ -155,6 +164,8 @@ class BoundInput:
     def _columns(self) -> dict[str, pa.Field]:
         fields: dict[str, pa.Field] = {}
         for column in self.frame.schema.fields:
+            if column.name in self._signs:
+                continue
             if column.name.lower() in {name.lower() for name in fields}:
                 msg = f"{self._what} has two columns {column.name!r}; rename or drop one"
                 raise SchemaError(msg)
@@ -226,6 +237,11 @@ class BoundInput:
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # By number: PySpark's own call can't take a column whose name has a dot or a backtick.
         columns = [self.frame[_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
+        columns += [self.frame[name] for name in self._signs]
+        frame = self.frame
+        if self._signs and self.source is not None and self.spec.partition != self.source.partition:
+            # The marks are of the source's own partitions; who names others goes by the rows alone.
+            frame = frame.where(frame[MARK_COLUMN].isNull())
         if self.spec.max_ahead_ms is not None:
             # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch sees the same.
             columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
@@ -234,7 +250,7 @@ class BoundInput:
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(batches)
 
-        return self.frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
+        return frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
 
 
 def _open(source: Any, what: str) -> DataFrame:

@@ -9,18 +9,20 @@ binary rows, and every key group hears of every partition. Costs one sort of sma
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.event_time import ONE_PARTITION, Control
 from cojoin.inputs import InputSpec, reject_reasons, watermark_marks
 from cojoin.messages import binary_column, write_messages
 from cojoin.rows import decode_column
+from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,11 +30,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import Column
 
-__all__ = ["CONTROL_TAG", "GROUP_COLUMN", "NOW_COLUMN", "PACKED_DDL", "Packer", "key_group", "read_control"]
+__all__ = [
+    "CONTROL_TAG",
+    "FAULT_COLUMN",
+    "GROUP_COLUMN",
+    "MARK_COLUMN",
+    "NOW_COLUMN",
+    "PACKED_DDL",
+    "Packer",
+    "key_group",
+    "read_control",
+]
 
 PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG = 0
 GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
+MARK_COLUMN, FAULT_COLUMN = "__cojoin_mark", "__cojoin_fault"
+"""What a source of cojoin's says beside its rows: a row with a mark says only how far time has come in its partition, in
+epoch milliseconds; one with a fault, a reason and what was found with a colon between, is none."""
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
@@ -63,9 +78,12 @@ class Packer:
             yield self._controls(seen)
 
     def _pack(self, chunk: pa.Table, seen: _Seen) -> Iterator[pa.RecordBatch]:
-        groups = chunk.column(GROUP_COLUMN).to_numpy()
         if NOW_COLUMN in chunk.column_names:
             seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
+        chunk = self._without_signs(chunk, seen)
+        if not chunk.num_rows:
+            return
+        groups = chunk.column(GROUP_COLUMN).to_numpy()
         names = self.spec.schema.names
         rows = chunk.select(range(len(names))).rename_columns(names).cast(self.spec.schema).combine_chunks()
         self._observe(rows, seen)
@@ -78,6 +96,31 @@ class Packer:
             seen.rows[group] += stop - start
             payloads += write_messages(cut.slice(start, stop - start))
         yield _packed(np.array(self.labels)[present], self.tag, payloads)
+
+    def _without_signs(self, chunk: pa.Table, seen: _Seen) -> pa.Table:
+        """Remember the marks and faults that stand among the rows, and give the rows."""
+        if MARK_COLUMN not in chunk.column_names:
+            return chunk
+        marks, faults = chunk.column(MARK_COLUMN), chunk.column(FAULT_COLUMN)
+        if marks.null_count + faults.null_count == 2 * chunk.num_rows:
+            return chunk
+        seen.any_row = True
+        named = [f"c{self.spec.schema.get_field_index(name)}" for name in self.spec.source_order]
+        marked = chunk.filter(pc.is_valid(marks))
+        # By number and not by name: so the columns were called for Spark's sake.
+        places = zip(*(decode_column(marked.column(name)) for name in named[: len(self.spec.partition)]), strict=True)
+        for place, mark in zip(places, marked.column(MARK_COLUMN).to_pylist(), strict=True):
+            made = int(self.spec.watermark.generator.of_source(mark, seen.processing_time))
+            partition = json.dumps(place, default=str)
+            if made > NONE:
+                seen.watermarks[partition] = max(made, seen.watermarks.get(partition, made))
+        faulty = chunk.filter(pc.is_valid(faults))
+        known = faulty.select(named).rename_columns(list(self.spec.source_order)).to_pylist()
+        groups = faulty.column(GROUP_COLUMN).to_pylist()
+        for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
+            reason, _, found = fault.partition(": ")
+            seen.faults[group].append((reason, json.dumps({**row, "error": found}, ensure_ascii=False, default=str)))
+        return chunk.filter(pc.and_(pc.is_null(marks), pc.is_null(faults)))
 
     def _observe(self, rows: pa.Table, seen: _Seen) -> None:
         """Remember each source partition's largest timestamp and mark; rejected rows move no watermark."""
@@ -106,8 +149,12 @@ class Packer:
         shared = {"input": self.tag, "partitions": seen.partitions, "processing_time": seen.processing_time}
         if seen.marks != seen.partitions:
             shared["marks"] = seen.marks
-        groups = range(len(self.labels))
-        messages = [json.dumps({**shared, "rows": seen.rows[group]}).encode() for group in groups]
+        if seen.watermarks:
+            shared["watermarks"] = seen.watermarks
+        messages = []
+        for group in range(len(self.labels)):
+            own = {"rows": seen.rows[group]} | ({"faults": seen.faults[group]} if group in seen.faults else {})
+            messages.append(json.dumps(shared | own).encode())
         return _packed(np.array(self.labels), CONTROL_TAG, messages)
 
 
@@ -117,6 +164,8 @@ class _Seen:
     def __init__(self) -> None:
         self.partitions: dict[str, int] = {}
         self.marks: dict[str, int] = {}
+        self.watermarks: dict[str, int] = {}
+        self.faults: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         self.rows: Counter[int] = Counter()
         self.any_row = False
         self.processing_time = 0
@@ -137,7 +186,13 @@ def read_control(payload: bytes) -> Control | None:
     if message.get("end_of_input"):
         return None
     return Control(
-        message["input"], message["partitions"], message["rows"], message["processing_time"], message.get("marks")
+        message["input"],
+        message["partitions"],
+        message["rows"],
+        message["processing_time"],
+        message.get("marks"),
+        message.get("watermarks", {}),
+        faults=message.get("faults", ()),
     )
 
 

@@ -11,7 +11,7 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from cojoin.functions import KeyedCoProcessFunction
 
-__all__ = ["check_picklable"]
+__all__ = ["check_picklable", "pickling_error"]
 
 
 def check_picklable(function: KeyedCoProcessFunction) -> None:
@@ -20,12 +20,12 @@ def check_picklable(function: KeyedCoProcessFunction) -> None:
     Raises:
         ConfigurationError: It names the attribute that can't be pickled.
     """
-    error = _error_of(function)
+    error = pickling_error(function)
     if error is None:
         return
     name = type(function).__name__
     for attribute, value in vars(function).items():
-        reason = _error_of(value)
+        reason = pickling_error(value)
         if reason is not None:
             msg = (
                 f"function {name}: its attribute {attribute!r} (a {type(value).__name__}) can't be sent to the workers"
@@ -39,7 +39,8 @@ def check_picklable(function: KeyedCoProcessFunction) -> None:
     raise ConfigurationError(msg)
 
 
-def _error_of(value: Any) -> str | None:
+def pickling_error(value: Any) -> str | None:
+    """Say why something can't be sent to the workers; None where it can."""
     try:
         CloudPickleSerializer().dumps(value)
     except Exception as error:  # noqa: BLE001 - pickling runs the value's own code

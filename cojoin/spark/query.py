@@ -17,7 +17,7 @@ from cojoin.checkpoints.reading.state_store import committed_batches
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.errors import QueryFailedError
 from cojoin.spark.failures import explain
-from cojoin.spark.progress_line import ProgressLine
+from cojoin.spark.progress.line import ProgressLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,10 +53,13 @@ class Query:
         progress: ProgressTable,
         last: BatchReport | None,
         lease: Lease,
+        *,
+        span: Callable[[], tuple[int, int] | None] = lambda: None,
     ) -> None:
         self._spark, self._plan = spark, plan
         self._trigger, self._files, self._progress_table = trigger, files, progress
         self._report, self._lease = last, lease
+        self._span = span
         self._batches = 0
         self._error: BaseException | None = None
         self._stopping = False
@@ -88,7 +91,7 @@ class Query:
 
         Args:
             timeout: Seconds to wait at the most; None waits for the end.
-            progress: Whether to show a line of progress; by default where the output is a terminal or a notebook.
+            progress: Whether to show how far it has come; by default where the output is a terminal or a notebook.
 
         Returns:
             Whether it has ended.
@@ -96,7 +99,7 @@ class Query:
         Raises:
             QueryFailedError: An error stopped it; the message is the cause's own.
         """
-        with ProgressLine(self, enabled=progress) as line:
+        with ProgressLine(self, enabled=progress, span=self._span) as line:
             ended = line.wait(self._ended, timeout)
         if self._error is not None:
             raise self._error

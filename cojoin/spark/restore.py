@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin import parts
-from cojoin.checkpoints import outputs, positions, source_logs
+from cojoin.checkpoints import outputs, source_logs
 from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
 from cojoin.checkpoints.control import NOTHING_READ, begin_after, plan_first_batch, register_messages
 from cojoin.checkpoints.files import CheckpointFiles
@@ -201,10 +201,10 @@ def _check_sources(
             msg = f"restore_from: {what} read {_spell(old)} there and reads {_spell(source.identity(spark))} here"
             raise CheckpointError(msg)
         line = offsets[position]
-        lost = positions.check_position(spark, what, source.format, source.location, source.options, line)
+        lost = source.lost_since(spark, what, line)
         losses += lost
         if lost and options.allow_data_loss:
-            moved = positions.with_losses_accepted(spark, what, source.format, source.location, source.options, line)
+            moved = source.with_losses_accepted(spark, what, line)
             line = line if moved is None else moved
         found.append(line)
     if losses and not options.allow_data_loss:
@@ -284,7 +284,7 @@ def write_restoration(
     names = [f"{_ROWS}/{name}" for name in files.names(_ROWS) if name.endswith(".parquet")]
     register_messages(files, _CONTROL_SOURCE, names, 0)
     for number, (source, line) in enumerate(zip(sources, restoration.offsets, strict=True)):
-        if source.format not in {"kafka", "delta"} and line != NOTHING_READ:
+        if source.has_log and line != NOTHING_READ:
             last = int(json.loads(line)["logOffset"])
             entries = source_logs.entries(origin, number)
             source_logs.write_log(files, number, entries, last, interval=source_logs.compact_interval(spark))

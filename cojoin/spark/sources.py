@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.positions import check_position, with_losses_accepted
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.locations import is_path
 from cojoin.types import parse_schema, schema_to_ddl
@@ -65,6 +66,43 @@ class Source:
         elif location is not None and is_path(location):
             location = CheckpointFiles(spark, location).root
         return {"format": self.format, "location": location}
+
+    def together_with(self, other: Source) -> Source:
+        """Give this source as it is read beside another; most are read alike beside any."""
+        del other
+        return self
+
+    def check(self, *, is_new: bool) -> None:
+        """See, before the query starts, what can be seen only where it begins.
+
+        Args:
+            is_new: Whether the query begins, or goes on from a checkpoint.
+
+        Raises:
+            ConfigurationError: It can't begin so.
+        """
+
+    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+        """Say what a source no longer has of what follows a position, a text for each loss.
+
+        Args:
+            spark: The session.
+            what: The input, for messages.
+            offset: The line of Spark's offset log.
+
+        Raises:
+            CheckpointError: The query can't go on with this source.
+        """
+        return check_position(spark, what, self.format, self.location, self.options, offset)
+
+    def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
+        """Give a position moved behind what ``lost_since`` tells; the arguments are the same."""
+        return with_losses_accepted(spark, what, self.format, self.location, self.options, offset)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether Spark keeps a log of its own of what it has read there, as it does for files."""
+        return self.format not in {"kafka", "delta"}
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open it with the active Spark session.

@@ -148,6 +148,10 @@ def start_query(
         restoration = check_restore(
             spark, options.restore_from, plan, query, sources, sinks, options.restore, files, restoration
         )
+    is_new = not files.exists("spark/offsets")
+    for source in sources:
+        if source is not None and restoration is None:
+            source.check(is_new=is_new)
     described = [None if source is None else source.identity(spark) for source in sources]
     claim_checkpoint(files, query, described)
     lease = Lease.acquire(files)

@@ -1,0 +1,130 @@
+"""Where a micro-batch ends, so that all partitions of both inputs advance through event time together.
+
+A slice ends at one time for every partition: just before its first record of that time or later. It is the longest that
+no input's limit of records cuts short, rounded down to a multiple of a power of two of milliseconds, and a few smaller
+powers beyond. So two readers that ask the same logs find the same time, without a word between them; readers that start
+a little apart find the same one soon; stretches without any record cost nothing. A millisecond with more records than
+the limit is taken whole, for time can't part them. Costs a handful of questions to the logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cojoin.kafka.client import Partition
+
+__all__ = ["Side", "next_time", "positions_at"]
+
+_LARGEST_POWER = 45
+"""Of milliseconds: a thousand years, more than any topic holds."""
+
+_REFINEMENTS = 3
+"""How many smaller powers lengthen a slice: it is then at least seven eighths of the longest."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one input has still to read.
+
+    Attributes:
+        positions: The next offset of each partition.
+        ends: The offset at which each ends.
+        limit: How many records of it a batch may hold.
+        first_at: Gives, for a time in epoch milliseconds, each partition's first record that is not earlier, as
+            ``(offset, timestamp)``; None where there is none.
+    """
+
+    positions: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+    limit: int
+    first_at: Callable[[int], Mapping[Partition, tuple[int, int] | None]]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing is left to read."""
+        return all(position >= self.ends[each] for each, position in self.positions.items())
+
+    def fits(self, ends: Mapping[Partition, int]) -> bool:
+        """Tell whether a batch may hold all up to these offsets."""
+        return sum(end - self.positions[partition] for partition, end in ends.items()) <= self.limit
+
+    def first_timestamp(self, after: int) -> int | None:
+        """Give the earliest timestamp that is still to be read and not before a time; None where there is none."""
+        found = self.first_at(after)
+        unread = (
+            found[partition]
+            for partition, position in self.positions.items()
+            if position < self.ends[partition] and found.get(partition) is not None
+        )
+        return min((timestamp for each in unread if each is not None for timestamp in each[1:]), default=None)
+
+
+def positions_at(side: Side, time: int) -> dict[Partition, int]:
+    """Give where each partition of an input stands once all before a time is read.
+
+    Args:
+        side: The input.
+        time: In epoch milliseconds.
+    """
+    found = side.first_at(time)
+    return {
+        partition: max(position, min(side.ends[partition], _offset(found.get(partition), side.ends[partition])))
+        for partition, position in side.positions.items()
+    }
+
+
+def next_time(sides: Sequence[Side], after: int, hint: int = 20) -> tuple[int | None, int]:
+    """Choose the time at which the next batch ends.
+
+    Args:
+        sides: The inputs, each where it stands once all before ``after`` is read.
+        after: Where the last batch ended, in epoch milliseconds.
+        hint: The power of two with which the search begins; it changes what the search costs, not what it finds.
+
+    Returns:
+        The time in epoch milliseconds, None where one batch may hold all that there is; and the hint for the next.
+    """
+    if all(side.fits(side.ends) for side in sides):
+        return None, hint
+    starts = [start for side in sides if (start := side.first_timestamp(after)) is not None]
+    # Without one, only records that came out of order are left, all before `after`.
+    first = min(starts, default=after)
+
+    def fits(time: int) -> bool:
+        return all(side.fits(positions_at(side, time)) for side in sides)
+
+    power = _largest(lambda each: fits(_next_multiple(first, each)), hint)
+    if power is None:
+        return first + 1, 0
+    time = _next_multiple(first, power)
+    for smaller in range(power - 1, max(-1, power - 1 - _REFINEMENTS), -1):
+        if fits(time + (1 << smaller)):
+            time += 1 << smaller
+    return time, power
+
+
+def _largest(fits: Callable[[int], bool], hint: int) -> int | None:
+    """Give the largest power that fits, given that all smaller ones do then; None where none does."""
+    power = min(max(hint, 0), _LARGEST_POWER)
+    if fits(power):
+        while power < _LARGEST_POWER and fits(power + 1):
+            power += 1
+        return power
+    while power > 0:
+        power -= 1
+        if fits(power):
+            return power
+    return None
+
+
+def _next_multiple(time: int, power: int) -> int:
+    """Give the first multiple of a power of two after a time."""
+    return ((time >> power) + 1) << power
+
+
+def _offset(found: tuple[int, int] | None, end: int) -> int:
+    return end if found is None else found[0]

@@ -1,0 +1,347 @@
+"""Where a reading of Kafka begins and ends: ``from_`` and ``to``, checked, then resolved into offsets.
+
+Keeps: for all, a topic or one partition, a *point*: earliest, latest, an offset or a time. The nearest counts:
+a partition's own, then its topic's, then that of all, then the earliest; and without a ``to``, the run's own end.
+A beginning is inclusive, an end exclusive. A time is the record's timestamp, rounded up to Kafka's milliseconds: a
+partition begins at its first record (by offset) at or after it and ends before such a one; where it has none, at its
+end. So with timestamps out of order, earlier ones behind such a record belong to what follows it.
+Costs: one round trip to the cluster for each kind of point and each time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from cojoin.errors import ConfigurationError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cojoin.kafka.client import Cluster, Partition
+
+__all__ = ["Bound", "Point", "Range", "lost"]
+
+Moment: TypeAlias = str | int | datetime
+Bound: TypeAlias = Moment | Mapping[str, Moment | Mapping[int, Moment]]
+"""``"earliest"``, ``"latest"``, a time (ISO text, in UTC where it names no zone, or an aware ``datetime``), an offset;
+or a dict by topic to such, or to a dict by partition number."""
+
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,6}))?)?\s?(Z|[+-]\d\d:?\d\d)?)?", re.IGNORECASE
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EXPECTED = "expected 'earliest', 'latest', a time such as '2026-01-05T10:00:00Z', or an offset as an int"
+
+# No topic holds so many records in a partition; as epoch milliseconds it is a time after 1973.
+_LIKE_A_TIME = 100_000_000_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a partition.
+
+    Attributes:
+        kind: What it is.
+        value: An offset, or a time in epoch milliseconds; 0 of the other kinds.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "time"]
+    value: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "time":
+            moment = _EPOCH + timedelta(milliseconds=self.value)
+            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
+        return f"offset {self.value}" if self.kind == "offset" else self.kind
+
+
+_EARLIEST, _LATEST = Point("earliest"), Point("latest")
+_Scope: TypeAlias = tuple[str | None, int | None]
+_ALL: _Scope = (None, None)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a reading begins and ends, made by ``Range.of``. It can be pickled.
+
+    Attributes:
+        from_: The points by scope: a topic and a partition's number, either of them None for all.
+        to: The ends in the same way; None where none was given.
+        what: What is read, for messages, such as ``"input 'trades'"``.
+    """
+
+    from_: Mapping[_Scope, Point]
+    to: Mapping[_Scope, Point] | None
+    what: str
+
+    @classmethod
+    def of(cls, from_: Bound = "earliest", to: Bound | None = None, *, what: str) -> Range:
+        """Check what a user wrote, as far as no broker is needed.
+
+        Args:
+            from_: The first to be read. What a dict does not name begins at the earliest.
+            to: The first no longer to be read. None, and what a dict does not name, is the run's own end: what is
+                there when a bounded run starts, and none for a live one.
+            what: What is read, for messages.
+
+        Raises:
+            ConfigurationError: A type or a word is wrong, a time does not parse or names no zone, or ``from_`` is
+                after ``to``.
+
+        >>> Range.of("2026-01-05", "2026-01-26", what="input 'trades'").from_ms
+        1767571200000
+        """
+        begins = _points(from_, f"{what}: from_")
+        ends = None if to is None else _points(to, f"{what}: to")
+        made = cls(begins, ends, what)
+        made._check_order()
+        return made
+
+    @property
+    def from_ms(self) -> int | None:
+        """Where all begins, in epoch milliseconds; None where that is not one time."""
+        return _time_of_all(self.from_)
+
+    @property
+    def to_ms(self) -> int | None:
+        """Where all ends, in epoch milliseconds; None where that is not one time."""
+        return None if self.to is None else _time_of_all(self.to)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a ``to`` was given."""
+        return self.to is not None
+
+    def resolve(
+        self, cluster: Cluster, partitions: Iterable[Partition]
+    ) -> tuple[dict[Partition, int], dict[Partition, int] | None]:
+        """Give ``begin`` and ``end``, which agree: no partition ends before it begins.
+
+        Raises:
+            ConfigurationError: As ``begin`` and ``end``; or a partition begins after its end where both were asked
+                for by offset or time, or nothing is left of what was asked for up to an offset.
+        """
+        read = list(partitions)
+        begins = self.begin(cluster, read)
+        ends = self.end(cluster, read)
+        wrong = []
+        for each, end in (ends or {}).items():
+            asked, until = self._from(each), self._to(each) or _LATEST
+            if begins[each] > end and asked.kind == "earliest" and until.kind == "offset":
+                wrong.append(f"{_name(each)}: offsets before {begins[each]} are gone, and it is read up to {until}")
+            elif begins[each] > end and {asked.kind, until.kind} <= {"offset", "time"}:
+                spelled = f"{_name(each)}: it begins at offset {begins[each]} (from_: {asked}) and ends before offset"
+                wrong.append(f"{spelled} {end} (to: {until})")
+        self._refuse("from_ is after to", wrong)
+        return begins, None if ends is None else {each: max(begins[each], end) for each, end in ends.items()}
+
+    def begin(
+        self, cluster: Cluster, partitions: Iterable[Partition], *, skip_lost: bool = False
+    ) -> dict[Partition, int]:
+        """Give each partition's first offset to be read.
+
+        Args:
+            cluster: Answers.
+            partitions: What is read.
+            skip_lost: Begin at the earliest where an offset is gone.
+
+        Raises:
+            ConfigurationError: A dict names a topic or partition that is not read; an offset is gone, or above the
+                end.
+        """
+        read = list(partitions)
+        self._check_scopes("from_", self.from_, read)
+        wanted = {each: self._from(each) for each in read}
+        offsets = _resolved(cluster, wanted)
+        asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
+        if asked:
+            first = cluster.earliest(asked)
+            if not skip_lost:
+                self._refuse("from_ is no longer there; begin later, or at 'earliest'", lost(asked, first))
+            self._check_ends("from_", cluster, asked)
+            offsets |= {each: max(offset, first[each]) for each, offset in asked.items()}
+        return {each: offsets[each] for each in read}
+
+    def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
+        """Give each partition's first offset no longer to be read.
+
+        Args:
+            cluster: Answers; ``"latest"`` is the end at this moment.
+            partitions: What is read.
+
+        Returns:
+            The offsets; of a partition that has no end of its own, the end at this moment. None where no ``to`` was
+            given.
+
+        Raises:
+            ConfigurationError: A dict names a topic or partition that is not read; an offset is beyond the end there
+                is, so that the run might never come to it.
+        """
+        if self.to is None:
+            return None
+        read = list(partitions)
+        self._check_scopes("to", self.to, read)
+        wanted = {each: self._to(each) or _LATEST for each in read}
+        offsets = _resolved(cluster, wanted)
+        asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
+        if asked:
+            self._check_ends("to", cluster, asked)
+        return {each: (offsets | asked)[each] for each in wanted}
+
+    def _from(self, scope: _Scope) -> Point:
+        return _nearest(self.from_, scope) or _EARLIEST
+
+    def _to(self, scope: _Scope) -> Point | None:
+        return None if self.to is None else _nearest(self.to, scope)
+
+    def _check_order(self) -> None:
+        for scope in sorted({_ALL, *self.from_, *(self.to or ())}, key=str):
+            begin, end = self._from(scope), self._to(scope)
+            if end is None:
+                continue
+            where = self.what + (f": {_name(scope)}" if scope != _ALL else "")
+            if begin.kind == end.kind and begin.value > end.value:
+                msg = f"{where}: from_ is after to: expected a beginning before the end, got {begin} and {end}"
+                raise ConfigurationError(msg)
+            if end.kind == "earliest" or begin.kind == end.kind == "latest":
+                msg = f"{where}: nothing is between from_={str(begin)!r} and to={str(end)!r}: expected a later end"
+                raise ConfigurationError(msg)
+
+    def _check_scopes(self, argument: str, points: Mapping[_Scope, Point], read: list[Partition]) -> None:
+        topics = sorted({topic for topic, _ in read})
+        for topic, number in points:
+            if topic is not None and topic not in topics:
+                near = did_you_mean(topic, topics)
+                msg = f"{self.what}: {argument}: topic {topic!r} is not among those that are read{near}"
+                raise ConfigurationError(msg)
+            if topic is not None and number is not None and (topic, number) not in read:
+                there = sorted(partition for name, partition in read if name == topic)
+                msg = f"{self.what}: {argument}: partition {number} of topic {topic!r} is not among those read: {there}"
+                raise ConfigurationError(msg)
+
+    def _check_ends(self, argument: str, cluster: Cluster, asked: Mapping[Partition, int]) -> None:
+        ends = cluster.latest(asked)
+        beyond = [each for each, offset in asked.items() if offset > ends[each]]
+        wrong = [f"{_name(each)}: got offset {asked[each]}, the end is {ends[each]}" for each in beyond]
+        if any(asked[each] > _LIKE_A_TIME for each in beyond):
+            wrong.append("a time is written as a text or a datetime, not as a number")
+        self._refuse(f"{argument} is beyond the end", wrong)
+
+    def _refuse(self, why: str, wrong: list[str]) -> None:
+        if wrong:
+            msg = f"{self.what}: {why}: {'; '.join(wrong)}"
+            raise ConfigurationError(msg)
+
+
+def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> list[str]:
+    """Say what is gone of what was to be read next, a text for each partition.
+
+    Args:
+        wanted: The next offset to be read of each partition.
+        earliest: The first that is still there.
+
+    >>> lost({("trades", 0): 10, ("trades", 1): 7}, {("trades", 0): 100, ("trades", 1): 0})
+    ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']
+    """
+    return [
+        f"{_name(each)}: offsets {offset} to {earliest[each] - 1} are gone "
+        f"(up to {earliest[each] - offset} records); the earliest is {earliest[each]}"
+        for each, offset in wanted.items()
+        if offset < earliest[each]
+    ]
+
+
+def _resolved(cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
+    """Ask for all points but offsets, together by what is asked."""
+    found: dict[Partition, int] = {}
+    ask: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
+    ask = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
+    for kind, question in ask.items():
+        of_kind = [each for each, point in wanted.items() if point.kind == kind]
+        # Of a time the end comes first: a record that is written meanwhile is not passed over.
+        found |= question(of_kind) if of_kind else {}
+    for time in sorted({point.value for point in wanted.values() if point.kind == "time"}):
+        of_time = [each for each, point in wanted.items() if point == Point("time", time)]
+        first = cluster.first_at(of_time, time)
+        found |= {each: record[0] for each, record in first.items() if record is not None}
+    return found
+
+
+def _points(bound: Any, what: str) -> dict[_Scope, Point]:
+    if not isinstance(bound, Mapping):
+        return {_ALL: _point(bound, what)}
+    points: dict[_Scope, Point] = {}
+    for topic, of_topic in bound.items():
+        if not isinstance(topic, str) or not topic:
+            msg = f"{what}: expected the names of topics as keys, got {topic!r}"
+            raise ConfigurationError(msg)
+        if not isinstance(of_topic, Mapping):
+            points[topic, None] = _point(of_topic, f"{what}: topic {topic}")
+            continue
+        for number, moment in of_topic.items():
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                msg = f"{what}: topic {topic}: expected the numbers of partitions as keys, got {number!r}"
+                raise ConfigurationError(msg)
+            points[topic, number] = _point(moment, f"{what}: {_name((topic, number))}")
+    return points
+
+
+def _point(moment: Any, what: str) -> Point:
+    if isinstance(moment, datetime):
+        if moment.utcoffset() is None:
+            msg = f"{what}: expected a datetime with a zone, such as tzinfo=timezone.utc, got {moment!r}"
+            raise ConfigurationError(msg)
+        return Point("time", _milliseconds(moment))
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        if moment < 0:
+            msg = f"{what}: expected an offset of zero or more, got {moment}"
+            raise ConfigurationError(msg)
+        return Point("offset", moment)
+    if not isinstance(moment, str):
+        msg = f"{what}: {_EXPECTED}; got {moment!r}"
+        raise ConfigurationError(msg)
+    if moment in {"earliest", "latest"}:
+        return _EARLIEST if moment == "earliest" else _LATEST
+    return Point("time", _milliseconds(_parsed(moment, what)))
+
+
+def _parsed(text: str, what: str) -> datetime:
+    """Read ISO text: the same on every version of Python, which differ in what ``fromisoformat`` takes."""
+    found = _ISO.fullmatch(text.strip())
+    if found is None:
+        near = did_you_mean(text, ["earliest", "latest"]) if text[:1].isalpha() else ""
+        msg = f"{what}: {_EXPECTED}; got {text!r}{near}"
+        raise ConfigurationError(msg)
+    date, clock, seconds, fraction, zone = found.groups()
+    zone = "+00:00" if zone in {None, "Z", "z"} else f"{zone[:3]}:{zone[-2:]}"
+    try:
+        return datetime.fromisoformat(
+            f"{date}T{clock or '00:00'}:{seconds or '00'}.{(fraction or '').ljust(6, '0')}{zone}"
+        )
+    except ValueError as error:
+        msg = f"{what}: expected a time of the calendar, got {text!r}: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Round up: a record's timestamp in milliseconds is at or after both or before both."""
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+def _nearest(points: Mapping[_Scope, Point], scope: _Scope) -> Point | None:
+    topic, _ = scope
+    return next((points[each] for each in (scope, (topic, None), _ALL) if each in points), None)
+
+
+def _time_of_all(points: Mapping[_Scope, Point]) -> int | None:
+    point = points.get(_ALL)
+    return point.value if point is not None and point.kind == "time" else None
+
+
+def _name(scope: _Scope) -> str:
+    topic, number = scope
+    return f"topic {topic}" if number is None else f"topic {topic} partition {number}"

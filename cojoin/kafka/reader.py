@@ -1,0 +1,277 @@
+"""The reading of an input's topics as PySpark's own kind of data source: a reader on the driver, tasks on the workers.
+
+The reader chooses where each micro-batch ends (``alignment``); it knows both inputs, so the other one's reader, which
+runs in a process of its own, chooses the same time. Spark keeps its offsets: the next offset of each partition, and the
+time up to which both inputs are read. A batch's task reads ranges of offsets and gives Arrow batches. Where a slice ends
+at a time, each partition's *mark* travels with the rows: all of it up to there is read, less the drift that the user
+allows; so a partition that is silent, or at its end, holds nothing. In a run without an end nothing is marked once it
+has caught up: there only ``with_idleness`` tells silence from delay.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from cojoin.kafka.alignment import Side, next_time, positions_at
+from cojoin.kafka.client import Cluster, ClusterOptions, Partition
+from cojoin.kafka.ranges import Range
+from cojoin.kafka.records import RecordFormat, read_task
+from cojoin.kafka.tasks import Task, make_tasks
+from cojoin.kafka.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+__all__ = ["Reading", "data_source", "positions_of"]
+
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a reader is told of an input; it travels to the workers.
+
+    Attributes:
+        what: The input, for messages.
+        cluster: Where it is.
+        topics: What is read there.
+        range: From where to where.
+        limit: How many records a batch may hold.
+        max_drift_ms: How far a partition may be behind the time up to which all are read.
+        skips_losses: Whether records that aged out are passed over, and counted, or end the query.
+        format: What becomes of a record.
+        tasks: Into how many tasks a batch is cut, if it has enough records.
+        beside: The other input, whose records are read up to the same times; None reads alone.
+    """
+
+    what: str
+    cluster: ClusterOptions
+    topics: Topics
+    range: Range
+    limit: int
+    max_drift_ms: int
+    skips_losses: bool
+    format: RecordFormat
+    tasks: int
+    beside: Reading | None = field(default=None, repr=False)
+
+
+class _Log:
+    """One input's topics, as a reader asks them."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.cluster = Cluster(reading.cluster, reading.what)
+
+    def partitions(self) -> list[Partition]:
+        """Give the partitions that are there now."""
+        return self.reading.topics.found(self.cluster.partitions(), self.reading.what)
+
+    def begins(self, *, skip_lost: bool = False) -> dict[Partition, int]:
+        """Give where the range begins."""
+        return self.reading.range.begin(self.cluster, self.partitions(), skip_lost=skip_lost)
+
+    def target(self) -> _Target:
+        """Give where reading ends as of now."""
+        partitions = self.partitions()
+        # Asked before the ends: no record of that time or before may come behind them unseen.
+        last = self.cluster.last_timestamps(partitions)
+        ends = self.reading.range.end(self.cluster, partitions)
+        found = max((each for each in last.values() if each is not None), default=-1)
+        until = self.reading.range.to_ms
+        return _Target(
+            self.cluster.latest(partitions) if ends is None else ends,
+            found if until is None else min(found, until - 1),
+        )
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where reading ends: the partitions' offsets, and the largest timestamp before."""
+
+    ends: Mapping[Partition, int]
+    last: int
+
+
+class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of one input, beside the other.
+
+    Args:
+        reading: The input.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._connected: list[_Log] = []
+        self._targets: list[_Target] | None = None
+        self._hint = 20
+
+    @property
+    def _logs(self) -> list[_Log]:
+        """The input's own topics and the other's; connected at first use, for the reader travels to the workers."""
+        if not self._connected:
+            self._connected = [_Log(each) for each in (self._reading, self._reading.beside) if each is not None]
+        return self._connected
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Give where the range begins."""
+        return _offset(0, None, self._logs[0].begins())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take what is there now as the run's end."""
+        self._targets = [log.target() for log in self._logs]
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Give the limit of a batch's records."""
+        return ReadMaxRows(self._reading.limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Give where the next batch ends; the start itself where there is nothing to read."""
+        after, drift = int(start["time"]), self._reading.max_drift_ms
+        targets = [log.target() for log in self._logs] if self._targets is None else self._targets
+        no_limit = isinstance(limit, ReadAllAvailable)
+        own = _side(self._logs[0], targets[0], positions_of(start), no_limit=no_limit)
+        others = zip(self._logs[1:], targets[1:], strict=True)
+        sides = [own, *(_standing_at(log, each, after, no_limit=no_limit) for log, each in others)]
+        if all(side.is_read for side in sides):
+            return start
+        until, self._hint = next_time(sides, after, self._hint)
+        if until is None and own.is_read and self._targets is None:
+            return start
+        # What is younger than the drift may still be on its way to its topic.
+        newest = int(1000 * time.time()) - drift
+        if until is not None:
+            return _offset(until, min(until, newest) - drift, positions_at(own, until))
+        until = max(after, *(each.last + 1 for each in targets))
+        return _offset(until, None if self._targets is None else min(until, newest) - drift, own.ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Give a batch's tasks.
+
+        Raises:
+            QueryFailedError: Records that were to be read next are gone, and that is not allowed.
+        """
+        return make_tasks(
+            self._logs[0].cluster,
+            positions_of(start),
+            positions_of(end),
+            end["mark"] if end["time"] != start["time"] else None,
+            self._reading.tasks,
+            what=self._reading.what,
+            skips_losses=self._reading.skips_losses,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give a task's records; runs on a worker."""
+        assert isinstance(partition, Task)
+        return read_task(partition, self._reading.cluster, self._reading.format, self._reading.what)
+
+    def stop(self) -> None:
+        """Give up the connections."""
+        for log in self._connected:
+            log.cluster.close()
+
+
+class WholeReader(DataSourceReader):
+    """Reads an input's range as it is now, in no order.
+
+    Args:
+        reading: The input.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Give the tasks."""
+        log = _Log(self._reading)
+        return make_tasks(
+            log.cluster,
+            log.begins(),
+            log.target().ends,
+            None,
+            self._reading.tasks,
+            what=self._reading.what,
+            skips_losses=False,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give a task's records; runs on a worker."""
+        assert isinstance(partition, Task)
+        return read_task(partition, self._reading.cluster, self._reading.format, self._reading.what)
+
+
+def data_source(name: str, reading: Reading) -> type[DataSource]:
+    """Make the class that Spark reads an input by; what it is told stands in the class, not in options Spark shows.
+
+    Args:
+        name: The name of its format.
+        reading: The input.
+    """
+
+    def stream_reader(self: DataSource, schema: Any) -> AlignedReader:
+        del self, schema
+        return AlignedReader(reading)
+
+    def reader(self: DataSource, schema: Any) -> WholeReader:
+        del self, schema
+        return WholeReader(reading)
+
+    def schema(self: DataSource) -> Any:
+        del self
+        return from_arrow_schema(reading.format.schema)
+
+    def named(cls: type[DataSource]) -> str:
+        del cls
+        return name
+
+    members = {
+        "name": classmethod(named),
+        "schema": schema,
+        "streamReader": stream_reader,
+        "reader": reader,
+    }
+    return type("KafkaDataSource", (DataSource,), members)
+
+
+def _side(log: _Log, target: _Target, positions: Mapping[Partition, int], *, no_limit: bool = False) -> Side:
+    # One that came after the range was begun is read from its own beginning; after a bounded run's start, in the next.
+    new = [each for each in target.ends if each not in positions]
+    everywhere = {**positions, **(log.cluster.earliest(new) if new else {})}
+    ends = {each: max(position, target.ends.get(each, 0)) for each, position in everywhere.items()}
+
+    def first_at(moment: int) -> dict[Partition, tuple[int, int] | None]:
+        return log.cluster.first_at(everywhere, moment)
+
+    return Side(everywhere, ends, _NO_LIMIT if no_limit else log.reading.limit, first_at)
+
+
+def _standing_at(log: _Log, target: _Target, moment: int, *, no_limit: bool) -> Side:
+    """Give the other input as it stands once all before a time is read."""
+    side = _side(log, target, {} if moment else log.begins(skip_lost=True), no_limit=no_limit)
+    return replace(side, positions=positions_at(side, moment)) if moment else side
+
+
+def _offset(until: int, mark: int | None, positions: Mapping[Partition, int]) -> dict[str, Any]:
+    """Spell an offset as Spark keeps it: the time up to which all is read, what that says of time, and the offsets."""
+    spelled: dict[str, dict[str, int]] = {}
+    for (topic, number), position in sorted(positions.items()):
+        spelled.setdefault(topic, {})[str(number)] = position
+    return {"time": until, "mark": mark, "positions": spelled}
+
+
+def positions_of(offset: Mapping[str, Any]) -> dict[Partition, int]:
+    """Give the next offset of each partition, as an offset that Spark keeps spells them."""
+    return {
+        (topic, int(number)): int(position)
+        for topic, positions in offset["positions"].items()
+        for number, position in positions.items()
+    }

@@ -1,0 +1,363 @@
+"""An input's topics, described: what is read, from where to where, how it is decoded, how fast time may go.
+
+The description is checked when it is made, against the brokers when it is opened. It can be shown and logged: what may be
+secret stands in ``options`` alone, which no ``repr`` shows, no Spark option holds and no checkpoint keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from cojoin.durations import Duration, milliseconds
+from cojoin.errors import CheckpointError, ConfigurationError, SchemaError, did_you_mean
+from cojoin.kafka.client import Cluster, ClusterOptions, Partition
+from cojoin.kafka.columns import RecordColumn, decoded
+from cojoin.kafka.ranges import Bound, Range
+from cojoin.kafka.reader import Reading, data_source, positions_of
+from cojoin.kafka.records import FAULT, MARK, VALUE, Record, RecordFormat
+from cojoin.kafka.topics import Topics
+from cojoin.kafka.tasks import Gap
+from cojoin.spark.pickling import pickling_error
+from cojoin.spark.sources import Source
+from cojoin.types import parse_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["KafkaSource", "source"]
+
+Undecodable: TypeAlias = Literal["reject", "fail"]
+"""What becomes of a record that can't be decoded.
+
+- *reject*: it goes to the ``rejected`` output, with its place, its beginning and the reason.
+- *fail*: it ends the query.
+"""
+
+Tombstones: TypeAlias = Literal["reject", "keep"]
+"""What becomes of a record without a value.
+
+- *reject*: it goes to the ``rejected`` output.
+- *keep*: it is a row whose value's columns are null, such as a ``temporal_join`` takes for a delete.
+"""
+
+DataLoss: TypeAlias = Literal["fail", "skip"]
+"""What becomes of a query whose next records the brokers no longer have.
+
+- *fail*: it ends, saying which and how many.
+- *skip*: it goes on with the first there is; each gap is a row of the ``rejected`` output.
+"""
+
+_PLACE = ("topic", "partition", "offset")
+_FORMAT = "cojoin-kafka"
+_NOTHING_READ = ("", "-", "null")
+
+
+@dataclass(frozen=True)
+class KafkaSource(Source):
+    """Topics of a Kafka cluster, read by event time; made by ``source``.
+
+    Attributes:
+        cluster: How the cluster is reached.
+        topics: What is read there.
+        range: From where to where.
+        columns: Further columns of the record, by name.
+        decode: The user's own decoding; None reads JSON.
+        limit: How many records a batch may hold.
+        max_drift_ms: How far partitions may be apart.
+        undecodable: What becomes of a record that can't be decoded.
+        tombstones: What becomes of a record without a value.
+        data_loss: What becomes of a query whose next records are gone.
+        beside: The other input of the join, where it is read from Kafka, too.
+    """
+
+    cluster: ClusterOptions = field(default_factory=lambda: ClusterOptions(""))
+    topics: Topics = field(default_factory=Topics)
+    range: Range = field(default_factory=lambda: Range.of(what=""))
+    columns: Mapping[str, RecordColumn] = field(default_factory=dict)
+    decode: Callable[[Record], Any] | None = None
+    limit: int = 500_000
+    max_drift_ms: int = 600_000
+    undecodable: Undecodable = "reject"
+    tombstones: Tombstones = "reject"
+    data_loss: DataLoss = "fail"
+    beside: KafkaSource | None = field(default=None, repr=False)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether Spark keeps a log of its own: of Kafka only offsets."""
+        return False
+
+    @property
+    def what(self) -> str:
+        """What messages call it."""
+        return f"source kafka {self.topics}"
+
+    def together_with(self, other: Source) -> KafkaSource:
+        """Give this source as it is read beside another: up to the same times, where that is read from Kafka, too.
+
+        Raises:
+            ConfigurationError: They allow different drifts.
+        """
+        if not isinstance(other, KafkaSource):
+            return self
+        if other.max_drift_ms != self.max_drift_ms:
+            msg = (
+                f"max_drift: {self.what} has {self.max_drift_ms} ms, {other.what} has {other.max_drift_ms} ms; "
+                f"both are read up to the same times, so give them the same"
+            )
+            raise ConfigurationError(msg)
+        return replace(self, beside=replace(other, beside=None))
+
+    def identity(self, spark: SparkSession) -> dict[str, str | None]:
+        """Give what tells it from other sources: its topics, in order."""
+        del spark
+        return {"format": self.format, "location": str(replace(self.topics, names=tuple(sorted(self.topics.names))))}
+
+    def check(self, *, is_new: bool) -> None:
+        """See, before the query starts, that all is there that can be asked for.
+
+        Args:
+            is_new: Whether the query begins with this range, or goes on from a checkpoint.
+
+        Raises:
+            ConfigurationError: A topic or partition is not there, the range is wrong, or a part of it is gone.
+            QueryFailedError: No broker answers.
+        """
+        cluster = Cluster(self.cluster, self.what)
+        try:
+            partitions = self.topics.found(cluster.partitions(), self.what)
+            if is_new:
+                self.range.resolve(cluster, partitions)
+            else:
+                self.range.end(cluster, partitions)
+        finally:
+            cluster.close()
+
+    def open(self, *, streaming: bool = True) -> DataFrame:
+        """Open it with the active Spark session.
+
+        Args:
+            streaming: A stream, with ``__cojoin_mark`` and ``__cojoin_fault`` as its last columns for the join; or all
+                records of the range that can be decoded, without these.
+
+        Raises:
+            ConfigurationError: There is no active session, no broker answers, or a topic is not there.
+        """
+        spark = SparkSession.getActiveSession()
+        if spark is None:
+            msg = f"{self.what}: there is no Spark session; make one with cojoin.spark_session()"
+            raise ConfigurationError(msg)
+        self.check(is_new=False)
+        name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
+        spark.dataSource.register(data_source(name, self._reading(spark.sparkContext.defaultParallelism)))
+        reader: Any = spark.readStream if streaming else spark.read
+        rows = decoded(
+            reader.format(name).load(),
+            self.schema,
+            self.columns,
+            fails=self.undecodable == "fail",
+            in_python=self.decode is not None,
+        )
+        return rows if streaming else rows.where(rows[FAULT].isNull()).drop(FAULT, MARK)
+
+    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+        """Say what the brokers no longer have of what follows a position of Spark's offset log."""
+        del spark
+        return [str(gap) for gap in self._gaps(what, offset)]
+
+    def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
+        """Give a position moved behind what the brokers no longer have."""
+        del spark
+        gaps = self._gaps(what, offset)
+        if not gaps or offset is None:
+            return offset
+        position = json.loads(offset)
+        for gap in gaps:
+            topic, number = gap.partition
+            position["positions"][topic][str(number)] = gap.end
+        return json.dumps(position)
+
+    def _gaps(self, what: str, offset: str | None) -> list[Gap]:
+        if offset is None or offset.strip() in _NOTHING_READ:
+            return []
+        positions = positions_of(json.loads(offset))
+        cluster = Cluster(self.cluster, what)
+        try:
+            there = set(self.topics.found(cluster.partitions(), what))
+            gone = sorted(set(positions) - there)
+            if gone:
+                msg = (
+                    f"{what}: the checkpoint has read topic {gone[0][0]!r} partition {gone[0][1]}, which {self.topics} "
+                    f"does not have; name it, or start a new query"
+                )
+                raise CheckpointError(msg)
+            earliest, latest = cluster.earliest(positions), cluster.latest(positions)
+        finally:
+            cluster.close()
+        for (topic, number), position in positions.items():
+            if latest[topic, number] < position:
+                msg = (
+                    f"{what}: topic {topic} partition {number} ends at offset {latest[topic, number]:,}, before the "
+                    f"checkpoint's {position:,}: the topic was made anew or cut off since; start a new query"
+                )
+                raise CheckpointError(msg)
+        return [Gap(each, at, earliest[each]) for each, at in positions.items() if at < earliest[each]]
+
+    def _reading(self, tasks: int) -> Reading:
+        parts = {column.source for column in self.columns.values()}
+        in_python = self.decode is not None
+        dtype = None if not in_python or self.schema is None else _struct(self.schema)
+        value = [] if in_python else [VALUE]
+        return Reading(
+            what=self.what,
+            cluster=self.cluster,
+            topics=self.topics,
+            range=self.range,
+            limit=self.limit,
+            max_drift_ms=self.max_drift_ms,
+            skips_losses=self.data_loss == "skip",
+            format=RecordFormat((*value, *sorted(parts)), self.decode, dtype, self.tombstones == "keep"),
+            tasks=tasks,
+            beside=None if self.beside is None else self.beside._reading(tasks),
+        )
+
+
+def source(
+    bootstrap_servers: str,
+    topics: str | Sequence[str] | None = None,
+    *,
+    topic_pattern: str | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    schema: str | None = None,
+    decode: Callable[[Record], Any] | None = None,
+    columns: Mapping[str, RecordColumn] | None = None,
+    from_: Bound = "earliest",
+    to: Bound | None = None,
+    max_drift: Duration = "10 minutes",
+    max_records: int = 500_000,
+    undecodable: Undecodable = "reject",
+    tombstones: Tombstones = "reject",
+    data_loss: DataLoss = "fail",
+    patience: Duration | None = "1 minute",
+    options: Mapping[str, Any] | None = None,
+) -> KafkaSource:
+    """Describe topics for one ``Input``: history, live records, or the one and then the other.
+
+    Both inputs of a join, where they are read so, and all their partitions, advance through event time together: each
+    micro-batch ends at the same time everywhere, by the records' timestamps. So the state stays small, however much
+    longer one topic is than the other, and partitions that are silent or at their end hold nothing.
+
+    Args:
+        bootstrap_servers: Such as ``"localhost:9092"``.
+        topics: A topic, or several.
+        topic_pattern: A regular expression; topics whose whole name matches are read, later ones as well.
+        partitions: Partitions of topics to read alone, such as ``{"trades": [0, 1]}``.
+        schema: DDL of the columns that a value holds, as JSON or as ``decode`` gives them.
+        decode: Your own decoding: takes a ``Record``, gives a dict or tuple of ``schema``, or None for nulls. It runs on
+            the workers; what it raises is the record's fault.
+        columns: Further columns, such as ``{"customer_id": cojoin.kafka.key("long")}``, by name.
+        from_: Where a new query begins, inclusive: ``"earliest"``, ``"latest"``, a time, an offset; or a dict by topic,
+            or by topic and partition. Times go by the records' timestamps.
+        to: Where a bounded run ends, exclusive, in the same forms; None is what is there at its start.
+        max_drift: How far a partition may be behind the others: a record is in its topic, and its event time, at most
+            so much apart from its timestamp. A partition, or a whole topic, without records for longer than this no
+            longer holds the join; a longer drift holds more rows, a shorter one trusts the timestamps more.
+        max_records: How many records of this input a micro-batch may hold.
+        undecodable: Whether a record that can't be decoded goes to ``rejected`` or ends the query.
+        tombstones: Whether a record without a value goes to ``rejected`` or is kept as a row of nulls.
+        data_loss: Whether records that aged out before they were read end the query, or are told as ``rejected``.
+        patience: For how long no broker may answer; None waits for ever. Then the query ends, saying so.
+        options: librdkafka's, such as ``{"security.protocol": "SASL_SSL"}``; never shown nor stored.
+
+    Returns:
+        A source with the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.
+
+    Raises:
+        ConfigurationError: A value that can't be right.
+        SchemaError: A schema or type that does not parse, or names that meet.
+
+    Example:
+        >>> trades = source("localhost:9092", "trades", schema="trade_id long, customer_id long, event_time timestamp")
+        >>> trades.topics.names
+        ('trades',)
+    """
+    chosen = Topics.of(topics, topic_pattern, partitions)
+    what = f"source kafka {chosen}"
+    if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
+        msg = f"{what}: bootstrap_servers: expected such as 'localhost:9092', got {bootstrap_servers!r}"
+        raise ConfigurationError(msg)
+    further = dict(columns or {})
+    _check_columns(what, schema, further, decode)
+    for name, value, valid in (
+        ("undecodable", undecodable, get_args(Undecodable)),
+        ("tombstones", tombstones, get_args(Tombstones)),
+        ("data_loss", data_loss, get_args(DataLoss)),
+    ):
+        if value not in valid:
+            msg = f"{what}: {name}: expected {' or '.join(map(repr, valid))}, got {value!r}{did_you_mean(str(value), valid)}"
+            raise ConfigurationError(msg)
+    if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
+        msg = f"{what}: max_records: expected a whole number of 1 or more, got {max_records!r}"
+        raise ConfigurationError(msg)
+    settings = {str(name): str(value) for name, value in (options or {}).items()}
+    patience_ms = None if patience is None else milliseconds(patience, f"{what}: patience")
+    return KafkaSource(
+        format="cojoin.kafka",
+        location=str(chosen),
+        schema=schema,
+        options=settings,
+        partition=("topic", "partition"),
+        sequence=("offset",),
+        cluster=ClusterOptions(bootstrap_servers, settings, patience_ms),
+        topics=chosen,
+        range=Range.of(from_, to, what=what),
+        columns=further,
+        decode=decode,
+        limit=max_records,
+        max_drift_ms=milliseconds(max_drift, f"{what}: max_drift"),
+        undecodable=undecodable,
+        tombstones=tombstones,
+        data_loss=data_loss,
+    )
+
+
+def _check_columns(
+    what: str, schema: str | None, columns: Mapping[str, RecordColumn], decode: Callable[[Record], Any] | None
+) -> None:
+    if schema is None and (decode is not None or not columns):
+        msg = f"{what}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
+        raise ConfigurationError(msg)
+    if decode is not None:
+        if not callable(decode):
+            msg = f"{what}: decode: expected a function of a Record, got {decode!r}"
+            raise ConfigurationError(msg)
+        reason = pickling_error(decode)
+        if reason is not None:
+            msg = f"{what}: decode can't be sent to the workers: {reason}"
+            raise ConfigurationError(msg)
+    for name, column in columns.items():
+        if not isinstance(column, RecordColumn):
+            msg = f"{what}: column {name!r}: expected cojoin.kafka.key(), header() or timestamp(), got {column!r}"
+            raise ConfigurationError(msg)
+    named = [] if schema is None else parse_schema(schema, what=f"{what}: schema").names
+    seen: set[str] = set()
+    for name in [*named, *columns, *_PLACE]:
+        if name.lower() in seen:
+            msg = (
+                f"{what}: there are two columns {name!r}: the value's fields, further columns and Kafka's own, "
+                f"topic, partition and offset, need names of their own"
+            )
+            raise SchemaError(msg)
+        seen.add(name.lower())
+
+
+def _struct(schema: str) -> pa.StructType:
+    return pa.struct(list(parse_schema(schema, what="schema")))

@@ -1,0 +1,123 @@
+"""How a batch's ranges of offsets are cut into tasks.
+
+As many tasks as asked, of about as many records each; a batch of few records is one task, for a task costs more than
+they do. A task may read pieces of several partitions. Ranges of which a part is gone are an error with its size, or
+begin later, with a fault that is counted. Marks say how far time has come in a partition; a partition that never held a
+record gets none, so that it holds nothing, unless none of the input's did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from cojoin.errors import QueryFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cojoin.kafka.client import Cluster, Partition
+
+__all__ = ["Gap", "Span", "Task", "make_tasks"]
+
+_FEW_RECORDS = 20_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets of a partition, from the first to before the end."""
+
+    partition: Partition
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Gap(Span):
+    """Offsets that the broker no longer has."""
+
+    def __str__(self) -> str:
+        topic, number = self.partition
+        return f"topic {topic} partition {number}: offsets {self.begin:,} to {self.end - 1:,} ({self.end - self.begin:,} records)"
+
+
+class Task(InputPartition):
+    """What a task reads.
+
+    Args:
+        spans: Offsets, each partition's once.
+        marks: How far time has come in partitions, in epoch milliseconds.
+        gaps: What can't be read any more.
+    """
+
+    def __init__(self, spans: list[Span], marks: dict[Partition, int], gaps: list[Gap]) -> None:
+        super().__init__(None)
+        self.spans, self.marks, self.gaps = spans, marks, gaps
+
+
+def make_tasks(
+    cluster: Cluster,
+    begins: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+    mark: int | None,
+    tasks: int,
+    *,
+    what: str,
+    skips_losses: bool,
+) -> list[Task]:
+    """Cut a batch.
+
+    Args:
+        cluster: Where the records are.
+        begins: The first offset of each partition; one that is not there begins where its log does.
+        ends: Each partition's end.
+        mark: How far time has come in each of them, in epoch milliseconds; None says nothing.
+        tasks: Into how many tasks.
+        what: The input, for messages.
+        skips_losses: Whether records that are gone are passed over.
+
+    Raises:
+        QueryFailedError: Records are gone, and may not be passed over.
+    """
+    earliest = cluster.earliest(ends)
+    spans, gaps = [], []
+    for partition, end in ends.items():
+        begin = min(begins.get(partition, earliest[partition]), end)
+        there = max(begin, min(earliest[partition], end))
+        if begin < there:
+            gaps.append(Gap(partition, begin, there))
+        if there < end:
+            spans.append(Span(partition, there, end))
+    if gaps and not skips_losses:
+        msg = (
+            f"{what}: records that were to be read next are gone: {'; '.join(map(str, gaps))}; they aged out, or were "
+            f'deleted, before they were read. Start a new query, or go on without them with data_loss="skip"'
+        )
+        raise QueryFailedError(msg)
+    spoken = {partition for partition, end in ends.items() if end}
+    marks = {} if mark is None else dict.fromkeys(sorted(spoken or ends), mark)
+    pieces = _cut(spans, tasks)
+    if not pieces and (marks or gaps):
+        pieces = [[]]
+    return [Task(each, {} if number else marks, [] if number else gaps) for number, each in enumerate(pieces)]
+
+
+def _cut(spans: list[Span], tasks: int) -> list[list[Span]]:
+    """Share ranges out to tasks, a partition's neighbours to the same one."""
+    total = sum(span.end - span.begin for span in spans)
+    share = max(_FEW_RECORDS, -(-total // max(1, tasks)))
+    cut: list[list[Span]] = []
+    room = 0
+    for span in spans:
+        begin = span.begin
+        while begin < span.end:
+            if not room:
+                cut.append([])
+                room = share
+            end = min(span.end, begin + room)
+            cut[-1].append(Span(span.partition, begin, end))
+            room -= end - begin
+            begin = end
+    return cut

@@ -1,0 +1,82 @@
+"""Made-up runs for what shows progress: reports at moments of our choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cojoin.report import BatchReport, InputReport
+from cojoin.spark.progress.figures import Figures, Pace
+from cojoin.watermarks import END_OF_TIME, NONE
+
+NOON = 1_768_478_400_000
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+def report(
+    trades: int,
+    customers: int = 0,
+    watermark: int = NOON,
+    other: int | None = None,
+    *,
+    buffered: int = 0,
+    newest: int | None = None,
+    names: tuple[str, str] = ("trades", "customers"),
+    statuses: tuple[str, str] = ("active", "active"),
+) -> BatchReport:
+    """Make a report of two inputs, at their watermarks."""
+    marks = (watermark, watermark if other is None else other)
+    left, right = (
+        InputReport(name, rows, rows, waits, {}, 0, at, at if newest is None else newest, status, None)
+        for name, rows, at, waits, status in zip(
+            names, (trades, customers), marks, (buffered, buffered // 10), statuses, strict=True
+        )
+    )
+    holding = names[0] if marks[0] <= marks[1] else names[1]
+    drained = set(marks) == {END_OF_TIME}
+    return BatchReport(0, 0, min(marks), None if drained else holding, (left, right), 0, {}, 0, {}, drained)
+
+
+@dataclass
+class Query:
+    progress: BatchReport | None = None
+    batches: int = 0
+
+
+class Run:
+    """A run over a range of event time, batch by batch."""
+
+    def __init__(self, span: tuple[int, int] | None = None, *, last: BatchReport | None = None, **options: int) -> None:
+        self.span, self.now = span, 0.0
+        self.report, self.batches = last, 0
+        self._pace = Pace(0.0, last, **options)
+
+    def batch(self, seconds: float, report: BatchReport) -> Figures:
+        """Finish a batch after some seconds."""
+        self.report, self.batches = report, self.batches + 1
+        return self.after(seconds)
+
+    def after(self, seconds: float, *, final: bool = False) -> Figures:
+        """Give the figures some seconds later, having looked four times a second."""
+        self.now += seconds
+        self._pace.observe(self.now, self.report, self.batches, self.span)
+        return self._pace.figures(self.now, final=final)
+
+
+def replayed(
+    batches: int = 20, *, seconds: float = 5.0, names: tuple[str, str] = ("trades", "customers")
+) -> list[Figures]:
+    """Give the figures after each batch of a replay of three weeks, its inputs a minute apart; the last is final."""
+    begin, length = NOON - 21 * DAY, 21 * DAY
+    run = Run((begin, NOON))
+    shown = [run.after(1)]
+    for batch in range(1, batches + 1):
+        at = begin + length * batch // batches if batch < batches else END_OF_TIME
+        other = at if at == END_OF_TIME else at + (batch % 3 - 1) * 60_000
+        first = (
+            report(0, 0, NONE, names=names)
+            if batch == 1
+            else report(batch * 100_000, batch * 10_000, at, other, buffered=3_456 * (batch % 7), names=names)
+        )
+        shown.append(run.batch(seconds, first))
+    return [*shown, run.after(0, final=True)]
