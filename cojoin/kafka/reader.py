@@ -2,10 +2,10 @@
 
 The reader chooses where each micro-batch ends (``alignment``); it knows both inputs, so the other one's reader, which
 runs in a process of its own, chooses the same time. Spark keeps its offsets: the next offset of each partition, and the
-time up to which both inputs are read. A batch's task reads ranges of offsets and gives Arrow batches. Where a slice ends
-at a time, each partition's *mark* travels with the rows: all of it up to there is read, less the drift that the user
-allows; so a partition that is silent, or at its end, holds nothing. In a run without an end nothing is marked once it
-has caught up: there only ``with_idleness`` tells silence from delay.
+time up to which both inputs are read. A batch's task reads ranges of offsets and gives Arrow batches. Where a slice
+ends at a time, each partition's *mark* travels with the rows: all of it up to there is read, less the drift that the
+user allows; so a partition that is silent, or at its end, holds nothing. In a run without an end nothing is marked once
+it has caught up: there only ``with_idleness`` tells silence from delay.
 """
 
 from __future__ import annotations

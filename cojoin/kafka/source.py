@@ -1,7 +1,7 @@
 """An input's topics, described: what is read, from where to where, how it is decoded, how fast time may go.
 
-The description is checked when it is made, against the brokers when it is opened. It can be shown and logged: what may be
-secret stands in ``options`` alone, which no ``repr`` shows, no Spark option holds and no checkpoint keeps.
+The description is checked when it is made, against the brokers when it is opened. It can be shown and logged: what may
+be secret stands in ``options`` alone, which no ``repr`` shows, no Spark option holds and no checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 
 from cojoin.durations import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError, SchemaError, did_you_mean
-from cojoin.kafka.client import Cluster, ClusterOptions, Partition
+from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.columns import RecordColumn, decoded
 from cojoin.kafka.ranges import Bound, Range
 from cojoin.kafka.reader import Reading, data_source, positions_of
 from cojoin.kafka.records import FAULT, MARK, VALUE, Record, RecordFormat
-from cojoin.kafka.topics import Topics
 from cojoin.kafka.tasks import Gap
+from cojoin.kafka.topics import Topics
 from cojoin.spark.pickling import pickling_error
 from cojoin.spark.sources import Source
 from cojoin.types import parse_schema
@@ -157,7 +157,7 @@ class KafkaSource(Source):
             raise ConfigurationError(msg)
         self.check(is_new=False)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
-        spark.dataSource.register(data_source(name, self._reading(spark.sparkContext.defaultParallelism)))
+        spark.dataSource.register(data_source(name, self.reading(spark.sparkContext.defaultParallelism)))
         reader: Any = spark.readStream if streaming else spark.read
         rows = decoded(
             reader.format(name).load(),
@@ -211,7 +211,12 @@ class KafkaSource(Source):
                 raise CheckpointError(msg)
         return [Gap(each, at, earliest[each]) for each, at in positions.items() if at < earliest[each]]
 
-    def _reading(self, tasks: int) -> Reading:
+    def reading(self, tasks: int) -> Reading:
+        """Give what its reader is told.
+
+        Args:
+            tasks: Into how many tasks a batch is cut.
+        """
         parts = {column.source for column in self.columns.values()}
         in_python = self.decode is not None
         dtype = None if not in_python or self.schema is None else _struct(self.schema)
@@ -226,7 +231,7 @@ class KafkaSource(Source):
             skips_losses=self.data_loss == "skip",
             format=RecordFormat((*value, *sorted(parts)), self.decode, dtype, self.tombstones == "keep"),
             tasks=tasks,
-            beside=None if self.beside is None else self.beside._reading(tasks),
+            beside=None if self.beside is None else self.beside.reading(tasks),
         )
 
 
@@ -261,8 +266,8 @@ def source(
         topic_pattern: A regular expression; topics whose whole name matches are read, later ones as well.
         partitions: Partitions of topics to read alone, such as ``{"trades": [0, 1]}``.
         schema: DDL of the columns that a value holds, as JSON or as ``decode`` gives them.
-        decode: Your own decoding: takes a ``Record``, gives a dict or tuple of ``schema``, or None for nulls. It runs on
-            the workers; what it raises is the record's fault.
+        decode: Your own decoding: takes a ``Record``, gives a dict or tuple of ``schema``, or None for nulls. It runs
+            on the workers; what it raises is the record's fault.
         columns: Further columns, such as ``{"customer_id": cojoin.kafka.key("long")}``, by name.
         from_: Where a new query begins, inclusive: ``"earliest"``, ``"latest"``, a time, an offset; or a dict by topic,
             or by topic and partition. Times go by the records' timestamps.
@@ -302,8 +307,8 @@ def source(
         ("data_loss", data_loss, get_args(DataLoss)),
     ):
         if value not in valid:
-            msg = f"{what}: {name}: expected {' or '.join(map(repr, valid))}, got {value!r}{did_you_mean(str(value), valid)}"
-            raise ConfigurationError(msg)
+            msg = f"{what}: {name}: expected {' or '.join(map(repr, valid))}, got {value!r}"
+            raise ConfigurationError(msg + did_you_mean(str(value), valid))
     if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
         msg = f"{what}: max_records: expected a whole number of 1 or more, got {max_records!r}"
         raise ConfigurationError(msg)

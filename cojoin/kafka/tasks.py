@@ -40,7 +40,8 @@ class Gap(Span):
 
     def __str__(self) -> str:
         topic, number = self.partition
-        return f"topic {topic} partition {number}: offsets {self.begin:,} to {self.end - 1:,} ({self.end - self.begin:,} records)"
+        count = self.end - self.begin
+        return f"topic {topic} partition {number}: offsets {self.begin:,} to {self.end - 1:,} ({count:,} records)"
 
 
 class Task(InputPartition):

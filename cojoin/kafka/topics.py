@@ -1,7 +1,7 @@
 """Which partitions an input reads: topics by name or by pattern, whole or some of their partitions.
 
-A topic or partition that is made later joins in where its name matches; one that was named must be there from the start.
-Kafka's internal topics, whose names begin with two underscores, match no pattern.
+A topic or partition that is made later joins in where its name matches; one that was named must be there from the
+start. Kafka's internal topics, whose names begin with two underscores, match no pattern.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Topics:
         except (AttributeError, TypeError, ValueError):
             only = {"": ()}
         if not all(numbers and min(numbers) >= 0 for numbers in only.values()):
-            msg = f"partitions: expected topics with their partitions' numbers, such as {{'trades': [0, 1]}}, got {partitions!r}"
+            example = "{'trades': [0, 1]}"
+            msg = f"partitions: expected topics with their partitions' numbers, such as {example}, got {partitions!r}"
             raise ConfigurationError(msg)
         try:
             re.compile(pattern or "")

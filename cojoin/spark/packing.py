@@ -46,8 +46,8 @@ PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG = 0
 GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
 MARK_COLUMN, FAULT_COLUMN = "__cojoin_mark", "__cojoin_fault"
-"""What a source of cojoin's says beside its rows: a row with a mark says only how far time has come in its partition, in
-epoch milliseconds; one with a fault, a reason and what was found with a colon between, is none."""
+"""What a source of cojoin's says beside its rows: a row with a mark says only how far time has come in its partition,
+in epoch milliseconds; one with a fault, a reason and what was found with a colon between, is none."""
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
