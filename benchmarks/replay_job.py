@@ -35,7 +35,7 @@ class Replay:
         sizes: How many records each holds.
         held_by_the_bound: How many trades, and how many versions, come at most within the drift bound and the bound of
             their disorder.
-        max_records: How many records a batch has at most, both inputs together.
+        max_records: How many records of each input a batch has at most.
         drift_minutes: How far one partition may be ahead of another.
     """
 
@@ -50,7 +50,7 @@ class Replay:
     @property
     def batches(self) -> int:
         """In how many batches all is read, if each is full."""
-        return -(-sum(self.sizes) // self.max_records)
+        return -(-max(self.sizes) // self.max_records)
 
     def expected(self) -> pa.Table:
         """Give the rows that the join must give."""
@@ -117,7 +117,7 @@ def prepare(
         broker: Where the topics go.
         history: What they hold.
         folder: Where the oracle's rows go.
-        max_records: How many records a batch has at most.
+        max_records: How many records of each input a batch has at most.
         topics: The names of the topics.
     """
     window = DRIFT_MINUTES * 60_000 + OUT_OF_ORDERNESS_SECONDS * 1_000

@@ -139,6 +139,6 @@ def kill_and_compare(
         seed: Chooses the moments.
         name: Which contender.
     """
-    most = max(1, sum(replay.sizes) // (2 * kills + 4))
+    most = max(1, max(replay.sizes) // (2 * kills + 4))
     killed = Kills(name, replay.in_batches_of(min(most, replay.max_records)).write(folder), folder, seed)
     return killed, killed.run(kills)

@@ -25,7 +25,7 @@ def wait_for(query: Query, *, total: int | None = None) -> None:
         QueryFailedError: An error stopped it.
         KeyboardInterrupt: The person did; the query has stopped.
     """
-    with ProgressLine(query, enabled=True, total=total) as line:
+    with ProgressLine(query, enabled=True, total=total, span=lambda: query.span) as line:
         try:
             while not query.await_termination(_INTERVAL_SECONDS, progress=False):
                 line.draw()

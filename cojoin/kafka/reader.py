@@ -20,15 +20,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from cojoin.kafka.alignment import Side, next_time, positions_at
 from cojoin.kafka.client import Cluster, ClusterOptions, Partition
-from cojoin.kafka.ranges import Range
 from cojoin.kafka.records import RecordFormat, read_task
 from cojoin.kafka.tasks import Task, make_tasks
-from cojoin.kafka.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+
+    from cojoin.kafka.ranges import Range
+    from cojoin.kafka.topics import Topics
 
 __all__ = ["Reading", "data_source", "positions_of"]
 

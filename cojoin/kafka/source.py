@@ -141,6 +141,20 @@ class KafkaSource(Source):
         finally:
             cluster.close()
 
+    def span(self) -> tuple[int, int] | None:
+        """Give the timestamps of the first and the last record of the range as it is now; None where it is empty."""
+        cluster = Cluster(self.cluster, self.what)
+        try:
+            partitions = self.topics.found(cluster.partitions(), self.what)
+            found = cluster.first_at(partitions, self.range.from_ms or 0)
+            last = [each for each in cluster.last_timestamps(partitions).values() if each is not None]
+        finally:
+            cluster.close()
+        first = [each[1] for each in found.values() if each is not None]
+        if not first or not last:
+            return None
+        return min(first), max(last) if self.range.to_ms is None else min(self.range.to_ms, max(last))
+
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open it with the active Spark session.
 

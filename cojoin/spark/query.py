@@ -54,7 +54,7 @@ class Query:
         last: BatchReport | None,
         lease: Lease,
         *,
-        span: Callable[[], tuple[int, int] | None] = lambda: None,
+        span: tuple[int, int] | None = None,
     ) -> None:
         self._spark, self._plan = spark, plan
         self._trigger, self._files, self._progress_table = trigger, files, progress
@@ -71,6 +71,11 @@ class Query:
     def progress(self) -> BatchReport | None:
         """The newest batch's counts, watermarks and sizes; None before a checkpoint's first batch."""
         return self._report
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The event times of what its sources held at the start, in epoch milliseconds; None where they can't tell."""
+        return self._span
 
     @property
     def batches(self) -> int:
@@ -99,7 +104,7 @@ class Query:
         Raises:
             QueryFailedError: An error stopped it; the message is the cause's own.
         """
-        with ProgressLine(self, enabled=progress, span=self._span) as line:
+        with ProgressLine(self, enabled=progress, span=lambda: self._span) as line:
             ended = line.wait(self._ended, timeout)
         if self._error is not None:
             raise self._error

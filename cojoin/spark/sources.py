@@ -99,6 +99,10 @@ class Source:
         """Give a position moved behind what ``lost_since`` tells; the arguments are the same."""
         return with_losses_accepted(spark, what, self.format, self.location, self.options, offset)
 
+    def span(self) -> tuple[int, int] | None:
+        """Give the times of the first and the last of what it holds now, in epoch milliseconds; None where unknown."""
+        return None
+
     @property
     def has_log(self) -> bool:
         """Whether Spark keeps a log of its own of what it has read there, as it does for files."""

@@ -152,6 +152,7 @@ def start_query(
     for source in sources:
         if source is not None and restoration is None:
             source.check(is_new=is_new)
+    span = _span(sources)
     described = [None if source is None else source.identity(spark) for source in sources]
     claim_checkpoint(files, query, described)
     lease = Lease.acquire(files)
@@ -165,13 +166,20 @@ def start_query(
                 spark, files, restoration, plan, [each for each in sources if each is not None]
             )
             restoration.write(files)
-        return _run(spark, plan, emit, options, files, sinks, query_id, lease, restoration)
+        return _run(spark, plan, emit, options, files, sinks, query_id, lease, restoration, span)
     except BaseException as error:
         with contextlib.suppress(Exception):
             lease.release()
         if isinstance(error, PySparkException):
             raise ConfigurationError(explain(error)) from error
         raise
+
+
+def _span(sources: Sequence[Source | None]) -> tuple[int, int] | None:
+    """Give the times through which the query will go, where its sources can tell."""
+    spans = [source.span() for source in sources if source is not None]
+    known = [each for each in spans if each is not None]
+    return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
 
 
 def _check_unchanged(files: CheckpointFiles, seen: Restoration | None) -> None:
@@ -190,6 +198,7 @@ def _run(
     query_id: str,
     lease: Lease,
     restoration: Restoration | None,
+    span: tuple[int, int] | None,
 ) -> Query:
     manifests = Manifests(files)
     last = manifests.last()
@@ -204,7 +213,9 @@ def _run(
         )
         raise CheckpointError(msg)
     begins_at = None if restoration is None else restoration.offsets
-    query = Query(spark, plan, options.trigger, files, progress, None if last is None else last.report, lease)
+    query = Query(
+        spark, plan, options.trigger, files, progress, None if last is None else last.report, lease, span=span
+    )
     writer = BatchWriter(
         plan,
         query_id,
