@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.findings import Findings
@@ -127,6 +127,9 @@ def main() -> None:
     parser.add_argument("--versions", type=int, default=200_000, help="versions of customers, over the same")
     parser.add_argument("--keys", type=int, default=10_000, help="distinct customers")
     parser.add_argument("--max-records", type=int, default=500_000, help="records of an input in a batch")
+    parser.add_argument(
+        "--heap", default="1g", help="the heap of each contender's JVM; Spark's own default if not given"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="how often each contender runs")
     parser.add_argument("--only", choices=CONTENDERS, action="append", help="run only this contender (may be repeated)")
     parser.add_argument("--kills", type=int, default=0, help="how often a replay is killed and started again")
@@ -143,7 +146,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cojoin-replay-") as folder, Broker() as broker:
         started = time.perf_counter()
         history = make_history(*sizes, keys=arguments.keys)
-        replay = prepare(broker, history, Path(folder), max_records)
+        replay = replace(prepare(broker, history, Path(folder), max_records), heap=arguments.heap)
         del history
         print(f"filled {sum(sizes):,} records in {time.perf_counter() - started:.1f} s", flush=True)
         if arguments.rounds:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
@@ -25,10 +26,11 @@ from benchmarks.replay_job import Measured, Replay
 from cojoin.report import BatchReport
 from cojoin.spark.session import DELTA_PACKAGE
 from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIONS, TRADE_DDL
+from tests.kafka.topics import native
 from tests.servers.jars import kafka_session_conf
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["CONTENDERS", "connect", "find_faults"]
 
@@ -68,8 +70,9 @@ def _aligned(replay: Replay, side: int) -> Any:
 def _native(replay: Replay, side: int) -> DataFrame:
     # Spark rounds each partition's share of the limit down: some room, or a last batch takes up what that leaves.
     most = -(-replay.sizes[side] // replay.batches) + 2 * PARTITIONS
-    options = {"maxOffsetsPerTrigger": most}
-    return cj.sources.kafka(replay.servers, replay.topics[side], schema=SIDES[side][1], options=options).open()
+    spark = SparkSession.getActiveSession()
+    assert spark is not None
+    return native(spark, replay.servers, replay.topics[side], SIDES[side][1], most)
 
 
 def run_join(name: str, replay: Replay, work: Path) -> dict[str, Any]:
@@ -149,11 +152,11 @@ def _faults_of_plain(replay: Replay, frame: DataFrame) -> dict[str, int]:
     return {name: count for name, count in (("missing", missing), ("twice", twice)) if count}
 
 
-def make_session(name: str) -> SparkSession:
+def make_session(name: str, heap: str) -> SparkSession:
     """Start Spark as a user has it, with the Kafka connector where Spark's own source is read."""
     settings = {
         "spark.ui.enabled": "false",
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": heap,
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
     }
@@ -166,7 +169,7 @@ def make_session(name: str) -> SparkSession:
 def main(name: str, job: Path, work: Path) -> None:
     """Run one contender and check what it wrote."""
     replay = Replay.read(job)
-    spark = make_session(name)
+    spark = make_session(name, replay.heap)
     with PeakMemory() as memory:
         started = time.perf_counter()
         found = run_plain(replay, work) if name == "plain" else run_join(name, replay, work)

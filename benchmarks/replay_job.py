@@ -36,6 +36,7 @@ class Replay:
         held_by_the_bound: How many trades, and how many versions, come at most within the drift bound and the bound of
             their disorder.
         max_records: How many records of each input a batch has at most.
+        heap: The heap of each contender's JVM, as Spark says it.
         drift_minutes: How far one partition may be ahead of another.
     """
 
@@ -45,6 +46,7 @@ class Replay:
     sizes: tuple[int, int]
     held_by_the_bound: tuple[int, int]
     max_records: int
+    heap: str = "1g"
     drift_minutes: int = DRIFT_MINUTES
 
     @property

@@ -35,6 +35,9 @@ class Control:
         watermarks: Watermarks of source partitions that somebody else made, in milliseconds.
         statuses: Statuses of source partitions; the name ``None`` is the whole input.
         faults: What the source gave that is no row: each a reason and what is known of it, as JSON.
+        source_watermarks: Watermarks of source partitions by the times that the source goes by, such as those of
+            Kafka's records. They count only while the newest rows' event times are near these.
+        agrees: Whether they are; None where no row came to tell by.
     """
 
     input: Literal[1, 2]
@@ -45,6 +48,8 @@ class Control:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     statuses: Mapping[str | None, Status] = field(default_factory=dict)
     faults: Sequence[tuple[str, str]] = ()
+    source_watermarks: Mapping[str, int] = field(default_factory=dict)
+    agrees: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class InputWatermark:
         self._never_spoke_idle = False
         self._clock = NONE
         self._processing_time = 0
+        self.source_agrees: bool | None = None
+        """Whether the times that the source goes by are near the newest rows' event times; None before any row."""
 
     @property
     def finished(self) -> bool:
@@ -202,6 +209,7 @@ class InputWatermark:
             "never_spoke": [self._never_spoke_idle, self._silence.snapshot() if self._silence else None],
             "declared": self._declared,
             "clock": self._clock,
+            "source_agrees": self.source_agrees,
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -217,6 +225,7 @@ class InputWatermark:
         if self._silence is not None:
             self._silence.restore(silence)
         self._declared, self._clock = snapshot["declared"], snapshot["clock"]
+        self.source_agrees = snapshot.get("source_agrees")
 
 
 class OperatorWatermark:
@@ -228,6 +237,13 @@ class OperatorWatermark:
         self._merge = WatermarkMerge(all_idle=self._policy.when_all_idle)
         self._released = self._policy.hold_left_until is None
 
+    def judge(self, controls: Sequence[Control]) -> None:
+        """Judge by a micro-batch's rows what the sources' own times are worth, before anything is folded."""
+        for number, each in enumerate(self.inputs, start=1):
+            said = [control.agrees for control in controls if control.input == number and control.agrees is not None]
+            if said:
+                each.source_agrees = all(said)
+
     def fold(self, control: Control) -> None:
         """Take what a map task saw, or what is said from outside."""
         watermark = self.inputs[control.input - 1]
@@ -235,6 +251,9 @@ class OperatorWatermark:
             watermark.observe(partition, timestamp, None if control.marks is None else control.marks[partition])
         for partition, each in control.watermarks.items():
             watermark.take(partition, each)
+        if watermark.source_agrees:
+            for partition, each in control.source_watermarks.items():
+                watermark.take(partition, each)
         for name, status in control.statuses.items():
             watermark.set_status(name, status)
 

@@ -158,6 +158,7 @@ class Operator(ABC):
             default=self.processing_time,
         )
         self.watermark.begin(self.processing_time)
+        self.watermark.judge(batch.controls)
         for control in batch.controls:
             self.watermark.fold(control)
             self.counts[control.input - 1].rows_in += control.rows + len(control.faults)
@@ -244,6 +245,7 @@ class Operator(ABC):
                     "partitions": each.partitions(),
                     "holding_partition": each.holding_partition(),
                     "status": each.status(),
+                    "source_agrees": each.source_agrees,
                     "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
                 }
                 for each in self.watermark.inputs

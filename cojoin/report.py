@@ -36,6 +36,8 @@ class InputReport:
         holding_partition: The active source partition that has come least far.
         partitions: Each source partition's watermark.
         idle_partitions: The source partitions that are idle.
+        source_agrees: Whether the times that its source goes by, such as those of Kafka's records, are near the rows'
+            event times, so that silent partitions hold nothing; None where it goes by none, or no row came yet.
     """
 
     name: str
@@ -50,6 +52,7 @@ class InputReport:
     holding_partition: str | None
     partitions: Mapping[str, int] = field(default_factory=dict)
     idle_partitions: tuple[str, ...] = ()
+    source_agrees: bool | None = None
 
     @property
     def is_conserved(self) -> bool:
@@ -157,10 +160,17 @@ class BatchReport:
         who = (
             f"for the watermark of {self.holding_input!r}, which is" if self.holding_input else "while all are idle at"
         )
-        return (
+        text = (
             f"paused: {' and '.join(waiting)} wait {who} {format_time(self.watermark)}; "
             f"they come out when the next run moves it, or with drain=True"
         )
+        for each in self.inputs:
+            if each.source_agrees is False:
+                text += (
+                    f". The timestamps of {each.name!r}'s records are later than their event times by more than its "
+                    f"max_drift, so its silent partitions hold time"
+                )
+        return text
 
     def table(self) -> str:
         """Give the counts and watermarks as a text table."""

@@ -1,11 +1,14 @@
-"""Makes each notebook from its source: ``python notebooks/build.py``.
+"""Makes notebooks from their sources: ``python notebooks/build.py``, or ``python notebooks/build.py 04`` for some.
 
 The source is the ``.py`` file, in jupytext's percent format. It is executed; the notebook keeps its tables and pictures, and none of
-what Spark or Java say while they start.
+what Spark or Java say while they start. A Kafka broker is started for those that need one, unless ``KAFKA`` names one.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import jupytext
@@ -29,6 +32,19 @@ def execute(source: Path) -> nbformat.NotebookNode:
     return notebook
 
 
+def build(names: list[str]) -> None:
+    """Make those whose names begin so; all without any."""
+    sources = sorted(FOLDER.glob("[0-9]*.py"))
+    chosen = [each for each in sources if not names or each.name.startswith(tuple(names))]
+    with ExitStack() as stack:
+        if "KAFKA" not in os.environ and any("kafka" in each.name for each in chosen):
+            sys.path.insert(0, str(FOLDER.parent))
+            from tests.servers.broker import Broker
+
+            os.environ["KAFKA"] = stack.enter_context(Broker()).bootstrap_servers
+        for each in chosen:
+            nbformat.write(execute(each), each.with_suffix(".ipynb"))
+
+
 if __name__ == "__main__":
-    for each in sorted(FOLDER.glob("[0-9]*.py")):
-        nbformat.write(execute(each), each.with_suffix(".ipynb"))
+    build(sys.argv[1:])

@@ -14,6 +14,7 @@ from cojoin.errors import CheckpointError
 
 RUN = [
     *("run", "--left", "parquet:/lake/trades", "--right", "kafka:localhost:9092/customers"),
+    *("--right-schema", "customer_id long, event_time timestamp, tier string"),
     *(
         "--key",
         "customer_id",
@@ -37,7 +38,7 @@ def typed(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, st
     return code, printed.out, printed.err
 
 
-@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["run", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["run", "--help"], ["replay", "--help"]])
 def test_help_is_there_and_names_an_example(words, capsys):
     code, out, _ = typed(*words, capsys=capsys)
     assert code == 0
@@ -70,7 +71,11 @@ def test_version(capsys):
         ([*RUN, "--right-schema", "id lnog"], "did you mean"),
         ([*RUN, "--suffixes", "_x"], "expected two different suffixes"),
         ([*RUN, "--drain", "--every", "1 minute"], "not allowed with argument"),
-        ([*RUN[:5], *RUN[7:]], "expected --key, or --left-key"),
+        ([*RUN[:7], *RUN[9:]], "expected --key, or --left-key"),
+        ([*RUN[:5], *RUN[7:]], "expected --right-schema, such as 'customer_id long"),
+        ([*RUN, "--to", "latest"], "unrecognized arguments: --to"),
+        ([*RUN, "--left-from", "5"], "--left-from: that is said of a Kafka topic"),
+        ([*RUN, "--right", "parquet:/lake/c", "--max-drift", "1 hour"], "none of the inputs is one"),
         (["run", "@no_such.args"], "@no_such.args: the file of arguments can't be read: No such file"),
     ],
 )
@@ -113,8 +118,8 @@ def test_ctrl_c_ends_with_130(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--right-option", 'kafka.sasl.jaas.config=Module required password="hunter2";'],
-        ["--right-option=kafka.ssl.key.password=hunter2"],
+        ["--right-option", 'sasl.oauthbearer.config=principal=me secret="hunter2";'],
+        ["--right-option=ssl.key.password=hunter2"],
         ["--conf", "spark.hadoop.fs.s3a.secret.key=hunter2"],
     ],
 )
@@ -134,8 +139,8 @@ def test_an_options_value_is_never_printed(words, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--right-optoin", "kafka.ssl.key.password=hunter2"],
-        ["--right-optoin=kafka.ssl.key.password=hunter2"],
+        ["--right-optoin", "ssl.key.password=hunter2"],
+        ["--right-optoin=ssl.key.password=hunter2"],
         ["--right-option", "hunter2"],
         ["--rigth", "password=hunter2"],
     ],
@@ -150,11 +155,11 @@ def test_arguments_come_from_a_file_too(tmp_path, capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(command_line, "_run", lambda arguments: seen.append(arguments) or 0)
     file = tmp_path / "enriched.args"
-    file.write_text("--right-option kafka.ssl.key.password='hunter 2'\n--tolerance '1 hour'\n--how inner")
+    file.write_text("--right-option ssl.key.password='hunter 2'\n--tolerance '1 hour'\n--how inner")
     assert typed(*RUN, f"@{file}", capsys=capsys)[0] == 0
     (arguments,) = seen
     assert (arguments.join.how, arguments.join.tolerance) == ("inner", "1 hour")
-    assert arguments.right.options == {"kafka.ssl.key.password": "hunter 2"}
+    assert arguments.right.options == {"ssl.key.password": "hunter 2"}
     assert "hunter" not in repr(arguments)
     assert (arguments.left.name, arguments.right.name) == ("trades", "customers")
 

@@ -2,48 +2,27 @@
 
 A position is a line of Spark's offset log. Rows that the source no longer keeps are a loss, told with its size, which
 the user may accept; ``with_losses_accepted`` then gives the position moved to the earliest there is. What can't be gone
-on with at all, such as a topic or table that was made anew, is an error. A source may have been made anew and filled
-beyond the position: Delta's tables have an id that tells, of Kafka's topics nothing tells. Options may hold secrets:
-no message shows any but the servers' address.
+on with at all, such as a table that was made anew, is an error. Of Kafka's topics, ``cojoin.kafka`` knows.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.outputs import commit_versions, open_log, unhindered
-from cojoin.errors import CheckpointError, did_you_mean
+from cojoin.errors import CheckpointError
 from cojoin.locations import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
 __all__ = ["check_position", "with_losses_accepted"]
 
-# Kafka's own default is a minute in which it seems to hang.
-_PATIENCE = {"default.api.timeout.ms": "20000", "request.timeout.ms": "10000"}
 _NOTHING_READ = ("", "-", "null")
-_SERVERS = "kafka.bootstrap.servers"
-
-
-@dataclass(frozen=True)
-class _Partition:
-    """A Kafka partition: where the query stood, and what there is now."""
-
-    topic: str
-    number: int
-    saved: int
-    earliest: int
-    latest: int
 
 
 def check_position(
@@ -51,7 +30,6 @@ def check_position(
     what: str,
     format: str,  # noqa: A002 - Spark's word
     location: str | None,
-    options: Mapping[str, str],
     offset: str | None,
 ) -> list[str]:
     """See whether a source still has what follows a position.
@@ -60,8 +38,7 @@ def check_position(
         spark: The session.
         what: The source's name for people, such as ``"input 'trades'"``.
         format: Spark's name of its format.
-        location: A path, a table's name, or topics.
-        options: Spark's options for the format.
+        location: A path or a table's name.
         offset: The line of Spark's offset log; None or ``-`` where nothing was read yet.
 
     Returns:
@@ -72,13 +49,6 @@ def check_position(
     """
     if offset is None or offset.strip() in _NOTHING_READ:
         return []
-    if format == "kafka":
-        return [
-            f"{what}: topic {each.topic} partition {each.number}: {each.earliest - each.saved:,} records are gone "
-            f"(offsets {each.saved:,} to {each.earliest - 1:,})"
-            for each in _partitions(spark, what, options, offset)
-            if each.earliest > each.saved
-        ]
     if format == "delta":
         first, earliest = _delta_versions(spark, what, str(location), offset)
         if earliest > first:
@@ -93,7 +63,6 @@ def with_losses_accepted(
     what: str,
     format: str,  # noqa: A002 - Spark's word
     location: str | None,
-    options: Mapping[str, str],
     offset: str | None,
 ) -> str | None:
     """Give the position behind all losses: the earliest that there is, where that is later.
@@ -102,8 +71,7 @@ def with_losses_accepted(
         spark: The session.
         what: The source's name for people.
         format: Spark's name of its format.
-        location: A path, a table's name, or topics.
-        options: Spark's options for the format.
+        location: A path or a table's name.
         offset: The line of Spark's offset log.
 
     Returns:
@@ -112,101 +80,11 @@ def with_losses_accepted(
     Raises:
         CheckpointError: The query can't go on with this source.
     """
-    if offset is None or not check_position(spark, what, format, location, options, offset):
+    if offset is None or not check_position(spark, what, format, location, offset):
         return offset
-    position = json.loads(offset)
-    if format == "kafka":
-        for each in _partitions(spark, what, options, offset):
-            position[each.topic][str(each.number)] = max(each.saved, each.earliest)
-    else:
-        _, earliest = _delta_versions(spark, what, str(location), offset)
-        position |= {"sourceVersion": 1, "reservoirVersion": earliest, "index": -1, "isStartingVersion": False}
-    return json.dumps(position, separators=(",", ":"))
-
-
-def _partitions(spark: SparkSession, what: str, options: Mapping[str, str], offset: str) -> list[_Partition]:
-    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no client of Kafka's
-    client = jvm.org.apache.kafka.clients.admin.AdminClient
-    if not isinstance(client, JavaClass):
-        # Spark itself will ask for the connector.
-        return []
-    saved: dict[str, dict[str, int]] = _parsed(what, offset)
-    _check_subscribed(what, options, saved)
-    settings = jvm.java.util.HashMap()
-    own = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
-    for name, value in (_PATIENCE | own).items():
-        settings.put(name, str(value))
-    try:
-        admin = client.create(settings)
-        try:
-            _check_topics(jvm, admin, what, options, saved)
-            earliest = _offsets(jvm, admin, saved, jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest())
-            latest = _offsets(jvm, admin, saved, jvm.org.apache.kafka.clients.admin.OffsetSpec.latest())
-        finally:
-            admin.close()
-    except Py4JJavaError as error:
-        # Without the cause: the client's settings, which may be secret, could stand in the JVM's stack.
-        msg = f"{what}: {options.get(_SERVERS)} does not tell its topics' offsets: {_shown(error, options)}"
-        raise CheckpointError(msg) from None
-    found = [
-        _Partition(topic, number, position, earliest[topic, number], latest[topic, number])
-        for topic, positions in saved.items()
-        for number, position in sorted((int(number), position) for number, position in positions.items())
-    ]
-    for each in found:
-        if each.latest < each.saved:
-            msg = (
-                f"{what}: topic {each.topic} partition {each.number} ends at offset {each.latest:,}, before the "
-                f"checkpoint's {each.saved:,}: the topic was made anew or cut off since; start a new query"
-            )
-            raise CheckpointError(msg)
-    return found
-
-
-def _check_subscribed(what: str, options: Mapping[str, str], saved: Mapping[str, Any]) -> None:
-    if "subscribe" not in options:
-        return
-    subscribed = {topic.strip() for topic in options["subscribe"].split(",")}
-    for topic in saved:
-        if topic not in subscribed:
-            msg = (
-                f"{what}: the checkpoint has read topic {topic!r}, which the source no longer names: it names "
-                f"{options['subscribe']!r}; name it, or start a new query"
-            )
-            raise CheckpointError(msg)
-
-
-def _check_topics(
-    jvm: Any, admin: Any, what: str, options: Mapping[str, str], saved: Mapping[str, Mapping[str, int]]
-) -> None:
-    servers = options.get(_SERVERS)
-    there = {str(name) for name in admin.listTopics().names().get()}
-    for topic in saved:
-        if topic not in there:
-            msg = f"{what}: {servers} no longer has topic {topic!r}, which the checkpoint has read"
-            raise CheckpointError(msg + did_you_mean(topic, there))
-    names = jvm.java.util.ArrayList()
-    for topic in saved:
-        names.add(topic)
-    described = admin.describeTopics(names).allTopicNames().get()
-    for topic, positions in saved.items():
-        numbers = {int(partition.partition()) for partition in described[topic].partitions()}
-        gone = sorted({int(number) for number in positions} - numbers)
-        if gone:
-            msg = (
-                f"{what}: topic {topic} of {servers} has {len(numbers)} partitions and no partition {gone[0]}, which "
-                f"the checkpoint has read: the topic was made anew; start a new query"
-            )
-            raise CheckpointError(msg)
-
-
-def _offsets(jvm: Any, admin: Any, saved: Mapping[str, Mapping[str, int]], which: Any) -> dict[tuple[str, int], int]:
-    asked = jvm.java.util.HashMap()
-    for topic, positions in saved.items():
-        for number in positions:
-            asked.put(jvm.org.apache.kafka.common.TopicPartition(topic, int(number)), which)
-    answer = admin.listOffsets(asked).all().get()
-    return {(str(each.topic()), int(each.partition())): int(answer[each].offset()) for each in answer}
+    _, earliest = _delta_versions(spark, what, str(location), offset)
+    position = {"sourceVersion": 1, "reservoirVersion": earliest, "index": -1, "isStartingVersion": False}
+    return json.dumps(json.loads(offset) | position, separators=(",", ":"))
 
 
 def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
@@ -278,17 +156,3 @@ def _parsed(what: str, offset: str) -> dict[str, Any]:
         msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
         raise CheckpointError(msg)
     return position
-
-
-def _shown(error: Py4JJavaError, options: Mapping[str, str]) -> str:
-    """Give the cause's words without anything that stands in the options."""
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    text = str(cause.getMessage() or cause.toString())
-    values = [str(value) for name, value in options.items() if name.startswith("kafka.") and name != _SERVERS]
-    # A login module's passwords stand within one option.
-    values += [part for value in values for pair in re.findall(r"\"([^\"]*)\"|'([^']*)'", value) for part in pair]
-    for value in sorted(filter(None, values), key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text

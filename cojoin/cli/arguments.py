@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.checkpoints.checkpoint import Checkpoint
+from cojoin.cli.kafka_arguments import KafkaArguments, check_kafka, kafka_arguments
 from cojoin.cli.options import build_parser
 from cojoin.durations import milliseconds
 from cojoin.errors import ConfigurationError
@@ -56,7 +57,7 @@ class DemoArguments:
 
 @dataclass(frozen=True)
 class SideArguments:
-    """What ``cojoin run`` was told of one input.
+    """What ``cojoin run`` or ``cojoin replay`` was told of one input.
 
     Attributes:
         location: Where its rows come from.
@@ -68,6 +69,7 @@ class SideArguments:
         options: Spark's options for the source; they may hold secrets.
         partition: The columns that tell the source partition.
         sequence: The columns that order rows at the source.
+        kafka: How its topics are read; None where it is no topic.
     """
 
     location: Location
@@ -79,11 +81,12 @@ class SideArguments:
     options: Mapping[str, str] = field(repr=False)
     partition: tuple[str, ...]
     sequence: tuple[str, ...]
+    kafka: KafkaArguments | None
 
 
 @dataclass(frozen=True)
 class RunArguments:
-    """What ``cojoin run`` was asked.
+    """What ``cojoin run`` or ``cojoin replay`` was asked.
 
     Attributes:
         left: The left input.
@@ -99,8 +102,8 @@ class RunArguments:
         cut_back_output: Whether the output may be taken back to the moment of that checkpoint.
         allow_data_loss: Whether records that the sources no longer have may be passed over.
         trigger: When it runs, and what happens at its end.
+        then_live: When it runs after its end; None is over then.
         max_ahead: How far a row may be ahead of the clock; None is any distance.
-        starting_offsets: Where new Kafka queries begin.
         show: How many joined rows are shown.
         verify: Whether the output is compared with pandas'.
         master: Spark's master.
@@ -122,8 +125,8 @@ class RunArguments:
     cut_back_output: bool
     allow_data_loss: bool
     trigger: Trigger
+    then_live: Trigger | None
     max_ahead: str | None
-    starting_offsets: str
     show: int
     verify: bool
     master: str | None
@@ -199,7 +202,9 @@ def _run_arguments(typed: argparse.Namespace) -> RunArguments:
     conf = dict(typed.conf)
     for location in (typed.left, typed.right, typed.output, typed.rejected):
         _refuse_tables(location, conf)
+    check_kafka(vars(typed))
     left, right = _names_of_inputs(typed)
+    every, then_live = vars(typed).get("every"), vars(typed).get("then_live")
     return RunArguments(
         left=_side(typed, "left", left),
         right=_side(typed, "right", right),
@@ -213,9 +218,9 @@ def _run_arguments(typed: argparse.Namespace) -> RunArguments:
         restore_from=_origin(typed),
         cut_back_output=typed.cut_back_output,
         allow_data_loss=typed.allow_data_loss,
-        trigger=Trigger.processing_time(typed.every) if typed.every else Trigger.available_now(drain=typed.drain),
+        trigger=Trigger.processing_time(every) if every else Trigger.available_now(drain=typed.drain),
+        then_live=Trigger.processing_time(then_live) if then_live else None,
         max_ahead=None if typed.max_ahead == "none" else typed.max_ahead,
-        starting_offsets=typed.starting_offsets,
         show=typed.show,
         verify=typed.verify,
         master=typed.master,
@@ -250,16 +255,22 @@ def _side(typed: argparse.Namespace, side: str, name: str) -> SideArguments:
             msg = f"input {name!r}: expected --{spelled}, or --{side}-{spelled}"
             raise ConfigurationError(msg)
     delay = milliseconds(either("delay") or "0 seconds", f"input {name!r}: --delay")
+    watermark = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=delay))
+    if either("idleness") is not None:
+        idleness = milliseconds(either("idleness"), f"input {name!r}: --idleness")
+        watermark = watermark.with_idleness(timedelta(milliseconds=idleness))
+    schema, options = values[f"{side}_schema"], dict(values[f"{side}_option"])
     return SideArguments(
         location=values[side],
         name=name,
         key=either("key"),
         event_time=either("event_time"),
-        watermark=WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=delay)),
-        schema=values[f"{side}_schema"],
-        options=dict(values[f"{side}_option"]),
+        watermark=watermark,
+        schema=schema,
+        options=options,
         partition=values[f"{side}_partition"],
         sequence=values[f"{side}_sequence"],
+        kafka=kafka_arguments(values, side, name, schema, options),
     )
 
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks import Sink
     from cojoin.spark.sources import Source
 
-__all__ = ["SINKS", "SOURCES", "Location"]
+__all__ = ["ARCHIVES", "SINKS", "SOURCES", "Location"]
 
 _FILES = ("parquet", "orc", "json", "csv")
 _SELF_DESCRIBING = ("parquet", "orc")
 SOURCES = ("kafka", "delta", *_FILES)
 SINKS = ("delta", "parquet")
+ARCHIVES = ("delta", "parquet")
 
 
 @dataclass(frozen=True)
@@ -79,21 +80,14 @@ class Location:
         last = re.split(r"[/\\]", self.place.rstrip("/\\"))[-1]
         return re.sub(r"\W+", "_", last.rsplit(".", 1)[-1] if self.kind == "delta" else last).strip("_")
 
-    def source(
-        self, spark: SparkSession, schema: str | None, options: Mapping[str, str], starting_offsets: str = "earliest"
-    ) -> Source:
-        """Describe it as an input; files that hold their schema may leave it out.
+    def source(self, spark: SparkSession, schema: str | None, options: Mapping[str, str]) -> Source:
+        """Describe it as an input; files that hold their schema may leave it out. Topics are ``kafka_arguments``'s.
 
         Raises:
             ConfigurationError: A schema is missing, or given where the table has its own.
         """
         from cojoin.spark import sources  # noqa: PLC0415 - so that --help is quick
 
-        if self.kind == "kafka":
-            servers, topics = self.kafka_parts()
-            return sources.kafka(
-                servers, topics, schema=schema, starting_offsets=starting_offsets, options=dict(options)
-            )
         if self.kind == "delta":
             if schema is not None:
                 msg = f"{self}: a Delta table has its own schema; leave the schema out"

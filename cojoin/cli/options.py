@@ -1,4 +1,7 @@
-"""What can be typed: the parser of the command line, its help and its readers of single values."""
+"""What can be typed: the parser of the command line and its help.
+
+``kafka_options`` has what is said of topics, ``checkpoint_options`` what follows ``cojoin checkpoints``.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin import __version__
+from cojoin.cli import values
 from cojoin.cli.checkpoint_options import add_checkpoints, add_restore_options
-from cojoin.cli.locations import SINKS, Location
-from cojoin.durations import milliseconds
+from cojoin.cli.kafka_options import (
+    REPLAY_ABOUT,
+    REPLAY_EXAMPLES,
+    REPLAY_USAGE,
+    add_for_both,
+    add_kafka_options,
+    add_then_live,
+)
+from cojoin.cli.locations import Location
 from cojoin.errors import ConfigurationError
-from cojoin.types import parse_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cojoin.cli.secrets import Secrets
 
@@ -106,8 +116,11 @@ def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, a
     run = _command(commands, "run", "join two sources of your own", _RUN_ABOUT, _RUN_EXAMPLES)
     run.usage = _RUN_USAGE
     _add_run(run)
+    replay = _command(commands, "replay", "join the history of Kafka topics", REPLAY_ABOUT, REPLAY_EXAMPLES)
+    replay.usage = REPLAY_USAGE
+    _add_run(replay, replays=True)
     restore = add_checkpoints(commands, _command, partial(_add_run, restores=True), _add_spark)
-    return parser, {"run": run, "checkpoints": restore}
+    return parser, {"run": run, "replay": replay, "checkpoints": restore}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -135,7 +148,7 @@ def _command(commands: Any, name: str, summary: str, about: str, examples: str) 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--rows", type=_positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
+        "--rows", type=values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
     )
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="what the rows are made from (default: 7)")
     parser.add_argument(
@@ -144,14 +157,20 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
 
 
-def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None:
+def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays: bool = False) -> None:
     inputs = parser.add_argument_group("inputs (see below)")
     for side in ("left", "right"):
-        inputs.add_argument(f"--{side}", type=_read(Location.parse), required=True, metavar="KIND:PLACE")
-    _add_for_both(inputs, "key", "COLUMNS", "the key's column, or several with commas")
-    _add_for_both(inputs, "event-time", "COLUMN", "the column with the event time, a timestamp")
-    _add_for_both(
+        inputs.add_argument(f"--{side}", type=values.reader(Location.parse), required=True, metavar="KIND:PLACE")
+    add_for_both(inputs, "key", "COLUMNS", "the key's column, or several with commas", values.names)
+    add_for_both(inputs, "event-time", "COLUMN", "the column with the event time, a timestamp")
+    add_for_both(
         inputs, "delay", "DURATION", "by how much rows may be out of order, such as '5 seconds' (default: not at all)"
+    )
+    add_for_both(
+        inputs,
+        "idleness",
+        "DURATION",
+        "a source partition without rows for so long holds time no more, such as '1 minute' (default: it holds)",
     )
     for side in ("left", "right"):
         add = inputs.add_argument
@@ -162,44 +181,39 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None
         )
         add(
             f"--{side}-schema",
-            type=_read(_schema),
+            type=values.reader(values.schema),
             metavar="DDL",
             help="its columns, where the source does not know them",
         )
         add(
             f"--{side}-option",
-            type=_pair,
+            type=values.pair,
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="an option of Spark's source; repeatable",
+            help="an option of Spark's source; of a topic, of librdkafka, such as security.protocol; repeatable",
         )
         add(
             f"--{side}-partition",
-            type=_names,
+            type=values.names,
             default=(),
             metavar="COLUMNS",
             help="which source partition a row came from",
         )
         add(
             f"--{side}-sequence",
-            type=_names,
+            type=values.names,
             default=(),
             metavar="COLUMNS",
             help="the order at the source; it breaks ties of event time",
         )
-    inputs.add_argument(
-        "--starting-offsets",
-        default="earliest",
-        metavar="WHERE",
-        help="where a new query begins in Kafka: earliest (default), latest, or Spark's JSON",
-    )
     inputs.add_argument(
         "--max-ahead",
         default="1 day",
         metavar="DURATION",
         help="rows further ahead of the clock are rejected; 'none' lets all pass (default: 1 day)",
     )
+    add_kafka_options(parser, replays=replays)
 
     join = parser.add_argument_group("the join")
     join.add_argument(
@@ -214,7 +228,7 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None
     join.add_argument("--no-exact-matches", action="store_true", help="a right row of the same microsecond is no match")
     join.add_argument(
         "--suffixes",
-        type=_suffixes,
+        type=values.suffixes,
         metavar="LEFT,RIGHT",
         help="what tells equal column names apart, such as ',_customer'",
     )
@@ -228,11 +242,15 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None
 
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument(
-        "--output", type=_read(_sink), required=True, metavar="KIND:PATH", help="delta:PATH or parquet:PATH"
+        "--output",
+        type=values.reader(values.sink),
+        required=True,
+        metavar="KIND:PATH",
+        help="delta:PATH or parquet:PATH",
     )
     outputs.add_argument(
         "--rejected",
-        type=_read(_sink),
+        type=values.reader(values.sink),
         metavar="KIND:PATH",
         help="for rows that were not admitted (default: 'rejected' beside the checkpoint)",
     )
@@ -243,7 +261,7 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None
         help="the directory of this query's checkpoint; keep it between runs",
     )
     outputs.add_argument(
-        "--show", type=_count, default=5, metavar="N", help="how many joined rows to show (default: 5)"
+        "--show", type=values.count, default=5, metavar="N", help="how many joined rows to show (default: 5)"
     )
     outputs.add_argument(
         "--verify",
@@ -253,14 +271,14 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None
 
     outputs.add_argument(
         "--checkpoint-interval",
-        type=_read(_interval),
+        type=values.reader(values.interval),
         default="10 minutes",
         metavar="HOW_OFTEN",
         help="take a snapshot of the state each such time, or so many batches; 'none': never (default: 10 minutes)",
     )
     outputs.add_argument(
         "--retained-checkpoints",
-        type=_positive,
+        type=values.positive,
         default=3,
         metavar="N",
         help="how many snapshots are kept, besides savepoints (default: 3)",
@@ -275,93 +293,22 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False) -> None
         action="store_true",
         help="end both inputs after what is there now: all rows come out, and the query is over",
     )
-    ends.add_argument(
-        "--every", metavar="DURATION", help="run until Ctrl-C, a batch each interval, such as '10 seconds'"
-    )
+    if replays:
+        add_then_live(ends)
+    else:
+        ends.add_argument(
+            "--every", metavar="DURATION", help="run until Ctrl-C, a batch each interval, such as '10 seconds'"
+        )
     _add_spark(running)
 
 
 def _add_spark(running: Any) -> None:
     running.add_argument("--master", metavar="URL", help="Spark's master (default: all cores of this machine)")
     running.add_argument(
-        "--conf", type=_pair, action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark's; repeatable"
+        "--conf",
+        type=values.pair,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark's; repeatable",
     )
-
-
-def _add_for_both(inputs: Any, name: str, metavar: str, text: str) -> None:
-    read: Callable[[str], Any] = _names if name == "key" else str
-    inputs.add_argument(f"--{name}", type=read, metavar=metavar, help=f"{text}, of both inputs")
-    for side in ("left", "right"):
-        inputs.add_argument(f"--{side}-{name}", type=read, metavar=metavar, help=f"the same of the {side} input alone")
-
-
-def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Turn cojoin's error into argparse's, which names the argument."""
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except ConfigurationError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read
-
-
-def _sink(text: str) -> Location:
-    return Location.parse(text, SINKS)
-
-
-def _interval(text: str) -> str | int | None:
-    """Read how often snapshots are taken: a number of batches, a duration, or none."""
-    if text.isdecimal():
-        return _positive(text)
-    if text == "none":
-        return None
-    milliseconds(text, "checkpoint_interval")
-    return text
-
-
-def _schema(text: str) -> str:
-    parse_schema(text, what="schema")
-    return text
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        msg = "expected a column's name, or several with commas"
-        raise argparse.ArgumentTypeError(msg)
-    return names
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        # The text is not quoted: it may be a password.
-        msg = "expected NAME=VALUE"
-        raise argparse.ArgumentTypeError(msg)
-    return name.strip(), value
-
-
-def _suffixes(text: str) -> tuple[str, str]:
-    left, comma, right = text.partition(",")
-    if not comma or left == right:
-        msg = f"expected two different suffixes with a comma between, such as ',_customer', got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return left, right
-
-
-def _positive(text: str) -> int:
-    number = _count(text)
-    if number < 1:
-        msg = f"expected a whole number of 1 or more, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return number
-
-
-def _count(text: str) -> int:
-    digits = text.replace(",", "").replace("_", "")
-    if not digits.isdecimal():
-        msg = f"expected a whole number, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(digits)

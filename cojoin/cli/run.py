@@ -1,4 +1,7 @@
-"""``cojoin run``: an as-of join of two sources that a person names, with a report at its end."""
+"""``cojoin run`` and ``cojoin replay``: an as-of join of two sources that a person names, with a report at its end.
+
+A replay may go on live: it is the same query, from the same checkpoint, over the same topics without an end.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli import report
+from cojoin.cli.kafka_arguments import up_to
 from cojoin.cli.report import say, tell
 from cojoin.cli.session import local_session
 from cojoin.cli.verification import compare, expected_rows, without_rejected
@@ -15,15 +19,19 @@ from cojoin.locations import is_path
 from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.cli.arguments import RunArguments, SideArguments
     from cojoin.cli.locations import Location
     from cojoin.report import BatchReport
     from cojoin.spark.joined import Joined
     from cojoin.spark.query import Query
     from cojoin.spark.sources import Source
+    from cojoin.spark.triggers import Trigger
 
 __all__ = ["run_join"]
 
@@ -32,12 +40,11 @@ _INTERRUPTED = 130
 
 def run_join(arguments: RunArguments) -> int:
     """Run the join; gives the exit code."""
-    with tempfile.TemporaryDirectory(prefix="cojoin-run-", ignore_cleanup_errors=True) as folder:
-        kafka = "kafka" in {arguments.left.location.kind, arguments.right.location.kind}
-        with local_session(
-            Path(folder), tell, master=arguments.master, kafka=kafka, conf=arguments.conf, log=arguments.log
-        ) as spark:
-            return _Run(arguments, spark).result()
+    with (
+        tempfile.TemporaryDirectory(prefix="cojoin-run-", ignore_cleanup_errors=True) as folder,
+        local_session(Path(folder), tell, master=arguments.master, conf=arguments.conf, log=arguments.log) as spark,
+    ):
+        return _Run(arguments, spark).result()
 
 
 class _Run:
@@ -45,29 +52,64 @@ class _Run:
 
     def __init__(self, arguments: RunArguments, spark: SparkSession) -> None:
         self._arguments, self._spark = arguments, spark
-        self._sources = tuple(self._source(side) for side in (arguments.left, arguments.right))
+        self._sides = arguments.left, arguments.right
+        self._sources = [self._source(side) for side in self._sides]
 
     def result(self) -> int:
         arguments = self._arguments
-        joined = self._joined()
-        query = self._start(joined)
+        self._announce()
+        joined = self._joined(self._sources)
+        query = self._start(joined, arguments.trigger, arguments.restore_from)
         try:
             wait_for(query)
         except KeyboardInterrupt:
-            self._report(query.progress)
-            say("Stopped. The same command goes on from here.")
-            return 0 if arguments.trigger.interval_ms is not None else _INTERRUPTED
+            return self._stopped(query, arguments.trigger)
         progress = query.progress
         self._report(progress)
         if progress is not None:
             say()
             tell(report.ending(progress))
-        return self._verify(joined, progress) if arguments.verify else 0
+        code = self._verify(joined, progress) if arguments.verify else 0
+        return self._live(arguments.then_live) if arguments.then_live is not None and not code else code
 
-    def _source(self, side: SideArguments) -> Source:
-        return side.location.source(self._spark, side.schema, side.options, self._arguments.starting_offsets)
+    def _live(self, trigger: Trigger) -> int:
+        """Go on with what comes from now on."""
+        say()
+        tell("Going on live; Ctrl-C stops.")
+        query = self._start(self._joined([self._source(side, live=True) for side in self._sides]), trigger)
+        try:
+            wait_for(query)
+        except KeyboardInterrupt:
+            return self._stopped(query, trigger)
+        return 0
 
-    def _joined(self) -> Joined:
+    def _stopped(self, query: Query, trigger: Trigger) -> int:
+        self._report(query.progress)
+        say("Stopped. The same command goes on from here.")
+        return _INTERRUPTED if trigger.is_bounded else 0
+
+    def _announce(self) -> None:
+        arguments = self._arguments
+        left, right = self._sides
+        origin = arguments.restore_from
+        if origin is not None:
+            moment = "the newest snapshot" if origin.at is None else f"the snapshot at {origin.at}"
+            tell(f"Beginning with {moment} of {origin.path} ...")
+        tell(f"Joining {left.name} ({left.location}) with {right.name} ({right.location}) into {arguments.output} ...")
+        for side, other in ((left, right), (right, left)):
+            if side.kafka is None and other.kafka is not None:
+                tell(
+                    f"{side.name} is no topic: the two are not aligned, so {other.name} goes at its own pace, and what "
+                    f"is ahead waits in the state."
+                )
+
+    def _source(self, side: SideArguments, *, live: bool = False) -> Source:
+        if side.kafka is None:
+            return side.location.source(self._spark, side.schema, side.options)
+        archive = side.kafka.archive
+        return side.kafka.source(None if archive is None else archive.source(self._spark, None, {}), live=live)
+
+    def _joined(self, sources: Sequence[Source]) -> Joined:
         from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is looked for before Spark is touched
         from cojoin.spark.input import Input  # noqa: PLC0415
 
@@ -83,7 +125,7 @@ class _Run:
                 watermark=side.watermark,
                 max_ahead=arguments.max_ahead,
             )
-            for side, source in zip((arguments.left, arguments.right), self._sources, strict=True)
+            for side, source in zip(self._sides, sources, strict=True)
         ]
         join = arguments.join
         return connect(inputs[0], inputs[1], key_groups=arguments.key_groups).asof_join(
@@ -93,23 +135,17 @@ class _Run:
             suffixes=join.suffixes,
         )
 
-    def _start(self, joined: Joined) -> Query:
+    def _start(self, joined: Joined, trigger: Trigger, restore_from: Checkpoint | None = None) -> Query:
         arguments = self._arguments
-        left, right = arguments.left, arguments.right
-        origin = arguments.restore_from
-        if origin is not None:
-            moment = "the newest snapshot" if origin.at is None else f"the snapshot at {origin.at}"
-            tell(f"Beginning with {moment} of {origin.path} ...")
-        tell(f"Joining {left.name} ({left.location}) with {right.name} ({right.location}) into {arguments.output} ...")
         return joined.start(
             output=arguments.output.sink(),
             rejected=None if arguments.rejected is None else arguments.rejected.sink(),
             checkpoint=arguments.checkpoint,
-            trigger=arguments.trigger,
+            trigger=trigger,
             name="cojoin-run",
             checkpoint_interval=arguments.checkpoint_interval,
             retained_checkpoints=arguments.retained_checkpoints,
-            restore_from=arguments.restore_from,
+            restore_from=restore_from,
             cut_back_output=arguments.cut_back_output,
             allow_data_loss=arguments.allow_data_loss,
         )
@@ -126,14 +162,14 @@ class _Run:
         tell(report.conservation(progress))
 
     def _verify(self, joined: Joined, progress: BatchReport | None) -> int:
-        """Compare with pandas, over all that the sources hold now."""
+        """Compare with pandas, over all that the sources hold now; of topics, over what was read of them."""
         plan = joined.plan
         place = self._arguments.rejected or _beside(self._arguments.checkpoint)
         rejected_frame = self._written(place)
         rejected = None if rejected_frame is None else rejected_frame.drop("batch_id").toArrow()
         left, right = (
             without_rejected(_whole(source), spec, rejected)
-            for source, spec in zip(self._sources, plan.inputs, strict=True)
+            for source, spec in zip(self._read_so_far(), plan.inputs, strict=True)
         )
         watermark = NONE if progress is None else progress.watermark
         expected = expected_rows(self._arguments.join, plan.inputs, (left, right), watermark)
@@ -145,6 +181,19 @@ class _Run:
             say(f"\n{late:,} rows of {plan.right.name} came late and count only for later rows;")
             say("a larger --delay waits for them.")
         return 0 if verdict.is_equal else 1
+
+    def _read_so_far(self) -> list[Source]:
+        """Give the sources as far as the query has read them: a topic may have grown since."""
+        from cojoin.checkpoints.files import CheckpointFiles  # noqa: PLC0415 - Java is looked for before Spark
+        from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
+
+        last = Manifests(CheckpointFiles(self._spark, self._arguments.checkpoint)).last()
+        if last is None:
+            return self._sources
+        return [
+            source if side.kafka is None else up_to(source, offset)
+            for side, source, offset in zip(self._sides, self._sources, last.offsets, strict=False)
+        ]
 
     def _written(self, location: Location) -> DataFrame | None:
         """Open an output; None where nothing was written yet."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CojoinError, EnvironmentSetupError
-from cojoin.spark.session import DELTA_PACKAGE, KAFKA_PACKAGE, check_java, spark_session
+from cojoin.spark.session import DELTA_PACKAGE, check_java, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,6 @@ def local_session(
     say: Callable[[str], None],
     *,
     master: str | None = None,
-    kafka: bool = False,
     conf: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> Iterator[SparkSession]:
@@ -49,7 +48,6 @@ def local_session(
         folder: Where Spark's scratch files go.
         say: Prints a line for the person.
         master: Spark's master; all local cores if neither this nor Spark's own settings say.
-        kafka: Whether Kafka is read.
         conf: Further settings; they win.
         log: Where Spark's log goes; a file in the folder if not given.
 
@@ -62,13 +60,12 @@ def local_session(
         yield spark_session()
         return
     check_java()
-    packages = [DELTA_PACKAGE, *([KAFKA_PACKAGE] if kafka else [])]
     settings = {**_SETTINGS, "spark.sql.warehouse.dir": str(folder / "spark-warehouse"), **(conf or {})}
-    say(_starting(packages, settings))
+    say(_starting(settings))
     log = log or folder / "spark.log"
     try:
         with _outputs_to(log):
-            spark = spark_session(master=master, kafka=kafka, conf=settings)
+            spark = spark_session(master=master, conf=settings)
     except CojoinError:
         raise
     except Exception as error:
@@ -104,12 +101,11 @@ def _outputs_to(log: Path) -> Iterator[None]:
         os.close(target)
 
 
-def _starting(packages: list[str], settings: Mapping[str, str]) -> str:
+def _starting(settings: Mapping[str, str]) -> str:
     ivy = Path(settings.get("spark.jars.ivy", Path.home() / ".ivy2.5.2")).expanduser() / "jars"
-    missing = [package for package in packages if not (ivy / f"{_jar(package)}.jar").exists()]
-    if not missing:
+    if (ivy / f"{_jar(DELTA_PACKAGE)}.jar").exists():
         return "Starting Spark on this machine ..."
-    return f"Starting Spark on this machine; it first fetches {' and '.join(missing)}, once, which may take minutes ..."
+    return f"Starting Spark on this machine; it first fetches {DELTA_PACKAGE}, once, which may take minutes ..."
 
 
 def _jar(package: str) -> str:

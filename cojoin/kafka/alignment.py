@@ -22,8 +22,8 @@ __all__ = ["Side", "next_time", "positions_at"]
 _LARGEST_POWER = 45
 """Of milliseconds: a thousand years, more than any topic holds."""
 
-_REFINEMENTS = 3
-"""How many smaller powers lengthen a slice: it is then at least seven eighths of the longest."""
+_REFINEMENTS = 6
+"""How many smaller powers lengthen a slice, each with a question to every input."""
 
 
 @dataclass(frozen=True)

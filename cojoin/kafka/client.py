@@ -65,6 +65,9 @@ _PASSING = {
     *("REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED", "UNKNOWN_LEADER_EPOCH"),
 }
 
+# A range is read once: what is fetched beyond it, 64 MB by default, is only memory. A full queue must not wait long.
+_READING = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
+
 _NO_GROUP = {
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
@@ -173,7 +176,7 @@ class Cluster:
         An offset that is not there is its error: nothing is passed over. The caller closes it.
         """
         group = {"group.id": f"cojoin-{uuid.uuid4().hex}"}
-        return self._made(Consumer, group | dict(self._options.settings) | _NO_GROUP)
+        return self._made(Consumer, group | _READING | dict(self._options.settings) | _NO_GROUP)
 
     def is_passing(self, error: KafkaError) -> bool:
         """Say whether an error, such as a consumer's, is one that may pass by itself: a broker is away."""

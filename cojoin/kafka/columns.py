@@ -8,21 +8,22 @@ to ``rejected``, or ends the query where that is asked for. A field that is not 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.errors import SchemaError
-from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, MARK, TIME, VALUE
+from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, VALUE, Record
+from cojoin.spark.pickling import pickling_error
 from cojoin.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["RecordColumn", "decoded", "header", "key", "timestamp"]
+__all__ = ["RecordColumn", "check_columns", "decoded", "header", "key", "timestamp"]
 
 _CORRUPT, _PARSED = "__cojoin_corrupt", "__cojoin_parsed"
 _SHOWN = 200
@@ -68,7 +69,8 @@ class RecordColumn:
         """Give it in its type; null where it does not fit."""
         if self.part == "timestamp" or parse_type(self.dtype) == pa.binary():
             return self.raw()
-        text = self.raw().cast("string")
+        # Text that is no UTF-8 is none: no worker could read it.
+        text = F.try_validate_utf8(self.raw().cast("string"))
         spelled = type_to_ddl(parse_type(self.dtype))
         return text if spelled == "string" else text.try_cast(spelled)
 
@@ -97,8 +99,56 @@ def timestamp() -> RecordColumn:
     return RecordColumn("timestamp", "timestamp")
 
 
+def check_columns(
+    what: str, schema: str | None, columns: Mapping[str, RecordColumn], decode: Callable[[Record], Any] | None
+) -> None:
+    """See that the columns that a user describes can be.
+
+    Args:
+        what: The input, for messages.
+        schema: DDL of the value's columns.
+        columns: Further columns, by name.
+        decode: The user's own decoding.
+
+    Raises:
+        ConfigurationError: A value that can't be right.
+        SchemaError: Names that meet.
+    """
+    if schema is None and (decode is not None or not columns):
+        msg = f"{what}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
+        raise ConfigurationError(msg)
+    if decode is not None:
+        if not callable(decode):
+            msg = f"{what}: decode: expected a function of a Record, got {decode!r}"
+            raise ConfigurationError(msg)
+        reason = pickling_error(decode)
+        if reason is not None:
+            msg = f"{what}: decode can't be sent to the workers: {reason}"
+            raise ConfigurationError(msg)
+    for name, column in columns.items():
+        if not isinstance(column, RecordColumn):
+            msg = f"{what}: column {name!r}: expected cojoin.kafka.key(), header() or timestamp(), got {column!r}"
+            raise ConfigurationError(msg)
+    named = [] if schema is None else parse_schema(schema, what=f"{what}: schema").names
+    seen: set[str] = set()
+    for name in [*named, *columns, *_PLACE]:
+        if name.lower() in seen:
+            msg = (
+                f"{what}: there are two columns {name!r}: the value's fields, further columns and Kafka's own, "
+                f"topic, partition and offset, need names of their own"
+            )
+            raise SchemaError(msg)
+        seen.add(name.lower())
+
+
 def decoded(
-    records: DataFrame, schema: str | None, columns: Mapping[str, RecordColumn], *, fails: bool, in_python: bool
+    records: DataFrame,
+    schema: str | None,
+    columns: Mapping[str, RecordColumn],
+    *,
+    fails: bool,
+    in_python: bool,
+    archived: bool = False,
 ) -> DataFrame:
     """Give records as rows: the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.
 
@@ -110,6 +160,7 @@ def decoded(
         columns: Further columns, by name.
         fails: Whether a record that can't be decoded ends the query.
         in_python: Whether the value is decoded already.
+        archived: Whether some rows come decoded from an archive.
     """
     faults = [F.col(FAULT)]
     if schema is not None and not in_python:
@@ -118,7 +169,12 @@ def decoded(
         # The session's zone must not matter: a time without a zone of its own is read as UTC.
         options = {"timeZone": "UTC", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         records = records.withColumn(_PARSED, F.from_json(F.col(VALUE).cast("string"), spelled, options))
-        wrong = F.col(VALUE).isNotNull() & (F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull())
+        wrong = F.col(VALUE).isNotNull() & (
+            F.col(_PARSED).isNull()
+            | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
+            # Spark's parser would put other characters in the place of what is none.
+            | ~F.is_valid_utf8(F.col(VALUE).cast("string"))
+        )
         faults.append(F.when(wrong, _told(F.lit("the value is no JSON of the schema"), F.col(VALUE))))
     for name, column in columns.items():
         wrong = column.raw().isNotNull() & column.typed().isNull()
@@ -128,16 +184,17 @@ def decoded(
         place = F.format_string("topic %s partition %d offset %d: ", *(F.col(name) for name in _PLACE))
         fault = F.when(fault.startswith("undecodable"), F.raise_error(F.concat(place, fault))).otherwise(fault)
     names = [] if schema is None else parse_schema(schema, what="schema").names
-    struct = DECODED if in_python else _PARSED
+    structs = [DECODED] if in_python else [DECODED, _PARSED] if archived else [_PARSED]
     return records.select(
-        *(F.col(struct).getField(name).alias(name) for name in names),
+        *(F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names),
         *(column.typed().alias(name) for name, column in columns.items()),
         *_PLACE,
         MARK,
         fault.alias(FAULT),
+        NEWEST,
     )
 
 
 def _told(what: Column, value: Column) -> Column:
-    shown = F.substring(value.cast("string"), 1, _SHOWN)
+    shown = F.substring(F.make_valid_utf8(value.cast("string")), 1, _SHOWN)
     return F.concat(F.lit("undecodable: "), what, F.lit(": got "), shown)

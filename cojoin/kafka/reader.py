@@ -18,8 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from cojoin.errors import QueryFailedError
 from cojoin.kafka.alignment import Side, next_time, positions_at
-from cojoin.kafka.client import Cluster, ClusterOptions, Partition
+from cojoin.kafka.archive import ArchiveIndex, connected
+from cojoin.kafka.archive_files import archived
 from cojoin.kafka.records import RecordFormat, read_task
 from cojoin.kafka.tasks import Task, make_tasks
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
 
@@ -50,6 +53,7 @@ class Reading:
         skips_losses: Whether records that aged out are passed over, and counted, or end the query.
         format: What becomes of a record.
         tasks: Into how many tasks a batch is cut, if it has enough records.
+        archive: What the archive of its older records holds, where there is one.
         beside: The other input, whose records are read up to the same times; None reads alone.
     """
 
@@ -62,7 +66,18 @@ class Reading:
     skips_losses: bool
     format: RecordFormat
     tasks: int
+    archive: ArchiveIndex | None = field(default=None, repr=False)
     beside: Reading | None = field(default=None, repr=False)
+
+    def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give a task's records, of the archive first; runs on a worker."""
+        assert isinstance(task, Task)
+        yield from archived(task.archived, self.format, self.what)
+        yield from read_task(task, self.cluster, self.format, self.what)
+
+    def on_a_worker(self) -> Reading:
+        """Give what a worker needs to know: nothing that grows with the archive."""
+        return replace(self, archive=None, beside=None)
 
 
 class _Log:
@@ -70,7 +85,7 @@ class _Log:
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.cluster = Cluster(reading.cluster, reading.what)
+        self.cluster = connected(reading.cluster, reading.what, reading.archive)
 
     def partitions(self) -> list[Partition]:
         """Give the partitions that are there now."""
@@ -115,6 +130,10 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: list[_Target] | None = None
         self._hint = 20
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what travels to the workers."""
+        return {**self.__dict__, "_reading": self._reading.on_a_worker(), "_connected": []}
+
     @property
     def _logs(self) -> list[_Log]:
         """The input's own topics and the other's; connected at first use, for the reader travels to the workers."""
@@ -139,12 +158,15 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after, drift = int(start["time"]), self._reading.max_drift_ms
         targets = [log.target() for log in self._logs] if self._targets is None else self._targets
         no_limit = isinstance(limit, ReadAllAvailable)
+        _check_ends(self._logs[0], targets[0], positions_of(start))
         own = _side(self._logs[0], targets[0], positions_of(start), no_limit=no_limit)
         others = zip(self._logs[1:], targets[1:], strict=True)
         sides = [own, *(_standing_at(log, each, after, no_limit=no_limit) for log, each in others)]
         if all(side.is_read for side in sides):
             return start
-        until, self._hint = next_time(sides, after, self._hint)
+        # What lies before the range is not read: time begins with it.
+        begun = min(log.reading.range.from_ms or 0 for log in self._logs)
+        until, self._hint = next_time(sides, max(after, begun), self._hint)
         if until is None and own.is_read and self._targets is None:
             return start
         # What is younger than the drift may still be on its way to its topic.
@@ -172,8 +194,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give a task's records; runs on a worker."""
-        assert isinstance(partition, Task)
-        return read_task(partition, self._reading.cluster, self._reading.format, self._reading.what)
+        return self._reading.records(partition)
 
     def stop(self) -> None:
         """Give up the connections."""
@@ -191,6 +212,10 @@ class WholeReader(DataSourceReader):
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what travels to the workers."""
+        return {"_reading": self._reading.on_a_worker()}
+
     def partitions(self) -> Sequence[InputPartition]:
         """Give the tasks."""
         log = _Log(self._reading)
@@ -206,8 +231,7 @@ class WholeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give a task's records; runs on a worker."""
-        assert isinstance(partition, Task)
-        return read_task(partition, self._reading.cluster, self._reading.format, self._reading.what)
+        return self._reading.records(partition)
 
 
 def data_source(name: str, reading: Reading) -> type[DataSource]:
@@ -241,6 +265,19 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
         "reader": reader,
     }
     return type("KafkaDataSource", (DataSource,), members)
+
+
+def _check_ends(log: _Log, target: _Target, positions: Mapping[Partition, int]) -> None:
+    """See that no partition ends before what is read of it: a ``to`` may, a topic that was made anew must not."""
+    read = [each for each, position in positions.items() if target.ends.get(each, position) < position]
+    for (topic, number), end in (log.cluster.latest(read) if read else {}).items():
+        if end < positions[topic, number]:
+            msg = (
+                f"{log.reading.what}: topic {topic} partition {number} ends at offset {end:,}, before the "
+                f"{positions[topic, number]:,} that are read: the topic was made anew or cut off since; "
+                f"start a new query"
+            )
+            raise QueryFailedError(msg)
 
 
 def _side(log: _Log, target: _Target, positions: Mapping[Partition, int], *, no_limit: bool = False) -> Side:

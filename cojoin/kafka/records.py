@@ -20,19 +20,23 @@ from cojoin.errors import QueryFailedError
 from cojoin.kafka.client import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from cojoin.kafka.archive import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.tasks import Gap, Span, Task
 
-__all__ = ["DECODED", "FAULT", "HEADERS", "KEY", "MARK", "TIME", "VALUE", "Record", "RecordFormat", "read_task"]
+__all__ = ["DECODED", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
+__all__ += ["Record", "RecordFormat", "decode_all", "read_task"]
 
 KEY, VALUE, TIME, HEADERS = "__cojoin_key", "__cojoin_value", "__cojoin_time", "__cojoin_headers"
-DECODED, MARK, FAULT = "__cojoin_decoded", "__cojoin_mark", "__cojoin_fault"
+DECODED = "__cojoin_decoded"
+MARK, FAULT, NEWEST = "__cojoin_mark", "__cojoin_fault", "__cojoin_newest"
+TOMBSTONE = "tombstone: the record has no value"
 
 _PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
-_SIGNS = pa.schema([(MARK, pa.int64()), (FAULT, pa.string())])
-_PARTS: dict[str, pa.DataType] = {
+_SIGNS = pa.schema([(MARK, pa.int64()), (FAULT, pa.string()), (NEWEST, pa.int64())])
+PARTS: dict[str, pa.DataType] = {
     KEY: pa.binary(),
     VALUE: pa.binary(),
     TIME: pa.timestamp("us", "UTC"),
@@ -42,6 +46,7 @@ _PARTS: dict[str, pa.DataType] = {
 _ROWS = 20_000
 """So many records make an Arrow batch."""
 
+_LOOKED_AT = 50
 _WAIT_SECONDS = 0.5
 
 
@@ -74,20 +79,22 @@ class RecordFormat:
     Attributes:
         parts: Some of ``KEY``, ``VALUE``, ``TIME`` and ``HEADERS``.
         decode: Turns a record into a value of ``decoded``; None leaves that to Spark.
-        decoded: The type that it gives, a struct.
+        decoded: The type that it gives, or that an archive holds, a struct.
         keeps_tombstones: Whether a record without a value is a row like others, of nulls.
+        archive: How the columns of the archive are called, where there is one.
     """
 
     parts: tuple[str, ...]
     decode: Callable[[Record], Any] | None
     decoded: pa.StructType | None
     keeps_tombstones: bool
+    archive: Layout | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that a task gives."""
         own = [] if self.decoded is None else [pa.field(DECODED, self.decoded)]
-        return pa.schema([*_PLACE, *(pa.field(name, _PARTS[name]) for name in self.parts), *own, *_SIGNS])
+        return pa.schema([*_PLACE, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
 
 
 def read_task(task: Task, options: ClusterOptions, form: RecordFormat, what: str) -> Iterator[pa.RecordBatch]:
@@ -106,17 +113,28 @@ def read_task(task: Task, options: ClusterOptions, form: RecordFormat, what: str
         cluster = Cluster(options, what)
         try:
             waiting: list[Any] = []
+            newest: dict[Partition, int] = {}
             for messages in _consumed(cluster, task.spans, options, what):
                 waiting += messages
+                _note_newest(messages, newest)
                 if len(waiting) >= _ROWS:
                     yield _rows(waiting, form)
                     waiting = []
             if waiting:
                 yield _rows(waiting, form)
+            yield signs({}, (), newest, form)
         finally:
             cluster.close()
     if task.marks or task.gaps:
-        yield _signs(task.marks, task.gaps, form)
+        yield signs(task.marks, task.gaps, {}, form)
+
+
+def _note_newest(messages: Sequence[Any], newest: dict[Partition, int]) -> None:
+    """Remember each partition's newest timestamp, of some records: it is to tell days from minutes."""
+    for message in [*messages[::_LOOKED_AT], messages[-1]]:
+        partition, moment = (message.topic(), message.partition()), _timestamp(message)
+        if moment is not None:
+            newest[partition] = max(newest.get(partition, moment), moment)
 
 
 def _consumed(cluster: Cluster, spans: Sequence[Span], options: ClusterOptions, what: str) -> Iterator[list[Any]]:
@@ -193,12 +211,14 @@ def _rows(messages: Sequence[Any], form: RecordFormat) -> pa.RecordBatch:
     }
     faults: list[str | None] = [None] * len(messages)
     if not form.keeps_tombstones:
-        faults = ["tombstone: the record has no value" if value is None else None for value in values]
+        faults = [TOMBSTONE if value is None else None for value in values]
     for part in form.parts:
-        columns[part] = pa.array(_part(part, messages, values), _PARTS[part])
+        columns[part] = pa.array(_part(part, messages, values), PARTS[part])
     if form.decode is not None and form.decoded is not None:
-        columns[DECODED] = _decoded(messages, values, form.decode, form.decoded, faults)
-    columns[MARK] = pa.nulls(len(messages), pa.int64())
+        columns[DECODED] = decode_all(map(_record, messages, values), form.decode, form.decoded, faults)
+    elif form.decoded is not None:
+        columns[DECODED] = pa.nulls(len(messages), form.decoded)
+    columns[MARK] = columns[NEWEST] = pa.nulls(len(messages), pa.int64())
     columns[FAULT] = pa.array(faults, pa.string())
     return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)
 
@@ -218,35 +238,76 @@ def _timestamp(message: Any) -> int | None:
     return moment if kind else None
 
 
-def _decoded(
-    messages: Sequence[Any],
-    values: Sequence[bytes | None],
+def _record(message: Any, value: bytes | None) -> Record | None:
+    if value is None:
+        return None
+    place = (message.topic(), message.partition(), message.offset())
+    return Record(*place, _timestamp(message), message.key(), value, message.headers() or ())
+
+
+def decode_all(
+    records: Iterable[Record | None],
     decode: Callable[[Record], Any],
     dtype: pa.StructType,
     faults: list[str | None],
 ) -> pa.Array:
-    """Run the user's own decoding; what it raises, or gives that does not fit, is the record's fault."""
+    """Run the user's own decoding; what it raises, or gives that does not fit, is the record's fault.
+
+    Args:
+        records: What is decoded; None, for a tombstone, becomes null.
+        decode: The user's function.
+        dtype: What it gives.
+        faults: The records' faults, which are added to.
+    """
     convert = coercer(dtype, "decode")
     found: list[Any] = []
-    for at, (message, value) in enumerate(zip(messages, values, strict=True)):
+    for at, record in enumerate(records):
         found.append(None)
-        if value is None:
+        if record is None:
             continue
-        place = (message.topic(), message.partition(), message.offset())
-        record = Record(*place, _timestamp(message), message.key(), value, message.headers() or ())
         try:
             found[at] = convert(decode(record))
         except Exception as error:  # noqa: BLE001 - whatever it raises, the record could not be decoded
-            faults[at] = f"undecodable: {type(error).__name__}: {error}"
+            faults[at] = _undecodable(error)
+    try:
+        return encode_column(found, dtype)
+    except ValueError:  # such as text that is no Unicode, which only Arrow sees
+        return _encoded(found, dtype, faults)
+
+
+def _encoded(found: list[Any], dtype: pa.StructType, faults: list[str | None]) -> pa.Array:
+    """Encode values of which some can't be: these are null, and the record's fault."""
+    for at, value in enumerate(found):
+        try:
+            encode_column([value], dtype)
+        except ValueError as error:
+            found[at], faults[at] = None, _undecodable(error)
     return encode_column(found, dtype)
 
 
-def _signs(marks: Mapping[Partition, int], gaps: Sequence[Gap], form: RecordFormat) -> pa.RecordBatch:
-    count, partitions = len(marks) + len(gaps), [*marks, *(gap.partition for gap in gaps)]
-    columns: dict[str, Any] = {field.name: pa.nulls(count, field.type) for field in form.schema}
+def _undecodable(error: Exception) -> str:
+    told = f"undecodable: {type(error).__name__}: {error}"
+    return told.encode(errors="backslashreplace").decode()
+
+
+def signs(
+    marks: Mapping[Partition, int], gaps: Sequence[Gap], newest: Mapping[Partition, int], form: RecordFormat
+) -> pa.RecordBatch:
+    """Give the rows that are no records.
+
+    Args:
+        marks: How far time has come in partitions, in epoch milliseconds.
+        gaps: What can't be read any more.
+        newest: The newest timestamps of the task's records, by which Spark's side judges what marks are worth.
+        form: The rows' form.
+    """
+    partitions = [*marks, *(gap.partition for gap in gaps), *newest]
+    nothing = [[None] * len(each) for each in (marks, gaps, newest)]
+    columns: dict[str, Any] = {field.name: pa.nulls(len(partitions), field.type) for field in form.schema}
     columns["topic"] = pa.array([topic for topic, _ in partitions], pa.string())
     columns["partition"] = pa.array([number for _, number in partitions], pa.int32())
-    columns["offset"] = pa.array([None] * len(marks) + [gap.begin for gap in gaps], pa.int64())
-    columns[MARK] = pa.array([*marks.values(), *([None] * len(gaps))], pa.int64())
-    columns[FAULT] = pa.array([None] * len(marks) + [f"gone: {gap}" for gap in gaps], pa.string())
+    columns["offset"] = pa.array([*nothing[0], *(gap.begin for gap in gaps), *nothing[2]], pa.int64())
+    columns[MARK] = pa.array([*marks.values(), *nothing[1], *nothing[2]], pa.int64())
+    columns[FAULT] = pa.array([*nothing[0], *(f"gone: {gap}" for gap in gaps), *nothing[2]], pa.string())
+    columns[NEWEST] = pa.array([*nothing[0], *nothing[1], *newest.values()], pa.int64())
     return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)

@@ -15,15 +15,16 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from cojoin.durations import Duration, milliseconds
-from cojoin.errors import CheckpointError, ConfigurationError, SchemaError, did_you_mean
+from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.kafka.archive import Spliced, connected
+from cojoin.kafka.archive_index import Archive, Wanted
 from cojoin.kafka.client import Cluster, ClusterOptions
-from cojoin.kafka.columns import RecordColumn, decoded
+from cojoin.kafka.columns import RecordColumn, check_columns, decoded
 from cojoin.kafka.ranges import Bound, Range
 from cojoin.kafka.reader import Reading, data_source, positions_of
-from cojoin.kafka.records import FAULT, MARK, VALUE, Record, RecordFormat
+from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE, Record, RecordFormat
 from cojoin.kafka.tasks import Gap
 from cojoin.kafka.topics import Topics
-from cojoin.spark.pickling import pickling_error
 from cojoin.spark.sources import Source
 from cojoin.types import parse_schema
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
+
+    from cojoin.kafka.archive import ArchiveIndex
 
 __all__ = ["KafkaSource", "source"]
 
@@ -75,6 +78,7 @@ class KafkaSource(Source):
         undecodable: What becomes of a record that can't be decoded.
         tombstones: What becomes of a record without a value.
         data_loss: What becomes of a query whose next records are gone.
+        archive: Where its older records are, if not with the brokers.
         beside: The other input of the join, where it is read from Kafka, too.
     """
 
@@ -88,7 +92,13 @@ class KafkaSource(Source):
     undecodable: Undecodable = "reject"
     tombstones: Tombstones = "reject"
     data_loss: DataLoss = "fail"
+    archive: Archive | None = field(default=None, compare=False)
     beside: KafkaSource | None = field(default=None, repr=False)
+
+    @property
+    def max_apart_ms(self) -> int:
+        """How far a record's timestamp may be after its event time, so that marks are worth something."""
+        return self.max_drift_ms
 
     @property
     def has_log(self) -> bool:
@@ -131,11 +141,15 @@ class KafkaSource(Source):
             ConfigurationError: A topic or partition is not there, the range is wrong, or a part of it is gone.
             QueryFailedError: No broker answers.
         """
-        cluster = Cluster(self.cluster, self.what)
+        cluster = self._connect(self.what)
         try:
             partitions = self.topics.found(cluster.partitions(), self.what)
+            if isinstance(cluster, Spliced):
+                cluster.check_ends(partitions)
             if is_new:
-                self.range.resolve(cluster, partitions)
+                begins, ends = self.range.resolve(cluster, partitions)
+                if isinstance(cluster, Spliced) and self.data_loss == "fail":
+                    cluster.check_seam(begins, ends)
             else:
                 self.range.end(cluster, partitions)
         finally:
@@ -143,7 +157,7 @@ class KafkaSource(Source):
 
     def span(self) -> tuple[int, int] | None:
         """Give the timestamps of the first and the last record of the range as it is now; None where it is empty."""
-        cluster = Cluster(self.cluster, self.what)
+        cluster = self._connect(self.what)
         try:
             partitions = self.topics.found(cluster.partitions(), self.what)
             found = cluster.first_at(partitions, self.range.from_ms or 0)
@@ -169,6 +183,7 @@ class KafkaSource(Source):
         if spark is None:
             msg = f"{self.what}: there is no Spark session; make one with cojoin.spark_session()"
             raise ConfigurationError(msg)
+        index = self._archived(again=True)
         self.check(is_new=False)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
         spark.dataSource.register(data_source(name, self.reading(spark.sparkContext.defaultParallelism)))
@@ -179,13 +194,14 @@ class KafkaSource(Source):
             self.columns,
             fails=self.undecodable == "fail",
             in_python=self.decode is not None,
+            archived=index is not None and index.layout.fields is not None,
         )
-        return rows if streaming else rows.where(rows[FAULT].isNull()).drop(FAULT, MARK)
+        return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
         """Say what the brokers no longer have of what follows a position of Spark's offset log."""
         del spark
-        return [str(gap) for gap in self._gaps(what, offset)]
+        return [f"{what}: {gap}" for gap in self._gaps(what, offset)]
 
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
         """Give a position moved behind what the brokers no longer have."""
@@ -202,8 +218,12 @@ class KafkaSource(Source):
     def _gaps(self, what: str, offset: str | None) -> list[Gap]:
         if offset is None or offset.strip() in _NOTHING_READ:
             return []
-        positions = positions_of(json.loads(offset))
-        cluster = Cluster(self.cluster, what)
+        try:
+            positions = positions_of(json.loads(offset))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
+            raise CheckpointError(msg) from None
+        cluster = self._connect(what)
         try:
             there = set(self.topics.found(cluster.partitions(), what))
             gone = sorted(set(positions) - there)
@@ -213,7 +233,9 @@ class KafkaSource(Source):
                     f"does not have; name it, or start a new query"
                 )
                 raise CheckpointError(msg)
-            earliest, latest = cluster.earliest(positions), cluster.latest(positions)
+            there_next = cluster.next_there if isinstance(cluster, Spliced) else cluster.earliest
+            earliest = there_next(positions)
+            latest = cluster.latest(positions)
         finally:
             cluster.close()
         for (topic, number), position in positions.items():
@@ -235,6 +257,9 @@ class KafkaSource(Source):
         in_python = self.decode is not None
         dtype = None if not in_python or self.schema is None else _struct(self.schema)
         value = [] if in_python else [VALUE]
+        index = self._archived()
+        if dtype is None and self.schema is not None and index is not None and index.layout.fields is not None:
+            dtype = pa.struct([each.with_nullable(True) for each in _struct(self.schema)])
         return Reading(
             what=self.what,
             cluster=self.cluster,
@@ -243,10 +268,28 @@ class KafkaSource(Source):
             limit=self.limit,
             max_drift_ms=self.max_drift_ms,
             skips_losses=self.data_loss == "skip",
-            format=RecordFormat((*value, *sorted(parts)), self.decode, dtype, self.tombstones == "keep"),
+            format=RecordFormat(
+                (*value, *sorted(parts)),
+                self.decode,
+                dtype,
+                self.tombstones == "keep",
+                None if index is None else index.layout,
+            ),
             tasks=tasks,
+            archive=index,
             beside=None if self.beside is None else self.beside.reading(tasks),
         )
+
+    def _connect(self, what: str) -> Cluster:
+        return connected(self.cluster, what, self._archived())
+
+    def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
+        """Give what the archive holds, if there is one; looked at again, if asked for, whether it has grown."""
+        if self.archive is None:
+            return None
+        parts = tuple(sorted({column.source for column in self.columns.values()}))
+        wanted = Wanted(self.what, self.topics, self.schema, parts, self.max_drift_ms, self.range)
+        return self.archive.index(wanted, again=again)
 
 
 def source(
@@ -266,6 +309,7 @@ def source(
     tombstones: Tombstones = "reject",
     data_loss: DataLoss = "fail",
     patience: Duration | None = "1 minute",
+    archive: Source | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> KafkaSource:
     """Describe topics for one ``Input``: history, live records, or the one and then the other.
@@ -294,6 +338,10 @@ def source(
         tombstones: Whether a record without a value goes to ``rejected`` or is kept as a row of nulls.
         data_loss: Whether records that aged out before they were read end the query, or are told as ``rejected``.
         patience: For how long no broker may answer; None waits for ever. Then the query ends, saying so.
+        archive: Where the older records are, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or
+            parquet files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives
+            them, and the columns of ``schema`` or the raw ``value``. Each partition's newer records are read from
+            Kafka, from the archive's last offset on.
         options: librdkafka's, such as ``{"security.protocol": "SASL_SSL"}``; never shown nor stored.
 
     Returns:
@@ -314,7 +362,7 @@ def source(
         msg = f"{what}: bootstrap_servers: expected such as 'localhost:9092', got {bootstrap_servers!r}"
         raise ConfigurationError(msg)
     further = dict(columns or {})
-    _check_columns(what, schema, further, decode)
+    check_columns(what, schema, further, decode)
     for name, value, valid in (
         ("undecodable", undecodable, get_args(Undecodable)),
         ("tombstones", tombstones, get_args(Tombstones)),
@@ -345,37 +393,8 @@ def source(
         undecodable=undecodable,
         tombstones=tombstones,
         data_loss=data_loss,
+        archive=None if archive is None else Archive(archive, what),
     )
-
-
-def _check_columns(
-    what: str, schema: str | None, columns: Mapping[str, RecordColumn], decode: Callable[[Record], Any] | None
-) -> None:
-    if schema is None and (decode is not None or not columns):
-        msg = f"{what}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
-        raise ConfigurationError(msg)
-    if decode is not None:
-        if not callable(decode):
-            msg = f"{what}: decode: expected a function of a Record, got {decode!r}"
-            raise ConfigurationError(msg)
-        reason = pickling_error(decode)
-        if reason is not None:
-            msg = f"{what}: decode can't be sent to the workers: {reason}"
-            raise ConfigurationError(msg)
-    for name, column in columns.items():
-        if not isinstance(column, RecordColumn):
-            msg = f"{what}: column {name!r}: expected cojoin.kafka.key(), header() or timestamp(), got {column!r}"
-            raise ConfigurationError(msg)
-    named = [] if schema is None else parse_schema(schema, what=f"{what}: schema").names
-    seen: set[str] = set()
-    for name in [*named, *columns, *_PLACE]:
-        if name.lower() in seen:
-            msg = (
-                f"{what}: there are two columns {name!r}: the value's fields, further columns and Kafka's own, "
-                f"topic, partition and offset, need names of their own"
-            )
-            raise SchemaError(msg)
-        seen.add(name.lower())
 
 
 def _struct(schema: str) -> pa.StructType:

@@ -1,26 +1,28 @@
 """How a batch's ranges of offsets are cut into tasks.
 
 As many tasks as asked, of about as many records each; a batch of few records is one task, for a task costs more than
-they do. A task may read pieces of several partitions. Ranges of which a part is gone are an error with its size, or
-begin later, with a fault that is counted. Marks say how far time has come in a partition; a partition that never held a
-record gets none, so that it holds nothing, unless none of the input's did.
+they do. A task may read pieces of several partitions, of the archive and of the brokers. Ranges of which a part is gone
+are an error with its size, or begin later, with a fault that is counted. Marks say how far time has come in a
+partition; a partition that never held a record gets none, so that it holds nothing, unless none of the input's did.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
+from cojoin.kafka.archive import Spliced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cojoin.kafka.archive import Piece
     from cojoin.kafka.client import Cluster, Partition
 
-__all__ = ["Gap", "Span", "Task", "make_tasks"]
+__all__ = ["ArchivedSpan", "Gap", "Span", "Task", "make_tasks"]
 
 _FEW_RECORDS = 20_000
 
@@ -32,6 +34,13 @@ class Span:
     partition: Partition
     begin: int
     end: int
+
+
+@dataclass(frozen=True)
+class ArchivedSpan(Span):
+    """Offsets that lie in the archive, with the files' shares that meet them."""
+
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,14 +57,16 @@ class Task(InputPartition):
     """What a task reads.
 
     Args:
-        spans: Offsets, each partition's once.
+        spans: Offsets, each partition's once; those in the archive become ``archived``.
         marks: How far time has come in partitions, in epoch milliseconds.
         gaps: What can't be read any more.
     """
 
     def __init__(self, spans: list[Span], marks: dict[Partition, int], gaps: list[Gap]) -> None:
         super().__init__(None)
-        self.spans, self.marks, self.gaps = spans, marks, gaps
+        self.archived = [span for span in spans if isinstance(span, ArchivedSpan)]
+        self.spans = [span for span in spans if not isinstance(span, ArchivedSpan)]
+        self.marks, self.gaps = marks, gaps
 
 
 def make_tasks(
@@ -83,14 +94,17 @@ def make_tasks(
         QueryFailedError: Records are gone, and may not be passed over.
     """
     earliest = cluster.earliest(ends)
-    spans, gaps = [], []
+    kept = cluster.kept(ends) if isinstance(cluster, Spliced) else earliest
+    spans: list[Span] = []
+    gaps: list[Gap] = []
     for partition, end in ends.items():
         begin = min(begins.get(partition, earliest[partition]), end)
-        there = max(begin, min(earliest[partition], end))
-        if begin < there:
-            gaps.append(Gap(partition, begin, there))
-        if there < end:
-            spans.append(Span(partition, there, end))
+        for span in _placed(cluster, Span(partition, begin, end)):
+            there = span.begin if isinstance(span, ArchivedSpan) else max(span.begin, min(kept[partition], span.end))
+            if span.begin < there:
+                gaps.append(Gap(partition, span.begin, there))
+            if there < span.end:
+                spans.append(replace(span, begin=there))
     if gaps and not skips_losses:
         msg = (
             f"{what}: records that were to be read next are gone: {'; '.join(map(str, gaps))}; they aged out, or were "
@@ -103,6 +117,19 @@ def make_tasks(
     if not pieces and (marks or gaps):
         pieces = [[]]
     return [Task(each, {} if number else marks, [] if number else gaps) for number, each in enumerate(pieces)]
+
+
+def _placed(cluster: Cluster, span: Span) -> list[Span]:
+    """Cut a range by where it lies."""
+    if not isinstance(cluster, Spliced):
+        return [span]
+    archive, partition = cluster.archive, span.partition
+    return [
+        ArchivedSpan(partition, begin, end, archive.pieces(partition, begin, end))
+        if is_archived
+        else Span(partition, begin, end)
+        for begin, end, is_archived in archive.sections(partition, span.begin, span.end)
+    ]
 
 
 def _cut(spans: list[Span], tasks: int) -> list[list[Span]]:
@@ -118,7 +145,7 @@ def _cut(spans: list[Span], tasks: int) -> list[list[Span]]:
                 cut.append([])
                 room = share
             end = min(span.end, begin + room)
-            cut[-1].append(Span(span.partition, begin, end))
+            cut[-1].append(replace(span, begin=begin, end=end))
             room -= end - begin
             begin = end
     return cut

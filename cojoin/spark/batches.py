@@ -92,6 +92,7 @@ class BatchWriter:
         self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
         self._lease, self._retention, self._begins_at = lease, retention, begins_at
         self._cleaning: threading.Thread | None = None
+        self._is_first = True
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
@@ -124,13 +125,14 @@ class BatchWriter:
                 started = time.perf_counter()
                 self._snapshot(emitted, manifest)
                 durations["snapshot"] = _since(started)
-            else:
-                # An earlier try may have taken one that the state does not remember.
+            elif self._is_first:
+                # An earlier try of the batch may have taken one that the state does not remember.
                 Snapshots(self._files).remove(batch_id)
         finally:
             emitted.unpersist()
         self._lease.check()
         self._manifests.write(manifest)
+        self._is_first = False
         self._offsets = offsets
         self._progress.add(manifest)
         self._last = report

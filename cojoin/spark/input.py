@@ -19,11 +19,12 @@ from cojoin.key_groups import group_labels
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.spark.failures import explain
 from cojoin.spark.packing import (
-    FAULT_COLUMN,
     GROUP_COLUMN,
     MARK_COLUMN,
+    NEWEST_COLUMN,
     NOW_COLUMN,
     PACKED_DDL,
+    SIGN_COLUMNS,
     Packer,
     key_group,
 )
@@ -116,7 +117,7 @@ class BoundInput:
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.source: Source | None = defaults
         self.frame, event_time = self._with_event_time(_open(declared.source, self._what), declared.event_time)
-        self._signs = [each for each in (MARK_COLUMN, FAULT_COLUMN) if self.source and each in self.frame.columns]
+        self._signs = [each for each in SIGN_COLUMNS if self.source and each in self.frame.columns]
         self._fields = self._columns()
         partition = self._names(declared.partition, "partition") or (defaults.partition if defaults else ())
         sequence = self._names(declared.sequence, "sequence") or (defaults.sequence if defaults else ())
@@ -241,11 +242,12 @@ class BoundInput:
         frame = self.frame
         if self._signs and self.source is not None and self.spec.partition != self.source.partition:
             # The marks are of the source's own partitions; who names others goes by the rows alone.
-            frame = frame.where(frame[MARK_COLUMN].isNull())
+            frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
         if self.spec.max_ahead_ms is not None:
             # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch sees the same.
             columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
-        packer = Packer(self.spec, self.tag, group_labels(key_groups))
+        apart = None if self.source is None else self.source.max_apart_ms
+        packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(batches)

@@ -35,8 +35,10 @@ __all__ = [
     "FAULT_COLUMN",
     "GROUP_COLUMN",
     "MARK_COLUMN",
+    "NEWEST_COLUMN",
     "NOW_COLUMN",
     "PACKED_DDL",
+    "SIGN_COLUMNS",
     "Packer",
     "key_group",
     "read_control",
@@ -45,9 +47,10 @@ __all__ = [
 PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG = 0
 GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
-MARK_COLUMN, FAULT_COLUMN = "__cojoin_mark", "__cojoin_fault"
-"""What a source of cojoin's says beside its rows: a row with a mark says only how far time has come in its partition,
-in epoch milliseconds; one with a fault, a reason and what was found with a colon between, is none."""
+MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = SIGN_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
+"""What a source of cojoin's says beside its rows. A row with a mark says only how far time has come in its partition;
+one with a fault, a reason and what was found with a colon between, is none; one with a newest time says by which the
+source went for the partition's rows of the task. Times are epoch milliseconds."""
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
@@ -63,11 +66,13 @@ class Packer:
         spec: The input.
         tag: 1 (left) or 2 (right).
         labels: What Spark groups each key group by (``key_groups``), by the group's number.
+        max_apart_ms: How far the times that the source goes by may be after its rows' event times.
     """
 
     spec: InputSpec
     tag: Any
     labels: tuple[int, ...]
+    max_apart_ms: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack a task's rows."""
@@ -101,26 +106,34 @@ class Packer:
         """Remember the marks and faults that stand among the rows, and give the rows."""
         if MARK_COLUMN not in chunk.column_names:
             return chunk
-        marks, faults = chunk.column(MARK_COLUMN), chunk.column(FAULT_COLUMN)
-        if marks.null_count + faults.null_count == 2 * chunk.num_rows:
+        signs = [chunk.column(name) for name in SIGN_COLUMNS]
+        if all(each.null_count == chunk.num_rows for each in signs):
             return chunk
         seen.any_row = True
-        named = [f"c{self.spec.schema.get_field_index(name)}" for name in self.spec.source_order]
-        marked = chunk.filter(pc.is_valid(marks))
-        # By number and not by name: so the columns were called for Spark's sake.
-        places = zip(*(decode_column(marked.column(name)) for name in named[: len(self.spec.partition)]), strict=True)
-        for place, mark in zip(places, marked.column(MARK_COLUMN).to_pylist(), strict=True):
-            made = int(self.spec.watermark.generator.of_source(mark, seen.processing_time))
-            partition = json.dumps(place, default=str)
+        generator = self.spec.watermark.generator
+        for partition, mark in self._by_partition(chunk, MARK_COLUMN):
+            made = int(generator.of_source(mark, seen.processing_time))
             if made > NONE:
-                seen.watermarks[partition] = max(made, seen.watermarks.get(partition, made))
-        faulty = chunk.filter(pc.is_valid(faults))
-        known = faulty.select(named).rename_columns(list(self.spec.source_order)).to_pylist()
+                seen.source_watermarks[partition] = max(made, seen.source_watermarks.get(partition, made))
+        seen.newest.update(self._by_partition(chunk, NEWEST_COLUMN))
+        # By number and not by name: so the columns were called for Spark's sake.
+        named = {f"c{self.spec.schema.get_field_index(name)}": name for name in self.spec.source_order}
+        faulty = chunk.filter(pc.is_valid(chunk.column(FAULT_COLUMN)))
+        known = faulty.select(list(named)).rename_columns(list(named.values())).to_pylist()
         groups = faulty.column(GROUP_COLUMN).to_pylist()
         for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
             reason, _, found = fault.partition(": ")
             seen.faults[group].append((reason, json.dumps({**row, "error": found}, ensure_ascii=False, default=str)))
-        return chunk.filter(pc.and_(pc.is_null(marks), pc.is_null(faults)))
+        is_row = [pc.is_null(each) for each in signs]
+        return chunk.filter(pc.and_(pc.and_(is_row[0], is_row[1]), is_row[2]))
+
+    def _by_partition(self, chunk: pa.Table, sign: str) -> list[tuple[str, int]]:
+        """Give what a sign says of each partition, by its name."""
+        signed = chunk.filter(pc.is_valid(chunk.column(sign)))
+        columns = [f"c{self.spec.schema.get_field_index(name)}" for name in self.spec.partition]
+        places = zip(*(decode_column(signed.column(name)) for name in columns), strict=True)
+        values = signed.column(sign).to_pylist()
+        return [(json.dumps(place, default=str), value) for place, value in zip(places, values, strict=False)]
 
     def _observe(self, rows: pa.Table, seen: _Seen) -> None:
         """Remember each source partition's largest timestamp and mark; rejected rows move no watermark."""
@@ -149,8 +162,10 @@ class Packer:
         shared = {"input": self.tag, "partitions": seen.partitions, "processing_time": seen.processing_time}
         if seen.marks != seen.partitions:
             shared["marks"] = seen.marks
-        if seen.watermarks:
-            shared["watermarks"] = seen.watermarks
+        if seen.source_watermarks:
+            shared["source_watermarks"] = seen.source_watermarks
+        if self.max_apart_ms is not None and seen.agreement(self.max_apart_ms) is not None:
+            shared["agrees"] = seen.agreement(self.max_apart_ms)
         messages = []
         for group in range(len(self.labels)):
             own = {"rows": seen.rows[group]} | ({"faults": seen.faults[group]} if group in seen.faults else {})
@@ -164,11 +179,17 @@ class _Seen:
     def __init__(self) -> None:
         self.partitions: dict[str, int] = {}
         self.marks: dict[str, int] = {}
-        self.watermarks: dict[str, int] = {}
+        self.source_watermarks: dict[str, int] = {}
+        self.newest: dict[str, int] = {}
         self.faults: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         self.rows: Counter[int] = Counter()
         self.any_row = False
         self.processing_time = 0
+
+    def agreement(self, max_apart_ms: int) -> bool | None:
+        """Tell whether the source's times are near the rows'; None where there was no row to tell by."""
+        both = [(newest, self.partitions[name]) for name, newest in self.newest.items() if name in self.partitions]
+        return all(newest - timestamp <= max_apart_ms for newest, timestamp in both) if both else None
 
     def observe(self, partition: str, timestamp: int, mark: int) -> None:
         self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
@@ -191,8 +212,9 @@ def read_control(payload: bytes) -> Control | None:
         message["rows"],
         message["processing_time"],
         message.get("marks"),
-        message.get("watermarks", {}),
         faults=message.get("faults", ()),
+        source_watermarks=message.get("source_watermarks", {}),
+        agrees=message.get("agrees"),
     )
 
 

@@ -194,7 +194,7 @@ def _check_sources(
             whose = "is" if source is None else "was, in the query that wrote the checkpoint,"
             msg = (
                 f"restore_from: {what} {whose} a DataFrame, of which nobody can tell where it would go on; "
-                f"give cojoin.Input one of cojoin.sources.kafka, delta or files"
+                f"give cojoin.Input cojoin.kafka.source, cojoin.sources.delta or files"
             )
             raise CheckpointError(msg)
         if dict(old) != source.identity(spark):

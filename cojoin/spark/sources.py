@@ -1,8 +1,7 @@
-"""Where an input's rows come from, said in one line: Kafka topics, Delta tables, folders of files.
+"""Where an input's rows come from, said in one line: Delta tables, folders of files; of Kafka, see ``cojoin.kafka``.
 
 A source is a description that cojoin opens itself, as a stream or whole. A bare DataFrame serves as well; a source
-knows more: a Kafka source carries topic, partition and offset, so watermarks follow each partition and ties fall by
-offset.
+knows more: where another query would go on with it, and some know their partitions and their span of time.
 """
 
 from __future__ import annotations
@@ -10,37 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.positions import check_position, with_losses_accepted
-from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.errors import ConfigurationError
 from cojoin.locations import is_path
-from cojoin.types import parse_schema, schema_to_ddl
+from cojoin.types import parse_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
 
-__all__ = ["Source", "delta", "files", "kafka"]
-
-_KAFKA_COLUMNS = ("topic", "partition", "offset")
-
-# Kafka's own default is a minute in which it seems to hang.
-_PATIENCE = {"default.api.timeout.ms": "20000", "request.timeout.ms": "10000"}
+__all__ = ["Source", "delta", "files"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source, made by ``kafka``, ``delta`` or ``files``.
+    """A source, made by ``delta`` or ``files``; ``cojoin.kafka.source`` makes one that knows more.
 
     Attributes:
         format: Spark's name of its format.
-        location: A path, a table's name, or topics; None for formats that have none.
+        location: A path or a table's name; None for formats that have none.
         schema: The columns as DDL, where the format does not know them.
         options: Spark's options for the format. They may hold secrets, so they are never shown.
         partition: The columns with the source partition that it gives.
@@ -61,9 +52,7 @@ class Source:
             spark: The session, whose file systems make paths absolute.
         """
         location = self.location
-        if self.format == "kafka":
-            location = ",".join(sorted(topic.strip() for topic in str(location).split(",")))
-        elif location is not None and is_path(location):
+        if location is not None and is_path(location):
             location = CheckpointFiles(spark, location).root
         return {"format": self.format, "location": location}
 
@@ -93,20 +82,25 @@ class Source:
         Raises:
             CheckpointError: The query can't go on with this source.
         """
-        return check_position(spark, what, self.format, self.location, self.options, offset)
+        return check_position(spark, what, self.format, self.location, offset)
 
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
         """Give a position moved behind what ``lost_since`` tells; the arguments are the same."""
-        return with_losses_accepted(spark, what, self.format, self.location, self.options, offset)
+        return with_losses_accepted(spark, what, self.format, self.location, offset)
 
     def span(self) -> tuple[int, int] | None:
         """Give the times of the first and the last of what it holds now, in epoch milliseconds; None where unknown."""
         return None
 
     @property
+    def max_apart_ms(self) -> int | None:
+        """How far the times that it goes by may be after its rows' event times; None where it goes by none."""
+        return None
+
+    @property
     def has_log(self) -> bool:
         """Whether Spark keeps a log of its own of what it has read there, as it does for files."""
-        return self.format not in {"kafka", "delta"}
+        return self.format != "delta"
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open it with the active Spark session.
@@ -115,7 +109,7 @@ class Source:
             streaming: A stream, or all that is there now.
 
         Raises:
-            ConfigurationError: There is no active session; no Kafka broker answers, or it has no such topic.
+            ConfigurationError: There is no active session.
         """
         spark = SparkSession.getActiveSession()
         if spark is None:
@@ -125,51 +119,11 @@ class Source:
             )
             raise ConfigurationError(msg)
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
-        if self.format == "kafka":
-            records = reader.load()
-            _check_topics(spark, str(self.location), self.options)
-            return _decoded(records, self.schema)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         is_table = self.format == "delta" and not is_path(str(self.location))
         frame: DataFrame = reader.table(self.location) if is_table else reader.load(self.location)
         return frame
-
-
-def kafka(
-    bootstrap_servers: str,
-    topic: str | Sequence[str],
-    *,
-    schema: str | None = None,
-    starting_offsets: str = "earliest",
-    options: Mapping[str, Any] | None = None,
-) -> Source:
-    """Read Kafka topics by Spark's own source.
-
-    Args:
-        bootstrap_servers: Such as ``"localhost:9092"``.
-        topic: A topic, or several.
-        schema: DDL of the records' JSON values, which become columns; without it ``key`` and ``value`` come as
-            binary. A value that is not of this form has nulls, and its row is rejected for them.
-        starting_offsets: Where a new query begins: ``"earliest"``, ``"latest"`` or Spark's JSON.
-        options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``. Never shown or stored by
-            cojoin.
-
-    Returns:
-        A source with the value's columns, then ``topic``, ``partition`` and ``offset``.
-    """
-    topics = topic if isinstance(topic, str) else ",".join(topic)
-    if schema is not None:
-        taken = {name.lower() for name in parse_schema(schema, what="schema").names} & set(_KAFKA_COLUMNS)
-        if taken:
-            msg = (
-                f"schema: the value's fields {sorted(taken)} have the names of Kafka's own columns; "
-                f"read the topic with spark.readStream and rename them"
-            )
-            raise SchemaError(msg)
-    settings = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topics, "startingOffsets": starting_offsets}
-    settings |= {name: str(value) for name, value in (options or {}).items()}
-    return Source("kafka", topics, schema, settings, ("topic", "partition"), ("offset",))
 
 
 def delta(location: str, *, options: Mapping[str, Any] | None = None) -> Source:
@@ -203,45 +157,3 @@ def files(path: str, format: str, *, schema: str | None = None, options: Mapping
 
 def _texts(options: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: str(value) for name, value in (options or {}).items()}
-
-
-def _check_topics(spark: SparkSession, location: str, options: Mapping[str, str]) -> None:
-    """See that the topics are there: Spark would find out in the first batch, and not say which one is missing."""
-    jvm: Any = getattr(spark, "_jvm", None)  # Spark Connect has none
-    client = None if jvm is None else jvm.org.apache.kafka.clients.admin.AdminClient
-    if "subscribe" not in options or not isinstance(client, JavaClass):
-        return
-    own = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
-    settings = jvm.java.util.HashMap()
-    for name, value in (_PATIENCE | own).items():
-        settings.put(name, value)
-    try:
-        admin = client.create(settings)
-        try:
-            there = {str(name) for name in admin.listTopics().names().get()}
-        finally:
-            admin.close()
-    except Py4JJavaError as error:
-        msg = f"source kafka {location}: {own['bootstrap.servers']} does not answer as a Kafka broker: {_cause(error)}"
-        raise ConfigurationError(msg) from error
-    for topic in options["subscribe"].split(","):
-        if topic.strip() not in there:
-            msg = f"source kafka: {own['bootstrap.servers']} has no topic {topic.strip()!r}"
-            raise ConfigurationError(msg + did_you_mean(topic, there))
-
-
-def _cause(error: Py4JJavaError) -> str:
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return str(cause.getMessage() or cause.toString())
-
-
-def _decoded(records: DataFrame, schema: str | None) -> DataFrame:
-    if schema is None:
-        return records.select("key", "value", *_KAFKA_COLUMNS)
-    # In our own spelling: Spark's plans refuse a char or varchar in a parsed schema.
-    spelled = schema_to_ddl(parse_schema(schema, what="schema"))
-    # The session's zone must not matter: a time without a zone of its own is read as UTC.
-    value = F.from_json(F.col("value").cast("string"), spelled, {"timeZone": "UTC"})
-    return records.select(value.alias("value"), *_KAFKA_COLUMNS).select("value.*", *_KAFKA_COLUMNS)

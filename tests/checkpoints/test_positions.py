@@ -13,7 +13,6 @@ import cojoin as cj
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.outputs import open_log
 from cojoin.checkpoints.positions import check_position, with_losses_accepted
-from tests.kafka.topics import delete_records, fill
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -21,80 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.servers.broker import Broker
-
 pytestmark = pytest.mark.spark
 
 WHAT = "input 'trades'"
-TOPIC = "aged-out"
-
-
-@pytest.fixture(scope="module")
-def aged_out(spark: SparkSession, broker: Broker) -> dict[str, str]:
-    """The options of a topic of two partitions of 8 records, of whose first the broker has deleted 5."""
-    broker.create_topic(TOPIC, 2)
-    fill(spark, broker.bootstrap_servers, TOPIC, [str(number) for number in range(16)], [0] * 8 + [1] * 8)
-    delete_records(spark, broker.bootstrap_servers, TOPIC, 5)
-    return {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": TOPIC}
-
-
-def position(*offsets: int, topic: str = TOPIC) -> str:
-    return json.dumps({topic: {str(number): offset for number, offset in enumerate(offsets)}}, separators=(",", ":"))
-
-
-@pytest.mark.kafka
-def test_records_that_kafka_has_deleted_are_counted(spark: SparkSession, aged_out: dict[str, str]) -> None:
-    kafka = (spark, WHAT, "kafka", TOPIC, aged_out)
-    assert check_position(*kafka, position(5, 8)) == []
-    assert with_losses_accepted(*kafka, position(5, 8)) == position(5, 8)
-    assert check_position(*kafka, position(2, 3)) == [
-        "input 'trades': topic aged-out partition 0: 3 records are gone (offsets 2 to 4)"
-    ]
-    assert with_losses_accepted(*kafka, position(2, 3)) == position(5, 3)
-    assert check_position(*kafka, None) == check_position(*kafka, "-") == []
-
-
-@pytest.mark.kafka
-@pytest.mark.parametrize(
-    ("offset", "said"),
-    [
-        (position(8, 9), "topic aged-out partition 1 ends at offset 8, before the checkpoint's 9: the topic was made"),
-        (position(8, 8, 1), "has 2 partitions and no partition 2, which the checkpoint has read"),
-        (position(8, topic="trades-of-old"), "has read topic 'trades-of-old', which the source no longer names"),
-        ('{"logOffset', "is not in the form of Spark's offset log; got '{\"logOffset'"),
-    ],
-)
-def test_a_topic_that_is_another_is_refused(
-    spark: SparkSession, aged_out: dict[str, str], offset: str, said: str
-) -> None:
-    with refused("input 'trades': ", said, kind=cj.CheckpointError):
-        check_position(spark, WHAT, "kafka", TOPIC, aged_out, offset)
-
-
-@pytest.mark.kafka
-def test_a_topic_that_is_gone_is_refused(spark: SparkSession, aged_out: dict[str, str]) -> None:
-    options = aged_out | {"subscribe": "aged-outt"}
-    with refused("no longer has topic 'aged-outt'", "did you mean 'aged-out'?", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "kafka", "aged-outt", options, position(8, topic="aged-outt"))
-
-
-@pytest.mark.kafka
-def test_a_broker_that_does_not_answer_is_told_without_secrets(spark: SparkSession) -> None:
-    options = {
-        "kafka.bootstrap.servers": "127.0.0.1:1",
-        "kafka.default.api.timeout.ms": "1500",
-        "kafka.request.timeout.ms": "1000",
-        "kafka.security.protocol": "SASL_PLAINTEXT",
-        "kafka.sasl.mechanism": "hunter2",
-        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required password='pass';",
-    }
-    with pytest.raises(cj.CheckpointError) as caught:
-        check_position(spark, WHAT, "kafka", TOPIC, options, position(1))
-    message = str(caught.value)
-    assert message.startswith("input 'trades': 127.0.0.1:1 does not tell its topics' offsets: ")
-    assert "hunter2" not in message
-    assert "pass" not in message
-    assert caught.value.__cause__ is None
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 
 from cojoin.__main__ import main
 from cojoin.cli.day import make_day
+from tests.kafka.history import make_producer
 
 pytestmark = pytest.mark.spark
 
@@ -86,15 +87,17 @@ def test_a_topic_joins_a_folder(spark, broker, tmp_path, capsys):
     broker.create_topic("run-customers", 2)
     made = make_day(500, 6)
     made.write(tmp_path)
-    customers = spark.read.parquet(str(tmp_path / "customers"))
-    values = customers.selectExpr("to_json(struct(*)) AS value", "int(pmod(customer_id, 2)) AS partition")
-    values.write.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
-        "topic", "run-customers"
-    ).save()
+    failed = []
+    producer = make_producer(broker.bootstrap_servers, failed)
+    for row in (
+        spark.read.parquet(str(tmp_path / "customers")).selectExpr("customer_id", "to_json(struct(*))").collect()
+    ):
+        producer.produce("run-customers", row[1], partition=row.customer_id % 2)
+    assert (producer.flush(60), failed) == (0, [])
     right = f"kafka:{broker.bootstrap_servers}/run-customers"
     schema = "customer_id long, event_time timestamp, tier string, credit_limit double"
     run = [*words(tmp_path, right=right), f"--right-schema={schema}", "--drain", "--verify"]
-    assert main([*run, "--right-option=failOnDataLoss=true", "--delay=1 day"]) == 0
+    assert main([*run, "--right-option=client.id=the-run", "--right-from=earliest", "--delay=1 day"]) == 0
     printed = capsys.readouterr().out
     assert "equal, row for row" in printed
     assert "run_customers_event_time" in printed

@@ -43,23 +43,52 @@ class Topics:
     sizes: tuple[int, int]
 
     def connect(self, batches: int = BATCHES, key_groups: int = KEY_GROUPS) -> cj.ConnectedInputs:
-        """Connect the two topics, each read in so many batches."""
-        # Spark rounds each partition's share of the limit down: some room, or a last batch takes up what that leaves.
-        left, right = (size // batches + 2 * PARTITIONS for size in self.sizes)
+        """Connect the two topics, each read in so many batches or, since slices go by time, some more."""
+        left, right = (-(-size // batches) for size in self.sizes)
         return cj.connect(
             self._input(self.trades, "trades", TRADE_DDL, left),
             self._input(self.customers, "customers", CUSTOMER_DDL, right),
             key_groups=key_groups,
         )
 
+    def connect_frames(self, spark: SparkSession, key_groups: int = KEY_GROUPS) -> cj.ConnectedInputs:
+        """Connect the two topics as Spark's own source reads them, in ``BATCHES`` batches."""
+        # Spark rounds each partition's share of the limit down: some room, or a last batch takes up what that leaves.
+        left, right = (size // BATCHES + 2 * PARTITIONS for size in self.sizes)
+        return cj.connect(
+            self._native(spark, self.trades, "trades", TRADE_DDL, left),
+            self._native(spark, self.customers, "customers", CUSTOMER_DDL, right),
+            key_groups=key_groups,
+        )
+
+    def _native(self, spark: SparkSession, topic: str, name: str, schema: str, most: int) -> cj.Input:
+        return cj.Input(
+            native(spark, self.servers, topic, schema, most),
+            key="customer_id",
+            event_time="event_time",
+            name=name,
+            partition=("topic", "partition"),
+            sequence="offset",
+            watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDERNESS_SECONDS} seconds"),
+        )
+
     def _input(self, topic: str, name: str, schema: str, most: int) -> cj.Input:
         return cj.Input(
-            cj.sources.kafka(self.servers, topic, schema=schema, options={"maxOffsetsPerTrigger": most}),
+            cj.kafka.source(self.servers, topic, schema=schema, max_records=most, max_drift="10 seconds"),
             key="customer_id",
             event_time="event_time",
             name=name,
             watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDERNESS_SECONDS} seconds"),
         )
+
+
+def native(spark: SparkSession, servers: str, topic: str, schema: str, most: int) -> DataFrame:
+    """Read a topic by Spark's own source, so many records a batch."""
+    kafka = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    records = spark.readStream.format("kafka").options(**kafka, maxOffsetsPerTrigger=most).load()
+    value = F.from_json(F.col("value").cast("string"), schema, {"timeZone": "UTC"})
+    place = ("topic", "partition", "offset")
+    return records.select(value.alias("value"), *place).select("value.*", *place)
 
 
 def fill(

@@ -177,7 +177,7 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
             {"restore_from": cj.Checkpoint(at.path, at=77)},
             ("no snapshot of batch 77", "it has those of batches 0, 1"),
         ),
-        (frames, {"restore_from": at}, ("input 'trades' is a DataFrame", "cojoin.sources.kafka, delta or files")),
+        (frames, {"restore_from": at}, ("input 'trades' is a DataFrame", "cojoin.sources.delta or files")),
         (other_order, {"restore_from": at}, ("inputs[0].sequence",)),
         (None, {"restore_from": state}, ("operator is 'process' there and 'asof_join' here",)),
         (new.function(Narrowed()), {"restore_from": state}, ("'customer'", "bigint there and int here")),

@@ -1,0 +1,133 @@
+"""What can be typed about the reading of Kafka topics, in ``cojoin run`` and in ``cojoin replay``.
+
+No option has a default here: so it is seen where one is said of inputs that are no topics. ``kafka_arguments`` has the
+defaults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cojoin.cli import values
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+__all__ = ["REPLAY_ABOUT", "REPLAY_EXAMPLES", "REPLAY_USAGE", "add_for_both", "add_kafka_options", "add_then_live"]
+
+REPLAY_USAGE = """\
+cojoin replay --left kafka:HOST:PORT/TOPIC --right kafka:HOST:PORT/TOPIC
+                     --left-schema DDL --right-schema DDL --key COLUMNS --event-time COLUMN
+                     --output KIND:PATH --checkpoint PATH [--from WHERE] [--to WHERE] [further options]"""
+
+REPLAY_ABOUT = """\
+Joins the history of Kafka topics: each row of the left one with the row of the right one in
+force at its event time. Both topics, and all their partitions, advance through event time
+together, so no row is late and few wait, however different they are. It ends by itself at
+--to, or at what is there at its start, and pauses; --drain lets all rows out; --then-live
+goes on with new records. The same command goes on from the checkpoint."""
+
+REPLAY_EXAMPLES = """\
+examples:
+  Three weeks of two topics, everything:
+    cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \\
+      --left-schema 'trade_id long, customer_id long, event_time timestamp, amount double' \\
+      --right-schema 'customer_id long, event_time timestamp, tier string' \\
+      --key customer_id --event-time event_time --delay '5 seconds' \\
+      --from 2026-01-05 --to 2026-01-26 --drain \\
+      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
+
+  The same topics from their beginnings, then live until Ctrl-C, a batch every 10 seconds;
+  the broker's login is in the file. Live, a partition without new records holds the join back,
+  until it has been silent for --idleness:
+    cojoin replay @topics.args --then-live '10 seconds' --idleness '1 minute' \\
+      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
+
+  Older trades, which Kafka no longer has, from an archive with topic, partition and offset:
+    cojoin replay @topics.args --left-archive delta:/lake/trades_archive \\
+      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
+
+WHERE is earliest, latest, a time such as 2026-01-05T09:30Z (UTC where no zone is said), an
+offset, or JSON by topic and partition, such as '{"trades": {"0": 1200, "1": "latest"}}'.
+Times go by the records' timestamps. `cojoin run --every '10 seconds'` goes on live later on.
+
+Option values are never printed. Exits with 0; with 1 where --verify finds a difference;
+with 2 where something must be put right; with 130 after Ctrl-C before it was live.
+"""
+
+
+def add_for_both(group: Any, name: str, metavar: str, text: str, read: Callable[[str], Any] = str) -> None:
+    """Add an option for both inputs, and one for each input alone, which wins."""
+    group.add_argument(f"--{name}", type=read, metavar=metavar, help=f"{text}, of both inputs")
+    for side in ("left", "right"):
+        group.add_argument(f"--{side}-{name}", type=read, metavar=metavar, help=f"the same of the {side} input alone")
+
+
+def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None:
+    """Add how topics are read.
+
+    Args:
+        parser: The command's.
+        replays: Whether the reading may have an end.
+    """
+    group = parser.add_argument_group("reading Kafka topics")
+    add_for_both(
+        group,
+        "from",
+        "WHERE",
+        "where a new query begins: earliest (default), latest, a time, an offset, or JSON by topic and partition",
+        values.bound,
+    )
+    if replays:
+        add_for_both(
+            group, "to", "WHERE", "where it ends, in the same forms (default: what is there at the start)", values.bound
+        )
+    add = group.add_argument
+    add(
+        "--max-drift",
+        type=values.reader(values.duration),
+        metavar="DURATION",
+        help="how far a record is at most from its timestamp: in its topic, and in event time; a partition that is "
+        "silent for longer holds nothing (default: 10 minutes)",
+    )
+    add("--max-records", type=values.positive, metavar="N", help="of each input in a batch (default: 500000)")
+    add(
+        "--patience",
+        type=values.reader(values.duration_or_none),
+        metavar="DURATION",
+        help="for how long no broker may answer; 'none' waits for ever (default: 1 minute)",
+    )
+    add(
+        "--undecodable",
+        choices=("reject", "fail"),
+        help="whether a record that can't be decoded goes to the rejected rows (default), or ends the query",
+    )
+    add(
+        "--tombstones",
+        choices=("reject", "keep"),
+        help="whether a record without a value goes to the rejected rows (default), or is a row of nulls",
+    )
+    add(
+        "--data-loss",
+        choices=("fail", "skip"),
+        help="whether records that aged out before they were read end the query (default), or are told as rejected",
+    )
+    for side in ("left", "right"):
+        add(
+            f"--{side}-archive",
+            type=values.reader(values.archive),
+            metavar="KIND:PLACE",
+            help=f"delta:PATH or parquet:FOLDER with the {side} topic's older records, which Kafka may have no longer; "
+            f"with its topic, partition and offset",
+        )
+
+
+def add_then_live(ends: Any) -> None:
+    """Add what a replay does after its end."""
+    ends.add_argument(
+        "--then-live",
+        type=values.reader(values.duration),
+        metavar="DURATION",
+        help="then go on with new records until Ctrl-C, a batch each interval, such as '10 seconds'",
+    )

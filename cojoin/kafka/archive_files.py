@@ -1,0 +1,212 @@
+"""The archive's files, read by the tasks: parquet, by pyarrow, only the row groups and columns that are needed.
+
+Rows come as those of Kafka do, with the same columns and faults. An offset that is there twice ends the query. Costs
+about a microsecond a record; a file whose offsets are in no order is read whole by each batch that needs some of them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, PARTS, TIME, TOMBSTONE, VALUE, Record, decode_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cojoin.kafka.archive import Piece
+    from cojoin.kafka.records import RecordFormat
+    from cojoin.kafka.tasks import ArchivedSpan
+
+__all__ = ["Footer", "archived", "file_system", "footer"]
+
+_ROWS = 20_000
+"""So many records make an Arrow batch."""
+
+# Spark writes times as INT96 unless told otherwise; as nanoseconds, which pyarrow makes of them, they end in 2262.
+_PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+"""pyarrow's names of file systems, by Hadoop's, where they differ."""
+
+
+class Footer(NamedTuple):
+    """What a file says of itself.
+
+    Attributes:
+        rows: How many rows it holds.
+        columns: Its columns' names.
+    """
+
+    rows: int
+    columns: frozenset[str]
+
+
+def file_system(uri: str, what: str) -> tuple[fs.FileSystem, str]:
+    """Give the file system that has a file, and what it calls the file.
+
+    Args:
+        uri: As Spark spells it.
+        what: The archive, for messages.
+
+    Raises:
+        ConfigurationError: pyarrow can't reach it.
+
+    >>> file_system("file:/lake/my%20trades/a.parquet", "archive")[1]
+    '/lake/my trades/a.parquet'
+    """
+    parts = urlsplit(uri)
+    try:
+        system, root = _root(parts.scheme, parts.netloc)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        msg = f"{what}: the tasks read its files by pyarrow, which can't reach {parts.scheme}://{parts.netloc}: {error}"
+        raise ConfigurationError(msg) from error
+    return system, root.rstrip("/") + unquote(parts.path)
+
+
+@lru_cache(maxsize=16)
+def _root(scheme: str, place: str) -> tuple[fs.FileSystem, str]:
+    if scheme in {"", "file"}:
+        return fs.LocalFileSystem(), ""
+    system, root = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{place}/")
+    return system, root
+
+
+def footer(uri: str, what: str) -> Footer:
+    """Read what a file says of itself.
+
+    Args:
+        uri: The file.
+        what: The archive, for messages.
+
+    Raises:
+        ConfigurationError: It can't be read.
+    """
+    system, path = file_system(uri, what)
+    try:
+        found = pq.read_metadata(path, filesystem=system)
+        return Footer(found.num_rows, frozenset(found.schema.to_arrow_schema().names))
+    except (pa.ArrowException, OSError) as error:
+        msg = f"{what}: pyarrow, by which the tasks read its files, can't read {uri}: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def archived(spans: Sequence[ArchivedSpan], form: RecordFormat, what: str) -> Iterator[pa.RecordBatch]:
+    """Give a task's records of the archive.
+
+    Args:
+        spans: What is read.
+        form: What of a record is given.
+        what: The input, for messages.
+
+    Raises:
+        QueryFailedError: A file is gone or can't be read, or holds an offset for the second time.
+    """
+    for span in spans:
+        seen: list[Any] = []
+        for piece in span.pieces:
+            if piece.end <= span.begin or span.end <= piece.begin:
+                continue
+            try:
+                for batch in _rows(piece, span, form):
+                    seen.append(batch.column("offset").to_numpy())
+                    yield batch
+            except FileNotFoundError as error:
+                msg = (
+                    f"{what}: the archive's file {piece.path} is gone: the archive was rewritten or cleaned since the "
+                    f"query started; start it again"
+                )
+                raise QueryFailedError(msg) from error
+            except (pa.ArrowException, OSError) as error:
+                msg = f"{what}: the archive's file {piece.path} can't be read: {error}"
+                raise QueryFailedError(msg) from error
+        _check_once(seen, span, what)
+
+
+def _check_once(seen: Sequence[Any], span: ArchivedSpan, what: str) -> None:
+    offsets = np.sort(np.concatenate(seen)) if seen else np.empty(0, np.int64)
+    twice = offsets[1:][offsets[1:] == offsets[:-1]]
+    if len(twice):
+        topic, number = span.partition
+        files = ", ".join(each.path for each in span.pieces if each.begin <= twice[0] < each.end)
+        msg = (
+            f"{what}: the archive has offset {twice[0]:,} of topic {topic} partition {number} twice, in {files}; "
+            f"rewrite it with each record once"
+        )
+        raise QueryFailedError(msg)
+
+
+def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.RecordBatch]:
+    """Give what a file holds of a range."""
+    assert form.archive is not None
+    system, path = file_system(piece.path, "the archive")
+    fragment = _PARQUET.make_fragment(path, filesystem=system)
+    own = {name.lower(): name for name in fragment.physical_schema.names}
+    names, wanted = form.archive.names, [*form.archive.names.values(), *(form.archive.fields or ())]
+    there = {name: ds.field(own[name.lower()]) for name in wanted if name.lower() in own}
+    offset = there[names["offset"]]
+    chosen = (offset >= span.begin) & (offset < span.end)
+    # A file without these columns lies in a folder that names them, and holds no others.
+    for name, value in zip(("topic", "partition"), piece.partition, strict=True):
+        if names[name] in there:
+            chosen &= there[names[name]] == value
+    scanner = fragment.scanner(columns=there, filter=chosen, batch_size=_ROWS, batch_readahead=2, use_threads=False)
+    for batch in scanner.to_batches():
+        if batch.num_rows:
+            yield _converted(batch, piece, form)
+
+
+def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.RecordBatch:
+    """Give rows of a file as those of Kafka are."""
+    assert form.archive is not None
+    count, names, fields = batch.num_rows, form.archive.names, form.archive.fields
+    topic, number = piece.partition
+    columns = {own.name: _column(batch, names.get(own.name), own.type) for own in form.schema if own.name != DECODED}
+    columns["topic"] = pa.repeat(pa.scalar(topic, pa.string()), count)
+    columns["partition"] = pa.repeat(pa.scalar(number, pa.int32()), count)
+    faults: list[str | None] = [None] * count
+    if fields is None or form.decoded is None:
+        parts = [_column(batch, names[VALUE], pa.binary())]
+    else:
+        parts = [_column(batch, name, field.type) for name, field in zip(fields, form.decoded, strict=True)]
+        columns[DECODED] = pa.StructArray.from_arrays(parts, fields=list(form.decoded))
+    if not form.keeps_tombstones:
+        nothing = np.logical_and.reduce([part.is_null().to_numpy(zero_copy_only=False) for part in parts])
+        faults = [TOMBSTONE if each else None for each in nothing.tolist()]
+    if fields is None and form.decode is not None and form.decoded is not None:
+        records = _records(batch, piece, parts[0], names)
+        columns[DECODED] = decode_all(records, form.decode, form.decoded, faults)
+    columns[FAULT] = pa.array(faults, pa.string())
+    return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)
+
+
+def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.Array:
+    """Give a column in its type; one that the file, or the archive, has not is of nulls."""
+    if name is None or name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, dtype)
+    found = batch.column(name)
+    return found if found.type == dtype else found.cast(dtype)
+
+
+def _records(
+    batch: pa.RecordBatch, piece: Piece, values: pa.Array, names: Mapping[str, str]
+) -> Iterator[Record | None]:
+    """Give rows as a user's own decoding sees them; what the archive does not carry is None, or no headers."""
+    offsets = batch.column(names["offset"]).to_pylist()
+    times = _column(batch, names[TIME], PARTS[TIME]).cast(pa.int64()).to_pylist()
+    keys = _column(batch, names.get(KEY), pa.binary()).to_pylist()
+    headers = _column(batch, names.get(HEADERS), PARTS[HEADERS]).to_pylist()
+    for offset, time, key, value, some in zip(offsets, times, keys, values.to_pylist(), headers, strict=True):
+        named = [(each["key"], each["value"]) for each in some or ()]
+        if value is None:
+            yield None
+        else:
+            yield Record(*piece.partition, offset, None if time is None else time // 1000, key, value, named)
