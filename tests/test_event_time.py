@@ -253,3 +253,31 @@ def test_what_the_tasks_of_a_batch_saw_may_be_folded_in_any_order(order: list[in
     for number in order:
         second.fold(controls[number])
     assert first.snapshot() == second.snapshot()
+
+
+def test_what_a_source_says_of_time_counts_while_its_rows_agree():
+    watermark = operator(right=5)
+    unknown = Control(2, source_watermarks={"p": 100})
+    watermark.judge([unknown])
+    watermark.fold(unknown)
+    assert watermark.inputs[1].current() == NONE, "nobody knows yet what it is worth"
+
+    agrees = [Control(2, {"q": 90}, agrees=True), Control(2, source_watermarks={"p": 80, "q": 80})]
+    watermark.judge(agrees)
+    for control in agrees:
+        watermark.fold(control)
+    assert watermark.inputs[1].partitions() == {"p": 80, "q": 84}
+
+    silent = Control(2, source_watermarks={"p": 95, "q": 95})
+    watermark.judge([silent])
+    watermark.fold(silent)
+    assert watermark.inputs[1].current() == 95, "a batch without rows changes no judgement"
+
+    apart = [Control(2, source_watermarks={"p": 1_000}), Control(2, {"q": 97}, agrees=False), Control(2, agrees=True)]
+    watermark.judge(apart)
+    for control in apart:
+        watermark.fold(control)
+    assert watermark.inputs[1].current() == 95
+    restored = operator(right=5)
+    restored.restore(watermark.snapshot())
+    assert restored.inputs[1].source_agrees is False

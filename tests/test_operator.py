@@ -248,3 +248,17 @@ def test_concat_leaves_out_empty_tables_but_keeps_their_schema() -> None:
 def test_rows_are_taken_of_any_chunks() -> None:
     chunked = pa.concat_tables([pa.table({"a": ["x", "y"]}), pa.table({"a": ["z"]})])
     assert take_rows(chunked, np.array([2, 0])).column("a").to_pylist() == ["z", "x"]
+
+
+def test_what_a_source_gives_that_is_no_row_is_counted_and_told() -> None:
+    operator = Recorder()
+    empty = (TRADES.empty_table(), CUSTOMERS.empty_table())
+    faults = [("undecodable", '{"offset": 7}'), ("tombstone", '{"offset": 8}')]
+    (emission,) = operator.process(Batch(empty, [Control(2, faults=faults)]))
+    assert emission.kind == "rejected"
+    assert emission.table.select(["input", "reason", "watermark", "event_time", "row"]).to_pylist() == [
+        {"input": "customers", "reason": reason, "watermark": None, "event_time": None, "row": known}
+        for reason, known in faults
+    ]
+    report = operator.report()["inputs"][1]
+    assert (report["rows_in"], report["rejected"]) == (2, {"undecodable": 1, "tombstone": 1})

@@ -49,7 +49,7 @@ _SPELLED = {"topic": ("string",), "partition": ("int", "bigint", "smallint", "ti
 _SPELLED |= {TIME: ("timestamp",), VALUE: ("binary",), KEY: ("binary", "string")}
 _SPELLED |= {HEADERS: ("array<struct<key:string,value:binary>>",)}
 
-_FINER = 16
+_FINER = 4
 """A bucket is at most this part of the drift, while there are few enough."""
 
 _MANY, _MOST_BUCKETS = 5_000_000, 500_000

@@ -58,11 +58,12 @@ _LOGIN = {
     "ILLEGAL_SASL_STATE",
 }
 _PERMISSION = {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}
-_PASSING = {
+_MOVED = {"FENCED_LEADER_EPOCH", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_LEADER_EPOCH"}
+_PASSING = _MOVED | {
     *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE", "_WAIT_COORD", "_WAIT_CACHE"),
-    *("_DESTROY_BROKER", "BROKER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "KAFKA_STORAGE_ERROR", "LEADER_NOT_AVAILABLE"),
-    *("NETWORK_EXCEPTION", "NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"),
-    *("REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED", "UNKNOWN_LEADER_EPOCH"),
+    *("_DESTROY_BROKER", "BROKER_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "LEADER_NOT_AVAILABLE"),
+    *("NETWORK_EXCEPTION", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"),
+    *("REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED"),
 }
 
 # A range is read once: what is fetched beyond it, 64 MB by default, is only memory. A full queue must not wait long.
@@ -262,6 +263,9 @@ class Cluster:
                 reason: KafkaError = error.args[0]
             finally:
                 self._client.poll(0)  # what was logged, and heard of connections, meanwhile
+            if reason.name() in _MOVED:
+                # librdkafka would ask by the leaders that it knows, for ever.
+                self._admin = self._made(AdminClient, self._options.settings)
             waited = time.monotonic() - begin
             if reason.name() not in _UNKNOWN and not self.is_passing(reason):
                 self._refuse(reason)

@@ -58,7 +58,6 @@ DataLoss: TypeAlias = Literal["fail", "skip"]
 - *skip*: it goes on with the first there is; each gap is a row of the ``rejected`` output.
 """
 
-_PLACE = ("topic", "partition", "offset")
 _FORMAT = "cojoin-kafka"
 _NOTHING_READ = ("", "-", "null")
 

@@ -150,7 +150,7 @@ def test_a_replay_goes_on_live_until_it_is_interrupted(spark, broker, tmp_path, 
 
 
 def rows_read(folder: Path) -> int:
-    newest = max((folder / "checkpoint" / "manifests").glob("[0-9]*.json"))
+    newest = max((folder / "checkpoint" / "manifest").glob("[0-9]*.json"))
     return sum(each.rows_in for each in Manifest.from_json(newest.read_text("utf-8")).report.inputs)
 
 

@@ -102,7 +102,9 @@ def inputs(servers: str, left: str, right: str, *, idle: str | None = None, **op
 
 def join(servers: str, left: str, right: str, *, key_groups: int = 2, **options: Any) -> cj.Joined:
     """Join both topics: each left record with the last right one of its key that is not later."""
-    return cj.connect(*inputs(servers, left, right, **options), key_groups=key_groups).asof_join(suffixes=("", "_right"))
+    return cj.connect(*inputs(servers, left, right, **options), key_groups=key_groups).asof_join(
+        suffixes=("", "_right")
+    )
 
 
 def start(joined: cj.Joined, folder: Any, trigger: cj.Trigger | None = None, **options: Any) -> cj.Query:

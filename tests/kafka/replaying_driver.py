@@ -21,6 +21,9 @@ from tests.kafka.replayed import historic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+IDLE = "5 seconds"
+"""From the first run on, for a checkpoint keeps whether its query looks at the clock."""
+
 
 @dataclass(frozen=True)
 class WaitingSink(DeltaSink):
@@ -41,7 +44,7 @@ class WaitingSink(DeltaSink):
 def main(folder: str, reached: str, servers: str, trades: str, customers: str, limit: str, batch: str = "") -> None:
     """Run until killed."""
     cj.spark_session("killed", master="local[2]", conf=SETTINGS | {"spark.jars.packages": DELTA})
-    joined = historic(servers, trades, customers, max_records=int(limit))
+    joined = historic(servers, trades, customers, idle=IDLE, max_records=int(limit))
     query = joined.start(
         output=WaitingSink(f"{folder}/out", reached=reached, batch=int(batch or -1)),
         checkpoint=f"{folder}/checkpoint",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +13,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from tests.kafka.history import History, fill, make_history, record_keys, record_times
+from cojoin.kafka.archive import ArchiveIndex, Layout, Piece, Spliced, Stretch, connected
+from cojoin.kafka.client import ClusterOptions
+from tests.kafka.history import History, fill, make_history, make_producer, record_keys, record_times
 from tests.kafka.records import CUSTOMER_DDL, PARTITIONS, TRADE_DDL, expected_join, values
 from tests.kafka.topics import assert_conserved, assert_joined
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -30,25 +36,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-RECORD_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
+START = 1_767_571_200_000  # 2026-01-05
+RAW_DDL = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
+HEADERS_DDL = "headers array<struct<key: string, value: binary>>"
 
 
 @dataclass(frozen=True)
 class Lake:
-    """Two topics whose older records stand in archives alone.
+    """Two topics whose older records stand in archives alone, and whose newest are still to be written.
 
     Attributes:
         servers: The broker's address.
-        history: What the topics and the archives hold together.
+        history: What the archives and the topics will hold together.
         folder: Where the archives are.
         cuts: By topic, each partition's first offset that is in no archive.
     """
@@ -58,56 +57,53 @@ class Lake:
     folder: Path
     cuts: dict[str, list[int]]
 
-    def trades(self, **options: Any) -> cj.kafka.KafkaSource:
-        return self._source("trades", TRADE_DDL, cj.sources.delta(str(self.folder / "a lake" / "trades")), options)
-
-    def customers(self, **options: Any) -> cj.kafka.KafkaSource:
-        schema = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
-        archive = cj.sources.files(str(self.folder / "customers"), "parquet", schema=schema)
-        return self._source("customers", CUSTOMER_DDL, archive, options)
-
-    def join(self, trades: cj.kafka.KafkaSource, customers: cj.kafka.KafkaSource) -> cj.Joined:
-        inputs = [
+    def inputs(self, most: int) -> list[cj.Input]:
+        """Give both inputs, of at most so many records a batch."""
+        trades = cj.sources.delta(str(self.folder / "a lake" / "trades"))
+        customers = cj.sources.files(str(self.folder / "customers"), "parquet", schema=RAW_DDL)
+        return [
             cj.Input(
-                source,
+                cj.kafka.source(self.servers, f"archived-{name}", schema=schema, archive=archive, max_records=most),
                 key="customer_id",
                 event_time="event_time",
                 name=name,
                 watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness("5 seconds"),
             )
-            for source, name in ((trades, "trades"), (customers, "customers"))
+            for name, schema, archive in (("trades", TRADE_DDL, trades), ("customers", CUSTOMER_DDL, customers))
         ]
-        return cj.connect(*inputs, key_groups=2).asof_join(suffixes=("", "_customer"))
-
-    def _source(self, topic: str, schema: str, archive: Any, options: dict[str, Any]) -> cj.kafka.KafkaSource:
-        chosen = {"schema": schema, "archive": archive, "max_records": 1_500} | options
-        return cj.kafka.source(self.servers, f"archived-{topic}", **chosen)
 
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     history, folder = make_history(6_000, 1_500), tmp_path_factory.mktemp("lake")
-    servers, cuts = broker.bootstrap_servers, {}
-    for name, records in (("trades", history.trades), ("customers", history.customers)):
-        topic = f"archived-{name}"
+    made = Lake(broker.bootstrap_servers, history, folder, {})
+    for topic, records in (("archived-trades", history.trades), ("archived-customers", history.customers)):
         broker.create_topic(topic, PARTITIONS)
-        fill(servers, topic, records)
+        fill(made.servers, topic, records[~is_live(history, records)])
         counts = [int((records["partition"] == number).sum()) for number in range(PARTITIONS)]
         # All of one partition, nothing of an empty one, and of the others up to offsets of their own.
-        cuts[topic] = [int(count * share) for count, share in zip(counts, (0.6, 0.3, 1, 0.5), strict=True)]
-    trades, customers = (
-        _before(records, cuts[f"archived-{name}"])
-        for name, records in (("trades", history.trades), ("customers", history.customers))
-    )
-    decoded(spark, "archived-trades", trades).repartition(3).write.format("delta").partitionBy("topic", "partition").save(
-        str(folder / "a lake" / "trades")
-    )
-    raw(spark, "archived-customers", customers).repartition(3).write.parquet(str(folder / "customers"))
-    # Of one partition the broker still has some of what the archive has.
-    gone = {topic: [max(0, cut - 7 * (at == 1)) for at, cut in enumerate(each)] for topic, each in cuts.items()}
-    for topic, before in gone.items():
-        delete_records(servers, topic, before)
-    return Lake(servers, history, folder, cuts)
+        made.cuts[topic] = [int(count * share) for count, share in zip(counts, (0.6, 0.3, 1, 0.5), strict=True)]
+        made.cuts[topic][2] = int(((records["partition"] == 2) & ~is_live(history, records)).sum())
+    trades = decoded(spark, "archived-trades", before(history.trades, made.cuts["archived-trades"]))
+    # In no order, and with what no reader asked for.
+    other = spark.sql("SELECT 'others' AS topic, 0 AS partition, 5L AS offset, timestamp_millis(0) AS timestamp")
+    trades = trades.unionByName(other, allowMissingColumns=True).repartition(2)
+    trades.write.format("delta").partitionBy("topic", "partition").save(str(folder / "a lake" / "trades"))
+    customers = raw(spark, "archived-customers", before(history.customers, made.cuts["archived-customers"]))
+    customers.repartition(3).write.parquet(str(folder / "customers"))
+    for topic, cuts in made.cuts.items():
+        # Of one partition the broker still has some of what the archive has.
+        delete_records(made.servers, topic, [max(0, cut - 7 * (at == 1)) for at, cut in enumerate(cuts)])
+    return made
+
+
+def is_live(history: History, records: pd.DataFrame) -> pd.Series:
+    """Tell which records come while the query runs: those of the last day."""
+    return records["micros"] // 1000 >= history.end - 86_400_000
+
+
+def before(records: pd.DataFrame, cuts: list[int]) -> pd.DataFrame:
+    return records[records["offset"] < np.array(cuts)[records["partition"]]]
 
 
 def decoded(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame:
@@ -117,15 +113,8 @@ def decoded(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame
         event_time=pd.to_datetime(records["micros"], unit="us", utc=True),
         timestamp=pd.to_datetime(record_times(records), unit="ms", utc=True),
     )
-    return spark.createDataFrame(pa.Table.from_pandas(columns, preserve_index=False)).withColumn(
-        "partition", pa_int("partition")
-    )
-
-
-def pa_int(name: str) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.col(name).cast("int")
+    frame = spark.createDataFrame(pa.Table.from_pandas(columns, preserve_index=False))
+    return frame.withColumn("partition", frame["partition"].cast("int"))
 
 
 def raw(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame:
@@ -133,52 +122,290 @@ def raw(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame:
     table = pa.table(
         {
             "topic": [topic] * len(records),
-            "partition": records["partition"].to_numpy(),
+            "partition": records["partition"].to_numpy().astype(np.int32),
             "offset": records["offset"].to_numpy(),
-            "timestamp": pa.array(record_times(records), pa.timestamp("ms", "UTC")),
+            "timestamp": pa.array(record_times(records), pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
             "key": [each.encode() for each in record_keys(records)],
             "value": [each.encode() for each in values(records)],
         }
     )
-    return spark.createDataFrame(table.cast(RECORD_SCHEMA))
+    return spark.createDataFrame(table)
 
 
-def delete_records(servers: str, topic: str, before: list[int]) -> None:
+def delete_records(servers: str, topic: str, first: list[int]) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
-    wanted = [TopicPartition(topic, number, offset) for number, offset in enumerate(before) if offset]
+    wanted = [TopicPartition(topic, number, offset) for number, offset in enumerate(first) if offset]
     for done in admin.delete_records(wanted).values():
         done.result()
 
 
-def _before(records: pd.DataFrame, cuts: list[int]) -> pd.DataFrame:
-    return records[records["offset"] < np.array(cuts)[records["partition"]]]
-
-
-def _wait_until(query: cj.Query, happened: Callable[[], object]) -> None:
+def wait_until(query: cj.Query, happened: Callable[[], object]) -> None:
     deadline = time.monotonic() + 100
     while query.is_active and not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_stopped_in_the_archive_and_started_again(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_stopped_in_the_archive_then_live(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     table, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    inputs = lake.inputs(2_500)
 
-    def start() -> cj.Query:
-        return lake.join(lake.trades(), lake.customers()).start(
-            output=cj.sinks.delta(table), checkpoint=checkpoint, trigger=cj.Trigger.available_now(drain=True)
-        )
+    def start(trigger: cj.Trigger) -> cj.Query:
+        joined = cj.connect(*inputs, key_groups=2).asof_join(suffixes=("", "_customer"))
+        return joined.start(output=cj.sinks.delta(table), checkpoint=checkpoint, trigger=trigger)
 
-    query = start()
-    _wait_until(query, lambda: query.progress is not None and query.progress.batch_id >= 1)
+    def read(query: cj.Query) -> list[int]:
+        return [0, 0] if query.progress is None else [each.rows_in for each in query.progress.inputs]
+
+    query = start(cj.Trigger.available_now())
+    wait_until(query, lambda: any(read(query)))
     query.stop()
     assert query.exception() is None
-    assert query.progress is not None
-    assert query.progress.inputs[0].rows_in < sum(lake.cuts["archived-trades"])
-    query = start()
+    assert read(query)[0] < sum(lake.cuts["archived-trades"]) * 0.9
+    query = start(cj.Trigger.processing_time("100 milliseconds"))
+    old = [int((~is_live(lake.history, each)).sum()) for each in (lake.history.trades, lake.history.customers)]
+    wait_until(query, lambda: read(query) == old)
+    for topic, records in (("archived-trades", lake.history.trades), ("archived-customers", lake.history.customers)):
+        live = records[is_live(lake.history, records)]
+        failed: list[object] = []
+        producer = make_producer(lake.servers, failed)
+        rows = zip(values(live), record_keys(live), live["partition"].tolist(), record_times(live), strict=True)
+        for value, key, partition, moment in rows:
+            producer.produce(topic, value, key, partition, timestamp=moment)
+        assert producer.flush(30) == 0
+        assert not failed
+    wait_until(query, lambda: read(query) == [6_000, 1_500])
+    query.stop()
+    query = start(cj.Trigger.available_now(drain=True))
     query.await_termination(progress=False)
 
     assert_joined(spark, table, expected_join(lake.history))
     reports = assert_conserved(spark, checkpoint)
-    assert len(reports) > 4
     assert all(each.late_applied == 0 and not each.rejected for report in reports for each in report.inputs)
+
+
+@pytest.fixture(scope="module")
+def mixed(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, pa.Table]:
+    """A topic of 40 records with keys and headers, some without a value or undecodable; its first 25, archived raw."""
+    servers, folder = broker.bootstrap_servers, tmp_path_factory.mktemp("mixed")
+    broker.create_topic("archived-mixed", 2)
+    producer = Producer({"bootstrap.servers": servers})
+    for number in range(80):
+        value = None if number % 10 == 4 else b"{" if number % 10 == 7 else f'{{"id": {number}, "at": "2026-01-05"}}'
+        at, place = START + 60_000 * (number ^ 2), number % 2
+        producer.produce("archived-mixed", value, f"{number}", place, timestamp=at, headers=[("h", b"1"), ("h", b"2")])
+    assert producer.flush(20) == 0
+    table = spark.read.format("kafka").options(
+        **{"kafka.bootstrap.servers": servers, "subscribe": "archived-mixed", "includeHeaders": "true"}
+    )
+    records = table.load().drop("timestampType")
+    archived = records.where("offset < 25")
+    # Names in other letters, and files of two kinds: the second knows no headers.
+    archived.where("offset % 2 = 0").withColumnRenamed("value", "Value").write.parquet(str(folder / "raw"))
+    archived.where("offset % 2 = 1").drop("headers").write.mode("append").parquet(str(folder / "raw"))
+    return servers, folder, records.toArrow()
+
+
+def decode(record: cj.kafka.Record) -> tuple[Any, ...]:
+    found = json.loads(record.value)
+    return found["id"], record.timestamp, (record.key or b"").decode(), len(record.headers)
+
+
+def test_a_raw_archive_reads_as_the_topic(spark: SparkSession, mixed: tuple[str, Path, pa.Table]) -> None:
+    servers, folder, _ = mixed
+    archive = cj.sources.files(str(folder / "raw"), "parquet", schema=f"{RAW_DDL}, {HEADERS_DDL}")
+    columns = {"key": cj.kafka.key("long"), "made": cj.kafka.timestamp()}
+    by_json = {"schema": "id long, at timestamp", "columns": columns, "tombstones": "keep"}
+    by_hand = {"schema": "id long, at_ms long, spelled string, headers long", "decode": decode}
+    for options in (by_json, by_hand, by_json | {"from_": {"archived-mixed": {0: "2026-01-05T00:05:00Z", 1: 11}}}):
+        read = [
+            cj.kafka.source(servers, "archived-mixed", **options, **more).open(streaming=False).toArrow()
+            for more in ({}, {"archive": archive})
+        ]
+        topic, both = (each.sort_by([("partition", "ascending"), ("offset", "ascending")]) for each in read)
+        assert 40 < both.num_rows <= 72
+        if "decode" in options:  # half of the archive has no headers
+            assert both["headers"].to_pylist().count(0) == sum(
+                offset < 25 and offset % 2 for offset in both["offset"].to_pylist()
+            )
+            topic, both = topic.drop("headers"), both.drop("headers")
+        assert both.equals(topic)
+
+
+def test_ranges_within_an_archive_are_exact(spark: SparkSession, mixed: tuple[str, Path, pa.Table]) -> None:
+    servers, folder, records = mixed
+    archive = cj.sources.files(str(folder / "raw"), "parquet", schema=RAW_DDL)
+    begin, end = START + 11 * 60_000, START + 71 * 60_000
+    source = cj.kafka.source(
+        servers,
+        "archived-mixed",
+        columns={"key": cj.kafka.key()},
+        tombstones="keep",
+        archive=archive,
+        from_=datetime.fromtimestamp(begin / 1000, timezone.utc),
+        to=datetime.fromtimestamp(end / 1000, timezone.utc),
+    )
+    found = source.open(streaming=False).toArrow()
+    places = sorted(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
+    rows = sorted(records.select(["partition", "offset", "timestamp"]).to_pylist(), key=lambda each: each["offset"])
+    expected = []
+    for number in (0, 1):
+        of = [round(1000 * each["timestamp"].timestamp()) for each in rows if each["partition"] == number]
+        first, last = (next(at for at, moment in enumerate(of) if moment >= edge) for edge in (begin, end))
+        expected += [(number, offset) for offset in range(first, last)]
+    assert places == expected
+    assert source.span() == (begin, end)
+
+
+def test_a_cluster_answers_for_both_parts(mixed: tuple[str, Path, pa.Table]) -> None:
+    servers, _, _ = mixed
+    one, two = ("archived-mixed", 0), ("archived-mixed", 1)
+    begins = np.array([START + 600_000, START + 1_200_000, START + 3_600_000])
+    held = Stretch.of(begins, np.array([11, 10, 29]), START + 9_999_999, [Piece("file:/a", one, 10, 30)])
+    index = ArchiveIndex("archive", 600_000, (START + 700_000,), {one: held}, Layout({}, None))
+    cluster = connected(ClusterOptions(servers), "input 'x'", index)
+    assert isinstance(cluster, Spliced)
+    # The brokers have older ones than the archive, and these come first.
+    assert cluster.earliest([one, two]) == {one: 0, two: 0}
+    assert cluster.first_at([one], START)[one] == (0, START + 120_000)
+    found = [cluster.first_at([one], START + after)[one] for after in (700_001, 1_300_000, 3_700_000, 4_650_000)]
+    assert [at and at[0] for at in found] == [6, 29, 30, 38]
+    assert cluster.first_at([one], START + 4_700_000)[one] is None
+    assert cluster.last_timestamps([one, two])[one] == START + 9_999_999
+    assert index.sections(one, 5, 35) == [(5, 10, False), (10, 30, True), (30, 35, False)]
+    assert index.sections(two, 5, 35) == [(5, 35, False)]
+
+
+def small(folder: Path, **columns: Any) -> cj.sources.Source:
+    """Write an archive of one file."""
+    rows: dict[str, Any] = {
+        "topic": pa.array(["archived-refused"] * 4),
+        "partition": pa.array([0] * 4, pa.int32()),
+        "offset": pa.array(range(4), pa.int64()),
+        "timestamp": pa.array([START] * 4, pa.timestamp("us", "UTC")),
+        "value": pa.array([b"{}"] * 4),
+    }
+    table = pa.table({name: each for name, each in (rows | columns).items() if each is not None})
+    folder.mkdir(parents=True)
+    pq.write_table(table, folder / "a.parquet")
+    ddl = {"double": "double", "binary": "binary", "string": "string", "int32": "int", "int64": "bigint"}
+    ddl |= {"timestamp[us, tz=UTC]": "timestamp", "timestamp[us]": "timestamp_ntz"}
+    return cj.sources.files(
+        str(folder), "parquet", schema=", ".join(f"{each.name} {ddl[str(each.type)]}" for each in table.schema)
+    )
+
+
+@pytest.fixture(scope="module")
+def refusing(broker: Broker) -> str:
+    broker.create_topic("archived-refused", 2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(10):
+        producer.produce("archived-refused", f'{{"id": {number}}}', partition=0, timestamp=START)
+    assert producer.flush(20) == 0
+    delete_records(broker.bootstrap_servers, "archived-refused", [7])
+    return broker.bootstrap_servers
+
+
+def opened(servers: str, archive: Any, **options: Any) -> cj.kafka.KafkaSource:
+    made = cj.kafka.source(servers, "archived-refused", **{"schema": "id long", "archive": archive} | options)
+    made.open(streaming=False)
+    return made
+
+
+def test_archives_without_what_is_needed_are_refused(spark: SparkSession, refusing: str, tmp_path: Path) -> None:
+    whole = small(tmp_path / "whole")
+    for archive in ("/lake/trades", cj.sources.files("/lake", "json", schema="id long"), spark.range(1)):
+        with refused("source kafka archived-refused: archive: expected cojoin.sources.delta()"):
+            opened(refusing, archive)
+    with refused("did you mean cojoin.sources.delta('/lake/trades')"):
+        opened(refusing, "/lake/trades")
+    with refused(f"archive delta {tmp_path}/none can't be read"):
+        opened(refusing, cj.sources.delta(f"{tmp_path}/none"))
+    with refused("it has no column partition, timestamp;", "offset", kind=cj.SchemaError):
+        opened(refusing, small(tmp_path / "a", partition=None, timestamp=None))
+    with refused("column offset: expected bigint or int, got double", kind=cj.SchemaError):
+        opened(refusing, small(tmp_path / "b", offset=pa.array([1.0] * 4)))
+    with refused("column timestamp: expected timestamp, got timestamp_ntz", kind=cj.SchemaError):
+        opened(refusing, small(tmp_path / "c", timestamp=pa.array([START] * 4, pa.timestamp("us"))))
+    with refused("got no value, id is string instead of bigint, no at", kind=cj.SchemaError):
+        opened(refusing, small(tmp_path / "d", value=None, id=pa.array(["1"] * 4)), schema="id long, at timestamp")
+    with refused("timestamp is the record's own", kind=cj.SchemaError):
+        opened(refusing, small(tmp_path / "e", value=None), schema="timestamp timestamp")
+    with refused("no column headers, key, of which columns=", kind=cj.SchemaError):
+        opened(refusing, whole, columns={"key": cj.kafka.key(), "h": cj.kafka.header("h")})
+    with refused("rows without topic, partition or offset"):
+        opened(refusing, small(tmp_path / "f", offset=pa.array([0, 1, None, 2], pa.int64())))
+
+
+def test_archives_that_tasks_would_misread_are_refused(spark: SparkSession, refusing: str, tmp_path: Path) -> None:
+    rows = spark.read.parquet(str(small(tmp_path / "whole").location)).withColumn("id", F.col("offset"))
+
+    def table(name: str, *by: str, **properties: str) -> str:
+        written = rows.withColumn("day", F.lit(1)).coalesce(1).write.format("delta").partitionBy(*by)
+        written.options(**properties).save(str(tmp_path / name))
+        return str(tmp_path / name)
+
+    deleted = table("deleted", **{"delta.enableDeletionVectors": "true"})
+    spark.sql(f"DELETE FROM delta.`{deleted}` WHERE offset = 1")
+    with refused("holds 4 rows, of which Spark reads 3", "REORG TABLE"):
+        opened(refusing, cj.sources.delta(deleted))
+    with refused("columns are mapped (delta.columnMapping.mode = name)"):
+        opened(refusing, cj.sources.delta(table("mapped", **{"delta.columnMapping.mode": "name"})))
+    with refused("it is partitioned by ['id'], which its files do not hold"):
+        opened(refusing, cj.sources.delta(table("by", "id")))
+    # What is not read may stand in the folders' names.
+    assert opened(refusing, cj.sources.delta(table("fine", "day", "topic")))
+
+
+def test_archives_that_do_not_fit_the_topic_are_refused(refusing: str, tmp_path: Path) -> None:
+    whole = small(tmp_path / "whole")
+    gap = "partition 0: offsets 4 to 6 (3 records): neither archive parquet"
+    source = opened(refusing, whole, to={"archived-refused": {0: 4}})
+    source.check(is_new=True)  # what is gone is not read
+    source = cj.kafka.source(refusing, "archived-refused", schema="id long", archive=whole)
+    source.check(is_new=False)
+    with refused(gap):
+        source.check(is_new=True)
+    with refused("offsets 4 to 6 (3 records)", 'data_loss="skip"', kind=cj.QueryFailedError):
+        try:
+            source.open(streaming=False).count()
+        except PySparkException as error:
+            raise cj.QueryFailedError(str(error)) from None
+    skipping = replace(source, data_loss="skip")
+    skipping.check(is_new=True)
+    assert skipping._gaps("x", '{"positions": {"archived-refused": {"0": 2}}}') == []
+    assert [str(gap) for gap in skipping._gaps("x", '{"positions": {"archived-refused": {"0": 5}}}')] == [
+        "topic archived-refused partition 0: offsets 5 to 6 (2 records)"
+    ]
+    with refused("topic archived-refused partition 7", "has partitions [0, 1]"):
+        opened(refusing, small(tmp_path / "a", partition=pa.array([7] * 4, pa.int32())))
+    with refused("up to offset 13 of topic archived-refused partition 0, and the topic ends before 10"):
+        opened(refusing, small(tmp_path / "b", offset=pa.array(range(10, 14), pa.int64())))
+    with refused("has 4 rows of topic archived-refused partition 0, of offsets 0 to 2: some are there twice"):
+        opened(refusing, small(tmp_path / "c", offset=pa.array([0, 1, 1, 2], pa.int64())))
+
+
+def test_an_offset_that_is_there_twice_beside_a_hole_ends_the_query(refusing: str, tmp_path: Path) -> None:
+    source = cj.kafka.source(
+        refusing,
+        "archived-refused",
+        schema="id long",
+        archive=small(tmp_path / "a", offset=pa.array([0, 3, 3, 6], pa.int64())),
+    )
+    with pytest.raises(PySparkException, match="has offset 3 of topic archived-refused partition 0 twice, in file:"):
+        source.open(streaming=False).count()
+
+
+def test_an_archive_that_grew_is_counted_again(spark: SparkSession, refusing: str, tmp_path: Path) -> None:
+    location = str(tmp_path / "grows")
+    small(tmp_path / "first")
+    spark.read.parquet(str(tmp_path / "first")).write.format("delta").save(location)
+    source = cj.kafka.source(refusing, "archived-refused", schema="id long", archive=cj.sources.delta(location), to=4)
+    first = source._archived()
+    assert source._archived(again=True) is first
+    more = small(tmp_path / "second", offset=pa.array(range(4, 8), pa.int64()))
+    spark.read.parquet(str(more.location)).write.format("delta").mode("append").save(location)
+    assert source._archived() is first
+    grown = source._archived(again=True)
+    assert grown is not None
+    assert grown.stretches["archived-refused", 0].cut == 8

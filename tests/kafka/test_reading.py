@@ -157,7 +157,13 @@ def test_a_users_own_decoding(broker: Broker) -> None:
     write(servers, "reading-decode", [*records, Written(None)])
 
     def decode(record: Record) -> Any:
-        special = {b"none": None, b"tuple": (1, "a"), b"long": (1, "a", 2), b"misfit": {"n": "text", "s": 1}, b"no text": (1, "\ud800")}
+        special = {
+            b"none": None,
+            b"tuple": (1, "a"),
+            b"long": (1, "a", 2),
+            b"misfit": {"n": "text", "s": 1},
+            b"no text": (1, "\ud800"),
+        }
         if record.value == b"untold":
             raise ValueError("\udcff")  # noqa: TRY003 - what is left of bytes that are no text
         if record.value in special:

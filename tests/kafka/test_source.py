@@ -227,8 +227,10 @@ def test_key_headers_timestamp_and_a_users_own_decoding(spark: SparkSession, bro
     joined = cj.connect(trades, versions, key_groups=2).temporal_join(null_payload_deletes=False, suffixes=("", "_r"))
     run(joined, tmp_path, drain=True)
 
-    rows = spark.read.format("delta").load(str(tmp_path / "out")).selectExpr(
-        "number", "k", "id", "cast(raw AS string) AS raw", "unix_millis(at) - 1767571200000 AS at", "v"
+    rows = (
+        spark.read.format("delta")
+        .load(str(tmp_path / "out"))
+        .selectExpr("number", "k", "id", "cast(raw AS string) AS raw", "unix_millis(at) - 1767571200000 AS at", "v")
     )
     assert sorted(map(tuple, rows.collect())) == [(1, 10, 2, "10", 5, 7), (5, 10, None, "10", 5, 7)]
     found = [(reason, known["offset"], known.get("error", "")) for _, reason, known in rejected(spark, tmp_path)]

@@ -55,9 +55,7 @@ ranges = st.tuples(st.integers(0, 200_000), st.integers(0, 200_000)).map(sorted)
 
 
 @given(st.lists(ranges, min_size=1, max_size=3), st.integers(1, 8))
-def test_all_is_read_once_by_about_as_many_tasks_as_asked(
-    cluster: Cluster, each: list[list[int]], tasks: int
-) -> None:
+def test_all_is_read_once_by_about_as_many_tasks_as_asked(cluster: Cluster, each: list[list[int]], tasks: int) -> None:
     begins = {part: begin for part, (begin, _) in zip(PARTS, each, strict=False)}
     ends = {part: end for part, (_, end) in zip(PARTS, each, strict=False)}
     made = cut(cluster, begins, ends, tasks=tasks)

@@ -10,7 +10,18 @@ import pytest
 
 from cojoin.inputs import InputSpec
 from cojoin.messages import read_message
-from cojoin.spark.packing import CONTROL_TAG, GROUP_COLUMN, NOW_COLUMN, Packer, read_control
+from cojoin.spark.packing import (
+    CONTROL_TAG,
+    FAULT_COLUMN,
+    GROUP_COLUMN,
+    MARK_COLUMN,
+    NEWEST_COLUMN,
+    NOW_COLUMN,
+    SIGN_COLUMNS,
+    Packer,
+    read_control,
+)
+from cojoin.strategies import WatermarkStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,3 +111,36 @@ def test_a_task_without_rows_says_nothing() -> None:
 
 def test_the_end_of_input_is_a_control_of_its_own() -> None:
     assert read_control(b'{"end_of_input": true}') is None
+
+
+def test_signs_of_a_source_are_no_rows() -> None:
+    rows = [(1, 2_000, "a", 0), (None, None, "b", 1), (None, None, "a", 1), (7, 3_000, "b", 1), (2, 4_000, "a", 0)]
+    signs = {
+        MARK_COLUMN: pa.array([None, 60, None, None, None], pa.int64()),
+        FAULT_COLUMN: pa.array([None, None, None, "undecodable: no JSON: {", None], pa.string()),
+        NEWEST_COLUMN: pa.array([None, None, 14, None, None], pa.int64()),
+    }
+    plain = batch(rows)
+    sent = pa.RecordBatch.from_arrays([*plain.columns, *signs.values()], names=[*plain.schema.names, *signs])
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("5 ms")
+    declared = spec(partition=("part",), sequence=("key",), watermark=bounded)
+    pieces, controls = packed(Packer(declared, 1, (0, 1), max_apart_ms=10), sent)
+    assert pieces == {0: [1, 2]}
+    assert [controls[group].rows for group in (0, 1)] == [2, 0]
+    assert controls[0].partitions == {'["a"]': 4}
+    assert controls[0].source_watermarks == {'["b"]': 54}
+    assert controls[0].agrees is True
+    assert controls[0].faults == ()
+    ((reason, known),) = controls[1].faults
+    assert (reason, json.loads(known)) == ("undecodable", {"part": "b", "key": 7, "error": "no JSON: {"})
+    _, controls = packed(Packer(declared, 1, (0, 1), max_apart_ms=9), sent)
+    assert controls[0].agrees is False
+
+
+def test_only_a_watermark_that_goes_by_event_times_hears_a_source() -> None:
+    rows = batch([(1, 2_000, "a", 0)])
+    signs = [pa.array([60], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *signs], names=[*rows.schema.names, *SIGN_COLUMNS])
+    for strategy in (WatermarkStrategy.for_clock_lag("1 second"), WatermarkStrategy.no_watermarks()):
+        _, controls = packed(Packer(spec(partition=("part",), watermark=strategy), 1, (0,)), sent)
+        assert controls[0].source_watermarks == {}
