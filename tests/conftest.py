@@ -73,6 +73,7 @@ _GROUPS = {
         "tests/servers/",
         "tests/checkpoints/",
         "tests/cli/test_run.py",
+        "tests/cli/test_replay.py",
         "tests/cli/test_checkpoints.py",
     ),
 }

@@ -20,8 +20,10 @@ SOURCES = sorted(FOLDER.glob("[0-9]*.py"))
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_notebook_runs(source, spark, monkeypatch):
+def test_a_notebook_runs(source, spark, monkeypatch, request):
     mpl.use("agg")
+    if "kafka" in source.stem:
+        monkeypatch.setenv("KAFKA", request.getfixturevalue("broker").bootstrap_servers)
     monkeypatch.chdir(FOLDER)
     files = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     before, change = files.getWorkingDirectory(), os.chdir

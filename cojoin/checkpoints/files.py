@@ -25,6 +25,10 @@ _FORMER = ".former"
 _TRIES = 5
 
 
+class _ReplacedError(Exception):
+    """A file is not there, or is being replaced."""
+
+
 class CheckpointFiles:
     """The small files below one directory.
 
@@ -59,18 +63,27 @@ class CheckpointFiles:
 
     def read(self, name: str) -> str | None:
         """Give a file's text, or None where there is none."""
-        for place in self._places(name):
-            try:
-                stream = self._system.open(place)
-            except Py4JJavaError as error:
-                if "FileNotFoundException" not in str(error.java_exception):
-                    raise
-                continue
+        for _ in range(_TRIES):
+            for place in self._places(name):
+                with contextlib.suppress(_ReplacedError):
+                    return self._read_at(place)
+            if not self.exists(name):
+                return None
+        msg = f"{self.path(name)} can't be read: its checksum is another's"
+        raise OSError(msg)
+
+    def _read_at(self, place: Any) -> str:
+        try:
+            stream = self._system.open(place)
             try:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
             finally:
                 stream.close()
-        return None
+        except Py4JJavaError as error:
+            # A local file and its checksum are two files, of which a successor's may be the one and not the other.
+            if any(name in str(error.java_exception) for name in ("FileNotFoundException", "ChecksumException")):
+                raise _ReplacedError from error
+            raise
 
     def write(self, name: str, text: str) -> None:
         """Write a text file whole, in place of an earlier one."""

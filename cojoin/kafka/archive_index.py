@@ -109,7 +109,8 @@ class Archive:
             hint = f"; did you mean cojoin.sources.delta({source!r})?" if isinstance(source, str) else ""
             msg = f"{what}: archive: expected cojoin.sources.delta() or .files() of parquet, got {got}{hint}"
             raise ConfigurationError(msg)
-        self.source, self._files, self._index = source, frozenset[str](), dict[str, ArchiveIndex]()
+        self.source = source
+        self._known: dict[str, tuple[frozenset[str], ArchiveIndex]] = {}
 
     def __repr__(self) -> str:
         return f"archive {self.source.format} {self.source.location}"
@@ -125,20 +126,20 @@ class Archive:
             SchemaError: A column is missing or of another type.
             ConfigurationError: There is no session, it can't be read, or the tasks would read it otherwise than Spark.
         """
-        known = self._index.get(repr(wanted))
+        known = self._known.get(repr(wanted))
         if known is not None and not again:
-            return known
+            return known[1]
         what = f"{wanted.what}: {self}"
         try:
             frame = self.source.open(streaming=False)
             files = frozenset(frame.inputFiles())
-            if known is None or files != self._files:
-                self._index[repr(wanted)] = _opened(self.source, frame, wanted, what)
-                self._files = files
+            if known is None or files != known[0]:
+                known = (files, _opened(self.source, frame, wanted, what))
         except (PySparkException, Py4JJavaError) as error:
             msg = f"{what} can't be read: {explain(error)}"
             raise ConfigurationError(msg) from error
-        return self._index[repr(wanted)]
+        self._known[repr(wanted)] = known
+        return known[1]
 
 
 def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> ArchiveIndex:

@@ -280,7 +280,7 @@ def _encoded(found: list[Any], dtype: pa.StructType, faults: list[str | None]) -
     for at, value in enumerate(found):
         try:
             encode_column([value], dtype)
-        except ValueError as error:
+        except ValueError as error:  # noqa: PERF203 - each value is judged for itself
             found[at], faults[at] = None, _undecodable(error)
     return encode_column(found, dtype)
 

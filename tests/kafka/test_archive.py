@@ -9,18 +9,17 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.kafka.archive import ArchiveIndex, Layout, Piece, Spliced, Stretch, connected
 from cojoin.kafka.client import ClusterOptions
+from tests.kafka.archives import decoded, delete_records, raw
 from tests.kafka.history import History, fill, make_history, make_producer, record_keys, record_times
 from tests.kafka.records import CUSTOMER_DDL, PARTITIONS, TRADE_DDL, expected_join, values
 from tests.kafka.topics import assert_conserved, assert_joined
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    import pandas as pd
+    from pyspark.sql import SparkSession
 
     from tests.servers.broker import Broker
 
@@ -104,39 +104,6 @@ def is_live(history: History, records: pd.DataFrame) -> pd.Series:
 
 def before(records: pd.DataFrame, cuts: list[int]) -> pd.DataFrame:
     return records[records["offset"] < np.array(cuts)[records["partition"]]]
-
-
-def decoded(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame:
-    """Give records as a query leaves them that decodes a topic and keeps the record's place and time."""
-    columns = records.drop(columns="micros").assign(
-        topic=topic,
-        event_time=pd.to_datetime(records["micros"], unit="us", utc=True),
-        timestamp=pd.to_datetime(record_times(records), unit="ms", utc=True),
-    )
-    frame = spark.createDataFrame(pa.Table.from_pandas(columns, preserve_index=False))
-    return frame.withColumn("partition", frame["partition"].cast("int"))
-
-
-def raw(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame:
-    """Give records as Spark's Kafka source does."""
-    table = pa.table(
-        {
-            "topic": [topic] * len(records),
-            "partition": records["partition"].to_numpy().astype(np.int32),
-            "offset": records["offset"].to_numpy(),
-            "timestamp": pa.array(record_times(records), pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
-            "key": [each.encode() for each in record_keys(records)],
-            "value": [each.encode() for each in values(records)],
-        }
-    )
-    return spark.createDataFrame(table)
-
-
-def delete_records(servers: str, topic: str, first: list[int]) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
-    wanted = [TopicPartition(topic, number, offset) for number, offset in enumerate(first) if offset]
-    for done in admin.delete_records(wanted).values():
-        done.result()
 
 
 def wait_until(query: cj.Query, happened: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
@@ -44,7 +45,8 @@ def read(
     servers: str, spans: list[Span], form: RecordFormat = VALUES, patience_ms: int | None = 60_000, **settings: str
 ) -> pa.Table:
     options = ClusterOptions(servers, settings, patience_ms)
-    return pa.Table.from_batches(read_task(Task(spans, {}, []), options, form, WHAT), form.schema)
+    table = pa.Table.from_batches(read_task(Task(spans, {}, []), options, form, WHAT), form.schema)
+    return table.filter(pc.is_valid(table["offset"]))  # without what is only said of time
 
 
 def offsets(table: pa.Table) -> list[tuple[int, int]]:
@@ -165,7 +167,8 @@ def test_a_users_own_decoding(broker: Broker) -> None:
             b"no text": (1, "\ud800"),
         }
         if record.value == b"untold":
-            raise ValueError("\udcff")  # noqa: TRY003 - what is left of bytes that are no text
+            msg = "\udcff"  # what is left of bytes that are no text
+            raise ValueError(msg)
         if record.value in special:
             return special[record.value]
         spelled = f"{record.topic} {record.partition} {record.offset} {record.timestamp} {record.key} {record.headers}"
