@@ -38,6 +38,8 @@ class Control:
         source_watermarks: Watermarks of source partitions by the times that the source goes by, such as those of
             Kafka's records. They count only while the newest rows' event times are near these.
         agrees: Whether they are; None where no row came to tell by.
+        unread: Those of these partitions that are known to hold more rows: where the times don't count, they hold time
+            until they speak.
     """
 
     input: Literal[1, 2]
@@ -50,6 +52,7 @@ class Control:
     faults: Sequence[tuple[str, str]] = ()
     source_watermarks: Mapping[str, int] = field(default_factory=dict)
     agrees: bool | None = None
+    unread: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -254,6 +257,9 @@ class OperatorWatermark:
         if watermark.source_agrees:
             for partition, each in control.source_watermarks.items():
                 watermark.take(partition, each)
+        else:
+            for partition in control.unread:
+                watermark.register(partition)
         for name, status in control.statuses.items():
             watermark.set_status(name, status)
 

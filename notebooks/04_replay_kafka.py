@@ -166,7 +166,7 @@ print(replay.progress.ending())
 print(replay.progress.table())
 
 # %% [markdown]
-# No row was late, although nothing may be late by more than five seconds, and the law holds: *rows in = done + buffered + rejected*.
+# No row was late, although only five seconds of disorder are allowed, and the law holds: *rows in = done + buffered + rejected*.
 
 # %%
 assert replay.progress.is_conserved
@@ -203,18 +203,19 @@ steps = progress.selectExpr(
 steps[["batch_id", "trades", "customers", "read", "waiting"]]
 
 # %%
-figure, (above, below) = plt.subplots(2, 1, figsize=(9, 4.2), sharex=True, height_ratios=[2, 1])
+figure, (above, below) = plt.subplots(2, 1, figsize=(9, 4.4), sharex=True, height_ratios=[2, 1])
 above.plot(steps["batch_id"], steps["trades"], "o-", color="#3b7dd8", label="trades", markersize=9)
 above.plot(steps["batch_id"], steps["customers"], "o--", color="#c8553d", label="customers", markersize=5)
 above.yaxis.set_major_locator(mdates.DayLocator())
 above.yaxis.set_major_formatter(mdates.DateFormatter("%a %-d %b"))
 above.set_title("Watermarks after each batch", loc="left", fontsize=10)
 above.legend(frameon=False)
-below.bar(steps["batch_id"], steps["read"].diff().fillna(steps["read"]), color="#d9dde3", label="rows read")
-below.bar(steps["batch_id"], steps["waiting"], color="#8c5fa8", label="rows that wait after it")
-below.set_title("Rows by batch", loc="left", fontsize=10)
+below.bar(steps["batch_id"], steps["read"].diff().fillna(steps["read"]), color="#d9dde3")
+for number, waiting in zip(steps["batch_id"], steps["waiting"]):
+    below.text(number, 60, f"{waiting} wait", ha="center", va="bottom", fontsize=9, color="#8c5fa8", weight="bold")
+below.set_title("Rows read by each batch, and rows of both inputs that wait after it", loc="left", fontsize=10)
+below.set_xlabel("batch")
 below.set_xticks(steps["batch_id"], [f"{number}" for number in steps["batch_id"]])
-below.legend(frameon=False, ncols=2, loc="lower left", fontsize=8)
 for axes in (above, below):
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -270,7 +271,7 @@ plt.show()
 
 # %% [markdown]
 # On the right the lines go together; partition 1 stands still through its silent Thursday, and partition 2 ends on Thursday evening:
-# neither holds the others. On the left they are a day apart. A watermark over the whole topic then leaves this many rows behind, and
+# neither holds the others. On the left they are up to two days apart. A watermark over the whole topic then leaves this many rows behind, and
 # the same for the query above:
 
 

@@ -257,10 +257,10 @@ def test_what_the_tasks_of_a_batch_saw_may_be_folded_in_any_order(order: list[in
 
 def test_what_a_source_says_of_time_counts_while_its_rows_agree():
     watermark = operator(right=5)
-    unknown = Control(2, source_watermarks={"p": 100})
+    unknown = Control(2, source_watermarks={"p": 100, "q": 100}, unread=["q"])
     watermark.judge([unknown])
     watermark.fold(unknown)
-    assert watermark.inputs[1].current() == NONE, "nobody knows yet what it is worth"
+    assert watermark.inputs[1].partitions() == {"q": NONE}, "nobody knows yet what it is worth; what holds more holds"
 
     agrees = [Control(2, {"q": 90}, agrees=True), Control(2, source_watermarks={"p": 80, "q": 80})]
     watermark.judge(agrees)

@@ -172,7 +172,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What is younger than the drift may still be on its way to its topic.
         newest = int(1000 * time.time()) - drift
         if until is not None:
-            return _offset(until, min(until, newest) - drift, positions_at(own, until))
+            return _offset(until, min(until, newest) - drift, positions_at(own, until), own.ends)
         until = max(after, *(each.last + 1 for each in targets))
         return _offset(until, None if self._targets is None else min(until, newest) - drift, own.ends)
 
@@ -188,6 +188,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions_of(end),
             end["mark"] if end["time"] != start["time"] else None,
             self._reading.tasks,
+            unread=unread_of(end),
             what=self._reading.what,
             skips_losses=self._reading.skips_losses,
         )
@@ -298,12 +299,25 @@ def _standing_at(log: _Log, target: _Target, moment: int, *, no_limit: bool) -> 
     return replace(side, positions=positions_at(side, moment)) if moment else side
 
 
-def _offset(until: int, mark: int | None, positions: Mapping[Partition, int]) -> dict[str, Any]:
-    """Spell an offset as Spark keeps it: the time up to which all is read, what that says of time, and the offsets."""
+def _offset(
+    until: int, mark: int | None, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None
+) -> dict[str, Any]:
+    """Spell an offset as Spark keeps it: the time up to which all is read, what that says of time, and the offsets.
+
+    It also says which partitions hold more, so that a batch that is run again is told the same.
+    """
     spelled: dict[str, dict[str, int]] = {}
+    unread: dict[str, dict[str, bool]] = {}
     for (topic, number), position in sorted(positions.items()):
         spelled.setdefault(topic, {})[str(number)] = position
-    return {"time": until, "mark": mark, "positions": spelled}
+        if ends is not None and position < ends[topic, number]:
+            unread.setdefault(topic, {})[str(number)] = True
+    return {"time": until, "mark": mark, "positions": spelled, "unread": unread}
+
+
+def unread_of(offset: Mapping[str, Any]) -> frozenset[Partition]:
+    """Give the partitions that held more when a batch was planned."""
+    return frozenset((topic, int(number)) for topic, numbers in offset["unread"].items() for number in numbers)
 
 
 def positions_of(offset: Mapping[str, Any]) -> dict[Partition, int]:

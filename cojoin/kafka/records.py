@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.archive import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
-    from cojoin.kafka.tasks import Gap, Span, Task
+    from cojoin.kafka.tasks import Span, Task
 
 __all__ = ["DECODED", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
 __all__ += ["Record", "RecordFormat", "decode_all", "read_task"]
@@ -122,11 +122,11 @@ def read_task(task: Task, options: ClusterOptions, form: RecordFormat, what: str
                     waiting = []
             if waiting:
                 yield _rows(waiting, form)
-            yield signs({}, (), newest, form)
+            yield signs(None, newest, form)
         finally:
             cluster.close()
     if task.marks or task.gaps:
-        yield signs(task.marks, task.gaps, {}, form)
+        yield signs(task, {}, form)
 
 
 def _note_newest(messages: Sequence[Any], newest: dict[Partition, int]) -> None:
@@ -290,17 +290,16 @@ def _undecodable(error: Exception) -> str:
     return told.encode(errors="backslashreplace").decode()
 
 
-def signs(
-    marks: Mapping[Partition, int], gaps: Sequence[Gap], newest: Mapping[Partition, int], form: RecordFormat
-) -> pa.RecordBatch:
+def signs(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
     """Give the rows that are no records.
 
     Args:
-        marks: How far time has come in partitions, in epoch milliseconds.
-        gaps: What can't be read any more.
+        task: Has the marks and gaps, if there are any. A mark of a partition that holds more has a newest time as well,
+            of no meaning.
         newest: The newest timestamps of the task's records, by which Spark's side judges what marks are worth.
         form: The rows' form.
     """
+    marks, gaps, unread = ({}, [], frozenset()) if task is None else (task.marks, task.gaps, task.unread)
     partitions = [*marks, *(gap.partition for gap in gaps), *newest]
     nothing = [[None] * len(each) for each in (marks, gaps, newest)]
     columns: dict[str, Any] = {field.name: pa.nulls(len(partitions), field.type) for field in form.schema}
@@ -309,5 +308,6 @@ def signs(
     columns["offset"] = pa.array([*nothing[0], *(gap.begin for gap in gaps), *nothing[2]], pa.int64())
     columns[MARK] = pa.array([*marks.values(), *nothing[1], *nothing[2]], pa.int64())
     columns[FAULT] = pa.array([*nothing[0], *(f"gone: {gap}" for gap in gaps), *nothing[2]], pa.string())
-    columns[NEWEST] = pa.array([*nothing[0], *nothing[1], *newest.values()], pa.int64())
+    more = [0 if each in unread else None for each in marks]
+    columns[NEWEST] = pa.array([*more, *nothing[1], *newest.values()], pa.int64())
     return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)

@@ -60,13 +60,20 @@ class Task(InputPartition):
         spans: Offsets, each partition's once; those in the archive become ``archived``.
         marks: How far time has come in partitions, in epoch milliseconds.
         gaps: What can't be read any more.
+        unread: Partitions with marks that hold more.
     """
 
-    def __init__(self, spans: list[Span], marks: dict[Partition, int], gaps: list[Gap]) -> None:
+    def __init__(
+        self,
+        spans: list[Span],
+        marks: dict[Partition, int],
+        gaps: list[Gap],
+        unread: frozenset[Partition] = frozenset(),
+    ) -> None:
         super().__init__(None)
         self.archived = [span for span in spans if isinstance(span, ArchivedSpan)]
         self.spans = [span for span in spans if not isinstance(span, ArchivedSpan)]
-        self.marks, self.gaps = marks, gaps
+        self.marks, self.gaps, self.unread = marks, gaps, unread
 
 
 def make_tasks(
@@ -78,6 +85,7 @@ def make_tasks(
     *,
     what: str,
     skips_losses: bool,
+    unread: frozenset[Partition] = frozenset(),
 ) -> list[Task]:
     """Cut a batch.
 
@@ -89,6 +97,7 @@ def make_tasks(
         tasks: Into how many tasks.
         what: The input, for messages.
         skips_losses: Whether records that are gone are passed over.
+        unread: The partitions that hold more.
 
     Raises:
         QueryFailedError: Records are gone, and may not be passed over.
@@ -111,12 +120,15 @@ def make_tasks(
             f'deleted, before they were read. Start a new query, or go on without them with data_loss="skip"'
         )
         raise QueryFailedError(msg)
-    spoken = {partition for partition, end in ends.items() if end}
-    marks = {} if mark is None else dict.fromkeys(sorted(spoken or ends), mark)
+    holding = {partition for partition, end in ends.items() if end} | unread
+    marks = {} if mark is None else dict.fromkeys(sorted(holding or ends), mark)
     pieces = _cut(spans, tasks)
     if not pieces and (marks or gaps):
         pieces = [[]]
-    return [Task(each, {} if number else marks, [] if number else gaps) for number, each in enumerate(pieces)]
+    return [
+        Task(each, {}, []) if number else Task(each, marks, gaps, unread.intersection(marks))
+        for number, each in enumerate(pieces)
+    ]
 
 
 def _placed(cluster: Cluster, span: Span) -> list[Span]:

@@ -50,7 +50,8 @@ GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
 MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = SIGN_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
 """What a source of cojoin's says beside its rows. A row with a mark says only how far time has come in its partition;
 one with a fault, a reason and what was found with a colon between, is none; one with a newest time says by which the
-source went for the partition's rows of the task. Times are epoch milliseconds."""
+source went for the partition's rows of the task; one with both a mark and this, that the partition holds more. Times
+are epoch milliseconds."""
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
@@ -115,7 +116,9 @@ class Packer:
             made = int(generator.of_source(mark, seen.processing_time))
             if made > NONE:
                 seen.source_watermarks[partition] = max(made, seen.source_watermarks.get(partition, made))
-        seen.newest.update(self._by_partition(chunk, NEWEST_COLUMN))
+        marked = pc.is_valid(chunk.column(MARK_COLUMN))
+        seen.unread.update(name for name, _ in self._by_partition(chunk.filter(marked), NEWEST_COLUMN))
+        seen.newest.update(self._by_partition(chunk.filter(pc.invert(marked)), NEWEST_COLUMN))
         # By number and not by name: so the columns were called for Spark's sake.
         named = {f"c{self.spec.schema.get_field_index(name)}": name for name in self.spec.source_order}
         faulty = chunk.filter(pc.is_valid(chunk.column(FAULT_COLUMN)))
@@ -163,7 +166,7 @@ class Packer:
         if seen.marks != seen.partitions:
             shared["marks"] = seen.marks
         if seen.source_watermarks:
-            shared["source_watermarks"] = seen.source_watermarks
+            shared |= {"source_watermarks": seen.source_watermarks, "unread": sorted(seen.unread)}
         if self.max_apart_ms is not None and seen.agreement(self.max_apart_ms) is not None:
             shared["agrees"] = seen.agreement(self.max_apart_ms)
         messages = []
@@ -181,6 +184,7 @@ class _Seen:
         self.marks: dict[str, int] = {}
         self.source_watermarks: dict[str, int] = {}
         self.newest: dict[str, int] = {}
+        self.unread: set[str] = set()
         self.faults: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         self.rows: Counter[int] = Counter()
         self.any_row = False
@@ -215,6 +219,7 @@ def read_control(payload: bytes) -> Control | None:
         faults=message.get("faults", ()),
         source_watermarks=message.get("source_watermarks", {}),
         agrees=message.get("agrees"),
+        unread=message.get("unread", ()),
     )
 
 

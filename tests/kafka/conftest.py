@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kafka.history import fill
 from tests.kafka.records import PARTITIONS, Records, expected_join, make_records, values
-from tests.kafka.topics import Topics, fill, read_back
+from tests.kafka.topics import Topics, read_back
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,7 @@ def topics(spark: SparkSession, broker: Broker, records: Records) -> Topics:
     for name, rows in (("trades", records.trades), ("customers", records.customers)):
         broker.create_topic(name, PARTITIONS)
         written = values(rows)
-        fill(spark, servers, name, written, rows["partition"].tolist())
+        fill(servers, name, rows)
         stored = read_back(spark, servers, name)
         assert stored.column("value").to_pylist() == written
         assert stored.column("partition").to_pylist() == rows["partition"].tolist()

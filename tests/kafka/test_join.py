@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.checkpoint import find_snapshot
-from cojoin.checkpoints.files import CheckpointFiles
-from tests.kafka.records import TRADES, VERSIONS
-from tests.kafka.topics import BATCHES, assert_conserved, assert_joined
+from tests.kafka.history import make_history
+from tests.kafka.records import TRADES, VERSIONS, expected_join, values
+from tests.kafka.topics import BATCHES, Topics, assert_conserved, assert_joined, fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.kafka.records import Records
-    from tests.kafka.topics import Topics
+    from tests.servers.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -77,29 +75,36 @@ def test_the_topics_hold_what_makes_a_join_hard(records: Records, expected: pa.T
     assert 100 < without_match < TRADES / 10
 
 
-def test_asof_join_equals_the_oracle_and_so_does_a_query_restored_from_it(
-    spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path
-) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
+def test_asof_join_equals_the_oracle(spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path) -> None:
     joined = topics.connect().asof_join(suffixes=("", "_customer"))
-    _run_and_check(spark, joined, expected, old, checkpoint_interval=1, retained_checkpoints=4 * BATCHES)
+    _run_and_check(spark, joined, expected, tmp_path)
 
-    seed = random.randrange(1_000)
-    batch_id, key_groups = random.Random(seed).randrange(BATCHES), random.Random(seed).choice([1, 3, 9])
-    print(f"seed {seed}: batch {batch_id}, {key_groups} key groups")  # noqa: T201 - shown on failure
-    restored = topics.connect(batches=1, key_groups=key_groups).asof_join(suffixes=("", "_customer"))
-    restored.start(
-        output=cj.sinks.delta(str(new / "enriched")),
-        checkpoint=str(new / "checkpoint"),
-        trigger=cj.Trigger.available_now(drain=True),
-        restore_from=cj.Checkpoint(str(old / "checkpoint"), at=batch_id),
-    ).await_termination(progress=False)
-    snapshot = find_snapshot(CheckpointFiles(spark, str(old / "checkpoint")), batch_id)
-    version = snapshot.manifest.outputs["output"]["version"]
-    after = spark.read.format("delta").load(str(new / "enriched"))
-    if version is not None:
-        after = after.unionByName(spark.read.format("delta").option("versionAsOf", version).load(str(old / "enriched")))
-    assert_joined(spark, after, expected)
+
+def test_topics_whose_timestamps_say_nothing_make_no_row_late(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    history = make_history(3_000, 300, keys=50)
+    names = ("copied-trades", "copied-customers")
+    for name, rows in zip(names, (history.trades, history.customers), strict=True):
+        broker.create_topic(name, 4)
+        fill(spark, broker.bootstrap_servers, name, values(rows), rows["partition"].tolist())
+    copied = Topics(broker.bootstrap_servers, *names, (3_000, 300))
+    query = (
+        copied.connect(batches=2)
+        .asof_join(suffixes=("", "_customer"))
+        .start(
+            output=cj.sinks.delta(str(tmp_path / "enriched")),
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger=cj.Trigger.available_now(drain=True),
+        )
+    )
+    query.await_termination(progress=False)
+    assert_joined(spark, str(tmp_path / "enriched"), expected_join(history))
+    assert query.progress is not None
+    assert [(each.late_applied, each.rejected, each.source_agrees) for each in query.progress.inputs] == [
+        (0, {}, False),
+        (0, {}, False),
+    ]
 
 
 def test_a_function_equals_the_oracle(spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path) -> None:

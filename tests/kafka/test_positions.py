@@ -33,7 +33,7 @@ def aged_out(spark: SparkSession, broker: Broker) -> cj.kafka.KafkaSource:
 
 def position(*offsets: int, topic: str = TOPIC) -> str:
     positions = {topic: {str(number): offset for number, offset in enumerate(offsets)}}
-    return json.dumps({"time": 7, "mark": None, "positions": positions})
+    return json.dumps({"time": 7, "mark": None, "positions": positions, "unread": {}})
 
 
 def test_records_that_are_gone_are_counted(spark: SparkSession, aged_out: cj.kafka.KafkaSource) -> None:
