@@ -149,7 +149,11 @@ class BatchReport:
 
     def ending(self) -> str:
         """Say in a line how a run over what was available ended."""
-        waiting = [f"{each.buffered:,} rows of {each.name!r}" for each in self.inputs if each.buffered]
+        waiting = [
+            f"{each.buffered:,} row{'' if each.buffered == 1 else 's'} of {each.name!r}"
+            for each in self.inputs
+            if each.buffered
+        ]
         if self.drained:
             left = self.details.get("timers_not_fired", 0)
             return "drained: all inputs are finished" + (

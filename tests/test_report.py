@@ -53,7 +53,7 @@ def test_a_report_goes_over_json() -> None:
 
 def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
     assert report().ending() == (
-        "paused: 2 rows of 'trades' and 1 rows of 'customers' wait for the watermark of 'customers', "
+        "paused: 2 rows of 'trades' and 1 row of 'customers' wait for the watermark of 'customers', "
         "which is 1970-01-01 00:00:00.002; they come out when the next run moves it, or with drain=True"
     )
 
@@ -61,7 +61,7 @@ def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
 def test_the_last_line_says_that_all_are_idle() -> None:
     idle = replace(report(), holding_input=None)
     assert (
-        "rows of 'trades' and 1 rows of 'customers' wait while all are idle at 1970-01-01 00:00:00.002;"
+        "rows of 'trades' and 1 row of 'customers' wait while all are idle at 1970-01-01 00:00:00.002;"
         in idle.ending()
     )
 

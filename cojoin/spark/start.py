@@ -152,7 +152,8 @@ def start_query(
     for source in sources:
         if source is not None and restoration is None:
             source.check(is_new=is_new)
-    span = _span(sources)
+    # A live run has no end to come to.
+    span = _span(sources) if options.trigger.is_bounded else None
     described = [None if source is None else source.identity(spark) for source in sources]
     claim_checkpoint(files, query, described)
     lease = Lease.acquire(files)

@@ -202,7 +202,7 @@ def test_a_crash_between_the_drains_plan_and_its_end_reads_nothing_newer(spark: 
     folders.add_trades(trades([(1, 1, 10)]))
     folders.add_customers(customers([(1, 1, 5)]))
     job = Job(spark, tmp_path, folders)
-    assert "1 rows of 'trades'" in job.run().ending()
+    assert "1 row of 'trades'" in job.run().ending()
     assert plan_drain(CheckpointFiles(spark, job.checkpoint))
     folders.add_trades(trades([(2, 1, 20)]))
     folders.add_customers(customers([(2, 1, 20)]))
