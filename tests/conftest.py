@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 class SessionScheduling(LoadScopeScheduling):
-    """Keeps the tests of one Spark session in one process; there are three, as one alone leaves cores idle."""
+    """Keeps the tests of one Spark session in one process; there are two, so that both cores have one."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
@@ -62,8 +62,15 @@ class SessionScheduling(LoadScopeScheduling):
 
 _GROUPS = {
     "session": ("tests/spark/", "tests/test_readme.py", "tests/test_key_groups.py", "tests/test_types.py"),
-    "kafka": ("tests/kafka/", "tests/servers/", "tests/test_notebooks.py", "tests/cli/test_replay.py"),
-    "beside": ("tests/checkpoints/", "tests/cli/test_run.py", "tests/cli/test_checkpoints.py"),
+    "beside": (
+        "tests/kafka/",
+        "tests/servers/",
+        "tests/checkpoints/",
+        "tests/test_notebooks.py",
+        "tests/cli/test_run.py",
+        "tests/cli/test_replay.py",
+        "tests/cli/test_checkpoints.py",
+    ),
 }
 """What needs a session; all else goes to whoever is free. (xdist's own groups do nothing under pytest 9.2.)"""
 

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9]*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)

@@ -61,8 +61,7 @@ def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
 def test_the_last_line_says_that_all_are_idle() -> None:
     idle = replace(report(), holding_input=None)
     assert (
-        "rows of 'trades' and 1 row of 'customers' wait while all are idle at 1970-01-01 00:00:00.002;"
-        in idle.ending()
+        "rows of 'trades' and 1 row of 'customers' wait while all are idle at 1970-01-01 00:00:00.002;" in idle.ending()
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cojoin.cli.locations import Location
-    from cojoin.kafka.source import KafkaSource
+    from cojoin.kafka.kafka_source import KafkaSource
     from cojoin.spark.sources import Source
 
 __all__ = ["KafkaArguments", "check_kafka", "kafka_arguments", "up_to"]
@@ -51,7 +51,7 @@ class KafkaArguments:
         Raises:
             ConfigurationError: A value that can't be right.
         """
-        from cojoin.kafka.source import source  # noqa: PLC0415 - so that --help is quick
+        from cojoin.kafka.kafka_source import source  # noqa: PLC0415 - so that --help is quick
 
         further: dict[str, Any] = {} if archive is None else {"archive": archive}
         return source(self.servers, self.topics, **{**self.settings, **further, **({"to": None} if live else {})})
@@ -140,9 +140,9 @@ def up_to(source: Source, offset: str) -> Source:
         source: The topics.
         offset: Where the query stands, as Spark's offset log has it.
     """
+    from cojoin.kafka.kafka_source import KafkaSource  # noqa: PLC0415
     from cojoin.kafka.ranges import Point, Range  # noqa: PLC0415 - so that --help is quick
     from cojoin.kafka.reader import positions_of  # noqa: PLC0415
-    from cojoin.kafka.source import KafkaSource  # noqa: PLC0415
 
     assert isinstance(source, KafkaSource)
     if offset == _NOTHING_READ:

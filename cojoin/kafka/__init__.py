@@ -11,8 +11,34 @@ Needs confluent-kafka: ``pip install "cojoin[kafka]"``.
 
 from __future__ import annotations
 
-from cojoin.kafka.columns import RecordColumn, header, key, timestamp
-from cojoin.kafka.records import Record
-from cojoin.kafka.source import KafkaSource, source
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cojoin.kafka.columns import RecordColumn, header, key, timestamp
+    from cojoin.kafka.kafka_source import KafkaSource, source
+    from cojoin.kafka.records import Record
 
 __all__ = ["KafkaSource", "Record", "RecordColumn", "header", "key", "source", "timestamp"]
+
+# Imported at first use: each of a query's reader processes imports this package and needs none of these.
+_MODULES = {
+    "KafkaSource": "kafka_source",
+    "Record": "records",
+    "RecordColumn": "columns",
+    "header": "columns",
+    "key": "columns",
+    "source": "kafka_source",
+    "timestamp": "columns",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        msg = f"module 'cojoin.kafka' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"cojoin.kafka.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

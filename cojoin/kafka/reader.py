@@ -21,7 +21,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from cojoin.errors import QueryFailedError
 from cojoin.kafka.alignment import Side, next_time, positions_at
 from cojoin.kafka.archive import ArchiveIndex, connected
-from cojoin.kafka.archive_files import archived
 from cojoin.kafka.records import RecordFormat, read_task
 from cojoin.kafka.tasks import Task, make_tasks
 
@@ -72,7 +71,10 @@ class Reading:
     def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give a task's records, of the archive first; runs on a worker."""
         assert isinstance(task, Task)
-        yield from archived(task.archived, self.format, self.what)
+        if task.archived:
+            from cojoin.kafka.archive_files import archived  # noqa: PLC0415 - it takes as long as all the rest
+
+            yield from archived(task.archived, self.format, self.what)
         yield from read_task(task, self.cluster, self.format, self.what)
 
     def on_a_worker(self) -> Reading:

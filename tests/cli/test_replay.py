@@ -70,6 +70,7 @@ def test_a_replay_pauses_at_its_end_goes_on_and_drains(spark, servers, history, 
     assert [(each.rows_in, each.late_applied) for each in last.inputs] == [(2_000, 0), (200, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_a_topic_beside_files_is_not_aligned_and_its_broken_records_are_told(
@@ -102,6 +103,7 @@ def test_a_topic_beside_files_is_not_aligned_and_its_broken_records_are_told(
     assert "no JSON" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_replay_goes_on_live_until_it_is_interrupted(spark, broker, tmp_path, capsys):
     """The history, then what is written while it runs; interrupted, and drained by the same checkpoint."""

@@ -113,6 +113,7 @@ def wait_until(query: cj.Query, happened: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_stopped_in_the_archive_then_live(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     table, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
     inputs = lake.inputs(2_500)

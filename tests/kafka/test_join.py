@@ -75,6 +75,7 @@ def test_the_topics_hold_what_makes_a_join_hard(records: Records, expected: pa.T
     assert 100 < without_match < TRADES / 10
 
 
+@pytest.mark.slow
 def test_asof_join_equals_the_oracle(spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path) -> None:
     joined = topics.connect().asof_join(suffixes=("", "_customer"))
     _run_and_check(spark, joined, expected, tmp_path)

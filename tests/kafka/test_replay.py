@@ -146,6 +146,7 @@ def test_two_bounded_runs_equal_the_oracle(
     assert len({one["time"] for one, _ in logged[:-1]}) == len(logged) - 1
 
 
+@pytest.mark.slow
 def test_a_stretch_from_the_middle_is_drained_at_its_end(
     spark: SparkSession, topics: tuple[str, str, str], history: History, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_broker_that_falls_silent_ends_nothing_or_tells(spark: SparkSession, b
     assert pairs(spark, tmp_path) == [(each, min(each, 5)) for each in range(12)]
 
 
+@pytest.mark.slow
 def test_new_partitions_and_topics_join_in(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "grows-l-0", "grows-r")
     named: dict[str, Any] = {"topic_pattern": "grows-l-.*", "idle": "1 second"}

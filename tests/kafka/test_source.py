@@ -272,6 +272,7 @@ def test_records_that_aged_out_end_the_query_or_are_told(spark: SparkSession, br
     assert query.progress.is_conserved
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_made_anew_ends_the_query(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "source-anew-l", "source-anew-r")
     write(servers, "source-anew-l", [row(each, each) for each in range(4)])

@@ -76,6 +76,7 @@ def test_a_restored_query_goes_on_with_other_key_groups_and_partitions(story: St
     assert again.progress.inputs[0].rows_in == len(story.streams.trades)
 
 
+@pytest.mark.slow
 def test_two_forks_of_one_checkpoint_know_nothing_of_each_other(story: Story) -> None:
     state, key_groups = cj.Checkpoint(story.function.checkpoint), 4
     one, two = story.other("one", key_groups), story.other("two", key_groups)
