@@ -43,7 +43,7 @@ def at(spark: SparkSession, table: Path, version: int, *, in_snapshot: bool = Fa
 
 def test_commits_that_are_gone_from_a_log_are_a_loss(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     folder = copied(table, tmp_path)
-    delta = (spark, WHAT, "delta", str(folder), {})
+    delta = (spark, WHAT, "delta", str(folder))
     assert check_position(*delta, at(spark, folder, 0)) == []
     assert check_position(*delta, at(spark, folder, 4)) == [], "the version to come"
     assert check_position(*delta, at(spark, folder, 1, in_snapshot=True)) == []
@@ -83,22 +83,22 @@ def test_a_snapshot_whose_files_are_gone_can_not_be_finished(spark: SparkSession
         if file.name not in current:
             file.unlink()
     with refused("has read a part of its version 1, and 1 of its 2 files are gone", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", str(folder), {}, at(spark, folder, 1, in_snapshot=True))
-    assert check_position(spark, WHAT, "delta", str(folder), {}, at(spark, folder, 3, in_snapshot=True)) == []
+        check_position(spark, WHAT, "delta", str(folder), at(spark, folder, 1, in_snapshot=True))
+    assert check_position(spark, WHAT, "delta", str(folder), at(spark, folder, 3, in_snapshot=True)) == []
 
 
 def test_a_table_that_is_another_is_refused(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     with refused("has read a table of the id 0b8e up to version 2", "replaced by another", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", str(table), {}, at(spark, table, 2, table_id="0b8e"))
+        check_position(spark, WHAT, "delta", str(table), at(spark, table, 2, table_id="0b8e"))
     with refused("up to version 5; got id ", ", version 3: it was replaced", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", str(table), {}, at(spark, table, 5))
+        check_position(spark, WHAT, "delta", str(table), at(spark, table, 5))
     with refused("there is no such table", kind=cj.CheckpointError):
-        check_position(spark, WHAT, "delta", f"{tmp_path}/none", {}, at(spark, table, 1))
+        check_position(spark, WHAT, "delta", f"{tmp_path}/none", at(spark, table, 1))
 
 
 def test_of_files_nothing_need_be_there(spark: SparkSession) -> None:
-    assert check_position(spark, WHAT, "parquet", "/nowhere", {}, '{"logOffset":3}') == []
-    assert with_losses_accepted(spark, WHAT, "parquet", "/nowhere", {}, '{"logOffset":3}') == '{"logOffset":3}'
+    assert check_position(spark, WHAT, "parquet", "/nowhere", '{"logOffset":3}') == []
+    assert with_losses_accepted(spark, WHAT, "parquet", "/nowhere", '{"logOffset":3}') == '{"logOffset":3}'
 
 
 def copied(table: Path, tmp_path: Path) -> Path:
