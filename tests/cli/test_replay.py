@@ -33,13 +33,13 @@ def history():
 
 @pytest.fixture(scope="module")
 def servers(broker, history):
-    for topic, records in (("replay-trades", history.trades), ("replay-customers", history.customers)):
+    for topic, records in (("typed-trades", history.trades), ("typed-customers", history.customers)):
         broker.create_topic(topic, PARTITIONS)
         fill(broker.bootstrap_servers, topic, records)
     return broker.bootstrap_servers
 
 
-def words(servers, folder, *more: str, topics=("replay-trades", "replay-customers")) -> list[str]:
+def words(servers, folder, *more: str, topics=("typed-trades", "typed-customers")) -> list[str]:
     left, right = (f"kafka:{servers}/{topic}" for topic in topics)
     return [
         "replay",
@@ -50,6 +50,7 @@ def words(servers, folder, *more: str, topics=("replay-trades", "replay-customer
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_a_replay_pauses_at_its_end_goes_on_and_drains(spark, servers, history, tmp_path, capsys):
@@ -186,8 +187,8 @@ def read_until(process: subprocess.Popen[bytes], text: str | None) -> str:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--left=kafka:{}/replay-trade"], "no topic 'replay-trade'; did you mean 'replay-trades'"),
-        (['--left-from={{"replay-trades": {{"9": 5}}}}'], "partition 9"),
+        (["--left=kafka:{}/typed-trade"], "no topic 'typed-trade'; did you mean 'typed-trades'"),
+        (['--left-from={{"typed-trades": {{"9": 5}}}}'], "partition 9"),
         (["--from=5000"], "from_ is beyond the end"),
         (["--left-option=maxOffsetsPerTrigger=5"], "librdkafka refuses it"),
         (["--left-option=debug=no-such-hunter2"], "option 'debug'"),
@@ -208,7 +209,7 @@ def test_what_the_broker_does_not_have_is_one_message_before_anything_is_written
     ("more", "said"),
     [
         (["--from=2026-03-20", "--to=2026-03-02"], "from_ is after to"),
-        (["--right-from=2026-03-20", "--to=2026-03-02"], "source kafka replay-customers: from_ is after to"),
+        (["--right-from=2026-03-20", "--to=2026-03-02"], "source kafka typed-customers: from_ is after to"),
         (["--from=yesterday"], "got 'yesterday'"),
         (["--from={trades"], "expected JSON such as"),
         (["--to=earliest"], "nothing is between"),

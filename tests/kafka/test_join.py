@@ -108,6 +108,7 @@ def test_topics_whose_timestamps_say_nothing_make_no_row_late(
     ]
 
 
+@pytest.mark.slow
 def test_a_function_equals_the_oracle(spark: SparkSession, topics: Topics, expected: pa.Table, tmp_path: Path) -> None:
     joined = topics.connect_frames(spark).process(EnrichTrades(), EnrichTrades.OUTPUT, order="event_time")
     _run_and_check(spark, joined, expected, tmp_path)

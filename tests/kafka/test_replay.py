@@ -191,6 +191,7 @@ def test_killed_twice_then_live(spark: SparkSession, broker: Broker, history: Hi
     assert_conserved(spark, str(tmp_path / "checkpoint"))
 
 
+@pytest.mark.slow
 def test_a_broker_that_falls_silent_ends_nothing_or_tells(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "silent-l", "silent-r")
     write(servers, "silent-l", [row(each, each) for each in range(6)])
@@ -244,6 +245,7 @@ def test_new_partitions_and_topics_join_in(spark: SparkSession, broker: Broker, 
     assert rejected_or_none(spark, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_savepoint_goes_on_in_another_query(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "saved-l", "saved-r", partitions=2)
     write(servers, "saved-l", [row(each, 5 * each, each % 2) for each in range(10)])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_anywhere_loses_nothing(
     spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ class Forgetful(EnrichTrades):
         self.customer = ctx.get_state(cj.ValueStateDescriptor("client", "version bigint, tier string"))
 
 
+@pytest.mark.slow
 def test_in_the_same_table_what_came_after_is_taken_back_only_if_asked(story: Story) -> None:
     old = story.other("same", 4)
     old.run(asof(connect(*story.folders.sources(files_a_batch=2), key_groups=4)), retained_checkpoints=10)
@@ -140,6 +141,7 @@ def test_in_the_same_table_what_came_after_is_taken_back_only_if_asked(story: St
         old.start()
 
 
+@pytest.mark.slow
 def test_positions_inside_a_delta_version_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(trades=200, customers=60, seed=43)
     folders = streams.write(tmp_path / "files", files=1)
