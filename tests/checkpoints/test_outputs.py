@@ -156,6 +156,7 @@ def name(spark: SparkSession) -> Iterator[str]:
     spark.sql("DROP TABLE IF EXISTS outputs_test")
 
 
+@pytest.mark.slow
 def test_a_table_by_name(spark: SparkSession, name: str) -> None:
     assert check(spark, name, None) is None
     for batch_id in range(2):

@@ -96,6 +96,7 @@ def test_savepoint_then_clean_keeps_it(lake, typed):
     assert len(json.loads(typed("list", "--json"))) == 2
 
 
+@pytest.mark.slow
 def test_restore_is_a_run_from_there(spark, lake, typed, capsys, tmp_path):
     """The rest of the rows comes into another table, from a state cut into other key groups; the old one is cleaned."""
     options = {

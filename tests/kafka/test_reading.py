@@ -127,6 +127,7 @@ def test_holes_of_transactions_are_passed(broker: Broker) -> None:
     assert len(read(servers, [Span(part, 0, end)], **{"isolation.level": "read_uncommitted"})) == 6
 
 
+@pytest.mark.slow
 def test_a_compacted_topic_has_holes_too(broker: Broker) -> None:
     servers = broker.bootstrap_servers
     config = {

@@ -35,6 +35,7 @@ def wait_for(query: cj.Query, reached: Any, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_bounded_run_ends_with_a_look_at_the_clock_and_a_drain_fires_what_waits(
     spark: SparkSession, tmp_path: Path
 ) -> None:
