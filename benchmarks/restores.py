@@ -25,8 +25,9 @@ from benchmarks.differences import differences
 from benchmarks.links import Link, row_tuples
 from benchmarks.session import make_session
 from cojoin.report import text_table
-from tests.kafka.records import PARTITIONS, Records, expected_join, make_records, values
-from tests.kafka.topics import Topics, fill
+from tests.kafka.history import fill
+from tests.kafka.records import PARTITIONS, Records, expected_join, make_records
+from tests.kafka.topics import Topics
 from tests.servers.broker import Broker
 
 if TYPE_CHECKING:
@@ -120,11 +121,11 @@ class Chain:
         return Link(self._spark, self._folder / name, self._topics, key_groups, partitions, began)
 
 
-def fill_topics(spark: SparkSession, broker: Broker, records: Records) -> Topics:
+def fill_topics(broker: Broker, records: Records) -> Topics:
     """Make both topics and write the records."""
     for name, rows in (("trades", records.trades), ("customers", records.customers)):
         broker.create_topic(name, PARTITIONS)
-        fill(spark, broker.bootstrap_servers, name, values(rows), rows["partition"].tolist())
+        fill(broker.bootstrap_servers, name, rows)
     return Topics(broker.bootstrap_servers, "trades", "customers", (len(records.trades), len(records.customers)))
 
 
@@ -140,7 +141,7 @@ def main() -> None:
     records, batches = make_records(), SMOKE_BATCHES if arguments.smoke else BATCHES
     with tempfile.TemporaryDirectory(prefix="cojoin-restores-") as folder, Broker() as broker:
         spark = make_session("restores", Path(folder), kafka=True)
-        topics = fill_topics(spark, broker, records)
+        topics = fill_topics(broker, records)
         chain = Chain(spark, Path(folder), topics, row_tuples(expected_join(records)), seed, batches)
         chain.run(min(arguments.restores, 2) if arguments.smoke else arguments.restores)
         chain.run_in_the_same_table()
