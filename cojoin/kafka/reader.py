@@ -157,7 +157,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Give where the next batch ends; the start itself where there is nothing to read."""
-        after, drift = int(start["time"]), self._reading.max_drift_ms
+        after = int(start["time"])
         targets = [log.target() for log in self._logs] if self._targets is None else self._targets
         no_limit = isinstance(limit, ReadAllAvailable)
         _check_ends(self._logs[0], targets[0], positions_of(start))
@@ -171,12 +171,19 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until, self._hint = next_time(sides, max(after, begun), self._hint)
         if until is None and own.is_read and self._targets is None:
             return start
-        # What is younger than the drift may still be on its way to its topic.
-        newest = int(1000 * time.time()) - drift
         if until is not None:
-            return _offset(until, min(until, newest) - drift, positions_at(own, until), own.ends)
+            return _offset(until, self._mark(until), positions_at(own, until), own.ends)
         until = max(after, *(each.last + 1 for each in targets))
-        return _offset(until, None if self._targets is None else min(until, newest) - drift, own.ends)
+        return _offset(until, None if self._targets is None else self._mark(until), own.ends)
+
+    def _mark(self, until: int) -> int | None:
+        """Give how far time has come in every partition once all before a time is read; None where nobody can tell."""
+        drift, asked = self._reading.max_drift_ms, self._reading.range
+        # Behind an end that is an offset there may be records of any time.
+        if asked.is_bounded and asked.to_ms is None:
+            return None
+        # What is younger than the drift may still be on its way to its topic.
+        return min(until, int(1000 * time.time()) - drift) - drift
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Give a batch's tasks.

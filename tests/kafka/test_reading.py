@@ -13,6 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
+from cojoin.kafka.reader import AlignedReader
 from cojoin.kafka.records import (
     DECODED,
     FAULT,
@@ -26,7 +27,7 @@ from cojoin.kafka.records import (
     read_task,
 )
 from cojoin.kafka.tasks import Gap, Span, Task
-from tests.kafka.replayed import SECONDS, START, Written, admin, delete_before, make, write
+from tests.kafka.replayed import MINUTE, SECONDS, START, Written, admin, delete_before, make, write
 from tests.kafka.test_client import silent
 from tests.spark.refused import refused
 
@@ -208,3 +209,20 @@ def test_records_that_go_while_they_are_to_be_read(broker: Broker) -> None:
     delete_before(servers, "reading-gone", 3)
     with refused(WHAT, "topic reading-gone partition 0", "offset 1", "deleted", kind=cj.QueryFailedError):
         read(servers, [Span(("reading-gone", 0), 1, 5)])
+
+
+@pytest.mark.parametrize(("to", "marked"), [(2, None), ("2026-01-05T01:30:00Z", START + 90 * MINUTE - 10 * MINUTE)])
+def test_only_an_end_in_time_says_how_far_time_has_come(broker: Broker, to: Any, marked: int | None) -> None:
+    topic = f"ends-{marked}"
+    broker.create_topic(topic, 1)
+    records = [Written({"id": hour}, time=START + 60 * MINUTE * hour) for hour in range(4)]
+    write(broker.bootstrap_servers, topic, records)
+    described = cj.kafka.source(broker.bootstrap_servers, topic, schema="id long", to=to)
+    reader = AlignedReader(described.reading(1))
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    # Behind an end that is an offset there may be records of any time.
+    assert (end["positions"], end["mark"]) == ({topic: {"0": 2}}, marked)
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    reader.stop()
