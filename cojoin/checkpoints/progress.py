@@ -7,20 +7,26 @@ spoken, or at the end of time, is null.
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
+import uuid
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.delta_files import WrittenFile, append_files, plain_defaults
+from cojoin.checkpoints.file_statistics import file_statistics
 from cojoin.encoding import encode_rows
 from cojoin.types import parse_schema
 from cojoin.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
@@ -70,6 +76,12 @@ class ProgressTable:
             if manifest is not None:
                 self._waiting.append(manifest)
 
+    def prepare(self) -> None:
+        """Make the table, where it is not there; for the JVM it is also the first of its kind, which takes a second."""
+        with self._lock:
+            if self._written < 0 and plain_defaults(self._spark) and not self._files.exists("progress"):
+                self._append_files([], "cojoin", -1, "")
+
     def add(self, manifest: Manifest) -> None:
         """Take a batch; the group is written once it is large or old enough."""
         with self._lock:
@@ -96,13 +108,41 @@ class ProgressTable:
             return
         last = self._waiting[-1]
         rows = [progress_row(manifest) for manifest in self._waiting]
-        # As Arrow they become a local relation; as Python rows they would start a worker.
-        frame = self._spark.createDataFrame(encode_rows(rows, PROGRESS_SCHEMA, "progress")).coalesce(1)
-        writer = frame.write.format("delta").mode("append").option("txnAppId", f"cojoin-{last.query_id}-progress")
-        writer.option("txnVersion", last.batch_id).save(self._path)
+        self._append(encode_rows(rows, PROGRESS_SCHEMA, "progress"), last)
         self._waiting = []
         self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
+
+    def _append(self, rows: pa.Table, last: Manifest) -> None:
+        app_id = f"cojoin-{last.query_id}-progress"
+        if not plain_defaults(self._spark):
+            # As Arrow they become a local relation; as Python rows they would start a worker.
+            writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
+            writer.option("txnAppId", app_id).option("txnVersion", last.batch_id).save(self._path)
+            return
+        # Few rows of the driver's own: as a file and a transaction they take a fifth of what a job of Spark's takes.
+        self._append_files([self._write_file(rows)], app_id, last.batch_id, last.query_id)
+
+    def _append_files(self, files: list[WrittenFile], app_id: str, version: int, query_id: str) -> None:
+        log: Any = self._spark._jvm.org.apache.spark.sql.delta.DeltaLog  # noqa: SLF001 - Delta's Python has no way to it
+        append_files(
+            self._spark,
+            log.forTable(self._spark._jsparkSession, self._path),  # noqa: SLF001
+            PROGRESS_SCHEMA,
+            files,
+            app_id=app_id,
+            version=version,
+            query_id=query_id,
+            may_repeat=False,
+        )
+
+    def _write_file(self, rows: pa.Table) -> WrittenFile:
+        made = io.BytesIO()
+        pq.write_table(rows, made, store_schema=False)
+        name, content = f"part-{uuid.uuid4()}.snappy.parquet", made.getvalue()
+        self._files.write_bytes(f"progress/{name}", content)
+        statistics = file_statistics(pq.read_metadata(io.BytesIO(content)), rows.schema)
+        return WrittenFile(name, rows.num_rows, len(content), int(1000 * time.time()), statistics)
 
 
 def progress_row(manifest: Manifest) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """What the driver does with each micro-batch: execute it once, write its outputs, and make it count.
 
-The packed outputs are persisted and executed by one action; every sink reads what that action kept. Output,
-rejected rows and side outputs are written each in a transaction of its own, only where there are any; the manifest
-comes last. A batch that is run again after a crash is executed again, since Spark's state needs it, and writes what a
-transaction id does not already cover. One that only the clock asked for, and that changed nothing, leaves no trace.
-Where the calls say that a snapshot is due, its rows are written before the manifest. A run whose checkpoint another run
-has taken over stops before it writes.
+One action executes the calls: the workers write the outputs whose sinks let them into files that count for nothing yet,
+the others stay packed and persisted, and their sinks read what that action kept. Output, rejected rows and side outputs
+become visible each by a transaction of its own, only where there are any; the manifest comes last. A batch that is run
+again after a crash is executed again, since Spark's state needs it, and writes what a transaction id does not already
+cover. One that only the clock asked for, and that changed nothing, leaves no trace. Where the calls say that a snapshot
+is due, its rows are written before the manifest. A run whose checkpoint another run has taken over stops before it
+writes.
 """
 
 from __future__ import annotations
@@ -22,26 +23,31 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import source_offsets
+from cojoin.checkpoints.delta_files import WrittenFile
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
 from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import QueryFailedError
+from cojoin.operator import OUTPUT
 from cojoin.report import BatchReport
 from cojoin.spark.call import SNAPSHOT, STATISTICS, Plan
 from cojoin.spark.failures import explain
-from cojoin.spark.sinks import Sink, WriteContext
+from cojoin.spark.sink import Sink, WriteContext
 from cojoin.spark.unpacking import unpack
+from cojoin.spark.written_files import write_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.lease import Lease
     from cojoin.checkpoints.manifest import Manifests
     from cojoin.checkpoints.progress import ProgressTable
+    from cojoin.spark.written_files import FileTarget
 
 __all__ = ["BatchWriter"]
 
@@ -98,9 +104,12 @@ class BatchWriter:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
         self._lease.check()
+        targets = self._targets(emitted.sparkSession, batch_id)
+        if targets:
+            emitted = write_files(emitted, targets)
         emitted.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            statistics = self._execute(emitted, durations)
+            statistics, files = self._execute(emitted, targets, durations)
             # It may have taken long: whoever was taken over meanwhile writes nothing.
             self._lease.check()
             report = self._report(batch_id, statistics)
@@ -110,8 +119,8 @@ class BatchWriter:
             for output, (kind, schema) in self._plan.outputs.items():
                 if report.emitted.get(output):
                     started = time.perf_counter()
-                    context = WriteContext(self._query_id, output, batch_id)
-                    place = self._write(unpack(emitted, kind, schema), context)
+                    context = WriteContext(self._query_id, output, batch_id, may_repeat=self._is_first)
+                    place = self._write(emitted, kind, schema, files.get(kind), context)
                     written[output] = {**place, "batch_id": batch_id}
                     durations[output] = _since(started)
             offsets = self._offsets_after(batch_id)
@@ -137,8 +146,9 @@ class BatchWriter:
         self._progress.add(manifest)
         self._last = report
         self._on_batch(report)
-        # Beside Spark's own commit and planning, when the cores are idle.
-        self.prepare(emitted.sparkSession)
+        if not targets:
+            # Beside Spark's own commit and planning, when the cores are idle.
+            self.prepare(emitted.sparkSession)
         if saved:
             self._clean(emitted.sparkSession)
 
@@ -182,26 +192,47 @@ class BatchWriter:
         self._preparing.start()
 
     def _prepare(self, session: SparkSession) -> None:
-        # Nothing depends on it: what is wrong with a sink, its write will say.
+        # Nothing depends on it: what is wrong with a table, a write to it will say.
         with contextlib.suppress(Exception):
-            self._sinks["output"].prepare(session)
+            self._progress.prepare()
+        with contextlib.suppress(Exception):
+            self._sinks[OUTPUT].prepare(session)
 
-    def _write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
+    def _targets(self, session: SparkSession, batch_id: int) -> dict[int, FileTarget]:
+        """Give where the workers write an output themselves, by the output's kind."""
+        targets = {}
+        for output, (kind, schema) in self._plan.outputs.items():
+            target = self._sinks[output].target(session, schema, WriteContext(self._query_id, output, batch_id))
+            if target is not None:
+                targets[kind] = target
+        return targets
+
+    def _write(
+        self, emitted: DataFrame, kind: int, schema: pa.Schema, files: list[WrittenFile] | None, context: WriteContext
+    ) -> dict[str, Any]:
         sink = self._sinks[context.output]
         try:
-            return sink.write(frame, context)
+            if files is None:
+                return sink.write(unpack(emitted, kind, schema), context)
+            return sink.commit(emitted.sparkSession, schema, files, context)
         except Exception as error:
             msg = f"batch {context.batch_id}: {context.output} to {sink.describe()}: {explain(error)}"
             raise QueryFailedError(msg) from error
 
-    def _execute(self, emitted: DataFrame, durations: dict[str, float]) -> list[dict[str, Any]]:
-        """Run the calls, once: the action that collects their statistics also fills what the sinks read."""
+    def _execute(
+        self, emitted: DataFrame, targets: Mapping[int, FileTarget], durations: dict[str, float]
+    ) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
+        """Run the calls, once: the action that collects what they say of themselves also fills what the sinks read."""
         started = time.perf_counter()
-        rows = emitted.where(F.col("kind") == F.lit(STATISTICS)).select("payload").collect()
-        statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows]
+        rows = emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
+        statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows if row.kind == STATISTICS]
+        files: dict[int, list[WrittenFile]] = {kind: [] for kind in targets}
+        for row in rows:
+            if row.kind in files:
+                files[row.kind].append(WrittenFile.read(row.payload))
         durations["execute"] = _since(started)
         durations["calls"] = round(sum(each["call_ms"] for each in statistics), 1)
-        return statistics
+        return statistics, files
 
     def _report(self, batch_id: int, statistics: list[dict[str, Any]]) -> BatchReport:
         left, right = self._plan.inputs

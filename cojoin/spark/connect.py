@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, get_args
 
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -19,6 +20,7 @@ from cojoin.spark.input import BoundInput, Input
 from cojoin.spark.joined import Joined
 from cojoin.spark.pickling import check_picklable
 from cojoin.spark.sources import Source
+from cojoin.spark.warming import warm_up
 from cojoin.types import as_schema, type_to_ddl
 from cojoin.watermarks import AllIdle
 
@@ -69,6 +71,9 @@ def connect(
         msg = f"when_all_idle: expected 'hold' or 'max', got {when_all_idle!r}{near}"
         raise ConfigurationError(msg)
     time = TimePolicy(when_all_idle, _epoch_millis(hold_left_until, "hold_left_until"))
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        warm_up(session)
     left, right = _together(left, right)
     first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
     _check(first, second)

@@ -7,111 +7,32 @@ the whole folder, between batches. A callable: gets ``(DataFrame, batch_id)`` an
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import shutil
 from collections.abc import Callable, Sequence  # noqa: TC003 - the alias needs them at run time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.errors import ConfigurationError
-from cojoin.locations import is_path
+from cojoin.spark.delta_sink import DeltaSink
+from cojoin.spark.sink import Sink, WriteContext
+from cojoin.spark.written_files import FileTarget, can_be_written, codec_of, local_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.checkpoints.delta_files import WrittenFile
+
 __all__ = ["DeltaSink", "ParquetSink", "Sink", "SinkLike", "WriteContext", "as_sink", "delta", "parquet"]
-
-
-@dataclass(frozen=True)
-class WriteContext:
-    """Which write of which query this is.
-
-    Attributes:
-        query_id: The query's own id, the same for all its runs.
-        output: Which of its outputs, such as ``"output"``.
-        batch_id: The micro-batch, counted from 0 in one checkpoint.
-    """
-
-    query_id: str
-    output: str
-    batch_id: int
-
-
-class Sink(ABC):
-    """Takes one output of each batch."""
-
-    @abstractmethod
-    def write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
-        """Write a batch's rows; gives what the manifest says of it."""
-
-    def prepare(self, session: SparkSession) -> None:  # noqa: B027 - most sinks have nothing to prepare
-        """Do beforehand what does not depend on the rows; called between two batches, in a thread of its own."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """Say where it writes, for people."""
-
-    def place(self) -> dict[str, Any]:
-        """Give what a manifest says of it before anything was written."""
-        return {}
 
 
 SinkLike: TypeAlias = "Sink | Callable[[DataFrame, int], Any]"
 """A sink, or a callable that takes a batch's DataFrame and its id."""
 
 
-@dataclass(frozen=True)
-class DeltaSink(Sink):
-    """A Delta table, by path or by name.
-
-    Attributes:
-        location: A path, or a table's name.
-        partition_by: The columns that the table is partitioned by.
-        options: Delta's writer options.
-    """
-
-    location: str
-    partition_by: tuple[str, ...] = ()
-    options: tuple[tuple[str, str], ...] = ()
-
-    def write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
-        """Append the rows in a transaction that only takes effect once."""
-        writer = (
-            frame.write.format("delta")
-            .mode("append")
-            .option("txnAppId", f"cojoin-{context.query_id}-{context.output}")
-            .option("txnVersion", context.batch_id)
-            .options(**dict(self.options))
-        )
-        if self.partition_by:
-            writer = writer.partitionBy(*self.partition_by)
-        if is_path(self.location):
-            writer.save(self.location)
-        else:
-            writer.saveAsTable(self.location)
-        return {"delta": self.location, "version": int(self._snapshot(frame.sparkSession).version())}
-
-    def prepare(self, session: SparkSession) -> None:
-        """Have Delta read which transactions the table has seen: each write asks, and it takes a job on the log."""
-        self._snapshot(session).transactions()
-
-    def _snapshot(self, session: SparkSession) -> Any:
-        """Give the table's newest snapshot that this JVM knows: it wrote the last one itself, and still holds it."""
-        jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package has no cheaper way
-        log = jvm.org.apache.spark.sql.delta.DeltaLog
-        if is_path(self.location):
-            table = log.forTable(session._jsparkSession, self.location)  # noqa: SLF001
-        else:
-            parser = session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
-            table = log.forTable(session._jsparkSession, parser.parseTableIdentifier(self.location))  # noqa: SLF001
-        return table.unsafeVolatileSnapshot()
-
-    def describe(self) -> str:
-        """Say where it writes."""
-        return f"Delta {self.location}"
-
-    def place(self) -> dict[str, Any]:
-        """Give the table, without a version."""
-        return {"delta": self.location, "version": None}
+# Spark and pyarrow read nothing that begins with an underscore.
+_UNFINISHED = "_unfinished/"
 
 
 @dataclass(frozen=True)
@@ -126,9 +47,34 @@ class ParquetSink(Sink):
 
     def write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
         """Write the batch's folder, in place of an earlier try's."""
-        folder = f"{self.path.rstrip('/')}/batch_id={context.batch_id}"
-        frame.write.mode("overwrite").parquet(folder)
+        frame.write.mode("overwrite").parquet(self._folder(context))
         return {"parquet": self.path}
+
+    def target(self, session: SparkSession, schema: pa.Schema, context: WriteContext) -> FileTarget | None:
+        """Give a folder beside the batches' own that readers pass over, on a file system that any worker may write."""
+        folder, codec = local_path(session, self._folder(context, _UNFINISHED)), codec_of(session)
+        if folder is None or codec is None or not can_be_written(schema):
+            return None
+        # What an earlier try left there counts for nothing.
+        shutil.rmtree(folder, ignore_errors=True)
+        return FileTarget(folder, schema, codec)
+
+    def commit(
+        self, session: SparkSession, schema: pa.Schema, files: Sequence[WrittenFile], context: WriteContext
+    ) -> dict[str, Any]:
+        """Put the files in the batch's folder, in place of an earlier try's."""
+        del schema
+        written = Path(str(local_path(session, self._folder(context, _UNFINISHED))))
+        folder = Path(str(local_path(session, self._folder(context))))
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for each in files:
+            (written / each.name).rename(folder / each.name)
+        shutil.rmtree(written)
+        return {"parquet": self.path}
+
+    def _folder(self, context: WriteContext, within: str = "") -> str:
+        return f"{self.path.rstrip('/')}/{within}batch_id={context.batch_id}"
 
     def describe(self) -> str:
         """Say where it writes."""

@@ -1,0 +1,210 @@
+"""Files that were written beside Spark become part of a Delta table, by one transaction of Delta's own.
+
+The transaction carries an application's id and version, and takes effect once: a second one of the same version, or of
+an earlier one, changes nothing. It also makes the table, where there is none. Delta does the rest as for a writer of
+its own: conflicts, checkpoints of its log, history. Only tables whose files are plain ones take files written by others
+(``shape_of``). Costs some tens of milliseconds and a millisecond a file, on the driver. (Delta's protocol, "Actions".)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cojoin.errors import QueryFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["Shape", "WrittenFile", "append_files", "plain_defaults", "plain_shape", "shape_of"]
+
+_HARMLESS = frozenset(
+    f"delta.{name}"
+    for name in (
+        "appendOnly",
+        "checkpointInterval",
+        "checkpointPolicy",
+        "deletedFileRetentionDuration",
+        "enableChangeDataFeed",
+        "enableDeletionVectors",
+        "enableInCommitTimestamps",
+        "inCommitTimestampEnablementTimestamp",
+        "inCommitTimestampEnablementVersion",
+        "isolationLevel",
+        "logRetentionDuration",
+        "minReaderVersion",
+        "minWriterVersion",
+        "setTransactionRetentionDuration",
+    )
+)
+"""Table properties that say nothing about what a file of plain rows looks like."""
+
+_NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
+_DEFAULTS = "spark.databricks.delta.properties.defaults."
+
+
+class Shape(NamedTuple):
+    """What a table's files must look like: its columns, by what it is partitioned, its properties that matter."""
+
+    schema: str
+    partitions: str
+    configuration: str
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A parquet file in a table's folder.
+
+    Attributes:
+        name: Its name.
+        rows: How many rows it holds.
+        size: How large it is, in bytes.
+        modified: When it was written, in epoch milliseconds.
+        statistics: What Delta's log says of its columns, as JSON (``file_statistics``).
+    """
+
+    name: str
+    rows: int
+    size: int
+    modified: int
+    statistics: str
+
+    def to_json(self) -> bytes:
+        """Give it as a line that ``read`` takes."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, line: bytes) -> WrittenFile:
+        """Take what ``to_json`` gave."""
+        return cls(**json.loads(line))
+
+
+def append_files(
+    session: SparkSession,
+    log: Any,
+    schema: pa.Schema,
+    files: Sequence[WrittenFile],
+    *,
+    app_id: str,
+    version: int,
+    query_id: str,
+    may_repeat: bool = True,
+) -> None:
+    """Append files that lie in a table's folder; none make the table and nothing else.
+
+    Args:
+        session: The session.
+        log: Delta's log of the table, or of the folder that becomes one.
+        schema: The files' columns.
+        files: The files.
+        app_id: Who writes.
+        version: Which of its writes this is; one that the table has seen already changes nothing.
+        query_id: What the table's history says of who wrote.
+        may_repeat: Whether the table may have seen this version: to find out takes a job on its log.
+
+    Raises:
+        QueryFailedError: The table is not, or no longer, one of plain files with these columns.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package can't add files
+    transaction = log.startTransaction()
+    if may_repeat and transaction.txnVersion(app_id) >= version:
+        return
+    read = jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+    if transaction.readVersion() < 0:
+        transaction.updateMetadataForNewTable(read(_new_table(schema)))
+    if shape_of(transaction.metadata()) != plain_shape(schema):
+        msg = "its columns or properties were changed while the batch was running; start the query again"
+        raise QueryFailedError(msg)
+    transaction.registerSQLMetrics(session._jsparkSession, _metrics(session, files))  # noqa: SLF001
+    mode, nothing = jvm.org.apache.spark.sql.streaming.OutputMode.Append(), jvm.scala.Option.apply(None)
+    update = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
+    actions = [read(line) for line in _actions(files, app_id, version)]
+    transaction.commit(jvm.PythonUtils.toSeq(actions), update(mode, query_id, version, nothing))
+
+
+def shape_of(metadata: Any) -> Shape:
+    """Give the shape of a table, of its metadata in Delta's log."""
+    configuration = metadata.configuration().mkString("\n").replace(" -> ", "=").splitlines()
+    special = [each for each in configuration if each.startswith("delta.") and each.partition("=")[0] not in _HARMLESS]
+    schema = json.dumps(json.loads(metadata.schemaString()), sort_keys=True)
+    return Shape(schema, metadata.partitionColumns().mkString(","), "\n".join(special))
+
+
+def plain_shape(schema: pa.Schema) -> Shape:
+    """Give the shape of a table that has these columns and nothing special."""
+    return Shape(json.dumps(_nullable(schema), sort_keys=True), "", "")
+
+
+def plain_defaults(session: SparkSession) -> bool:
+    """Tell whether new tables are plain ones in a session."""
+    settings: Any = session.conf.getAll
+    names = [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings if name.startswith(_DEFAULTS)]
+    return _HARMLESS.issuperset(names)
+
+
+def _nullable(schema: pa.Schema) -> dict[str, Any]:
+    """Give the columns as Spark has them in a new table: what is never null now may be later."""
+
+    def widened(node: Any) -> Any:
+        if isinstance(node, list):
+            return [widened(each) for each in node]
+        if isinstance(node, dict):
+            return {name: True if name in _NULLABILITY else widened(each) for name, each in node.items()}
+        return node
+
+    made: dict[str, Any] = widened(from_arrow_schema(schema).jsonValue())
+    return made
+
+
+def _new_table(schema: pa.Schema) -> str:
+    """Give the columns of a table that this transaction makes, as a line of Delta's log."""
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(_nullable(schema)),
+        "partitionColumns": [],
+        "configuration": {},
+        "createdTime": int(1000 * time.time()),
+    }
+    return json.dumps({"metaData": metadata})
+
+
+def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[str]:
+    """Give what the transaction does, as the lines of Delta's log."""
+    seen = {"appId": app_id, "version": version, "lastUpdated": int(1000 * time.time())}
+    added = [
+        {
+            "path": each.name,
+            "partitionValues": {},
+            "size": each.size,
+            "modificationTime": each.modified,
+            "dataChange": True,
+            "stats": each.statistics,
+        }
+        for each in files
+    ]
+    return [json.dumps({"txn": seen}), *(json.dumps({"add": each}) for each in added)] if files else []
+
+
+def _metrics(session: SparkSession, files: Sequence[WrittenFile]) -> Any:
+    """Give what the table's history says of the commit, as Spark's metrics."""
+    jvm: Any = session._jvm  # noqa: SLF001
+    counts = {
+        "numOutputRows": sum(each.rows for each in files),
+        "numAddedFiles": len(files),
+        "numOutputBytes": sum(each.size for each in files),
+        "numRemovedFiles": 0,
+    }
+    made = {}
+    for name, count in counts.items():
+        made[name] = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(session._jsc.sc(), name)  # noqa: SLF001
+        made[name].set(count)
+    return jvm.PythonUtils.toScalaMap(made)
