@@ -82,6 +82,8 @@ class Packer:
             yield from self._pack(chunk, seen)
         if seen.any_row:
             yield self._controls(seen)
+        # The worker waits for its next task with what it holds, and there are several on a machine.
+        pa.default_memory_pool().release_unused()
 
     def _pack(self, chunk: pa.Table, seen: _Seen) -> Iterator[pa.RecordBatch]:
         if NOW_COLUMN in chunk.column_names:

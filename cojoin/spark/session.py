@@ -49,6 +49,8 @@ def spark_session(
         check_java()
     # Spark would take the python3 on PATH, which may not have the packages that this one has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Else each of the JVM's threads that ever allocated outside of the heap keeps what it freed to itself.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     packages = [DELTA_PACKAGE, *([KAFKA_PACKAGE] if kafka else [])]
     cores = os.cpu_count() or 1
     settings: dict[str, Any] = {
