@@ -27,9 +27,9 @@ from unittest import mock
 
 import cojoin as cj
 from benchmarks.findings import Findings, open_input
-from benchmarks.generate import CUSTOMERS_DDL, DISORDER_SECONDS, TRADES_DDL, Size, generate
+from benchmarks.join.generate import CUSTOMERS_DDL, DISORDER_SECONDS, TRADES_DDL, Size, generate
+from benchmarks.join.oracle import check
 from benchmarks.large_state import measure_what_is_written
-from benchmarks.oracle import check
 from benchmarks.session import make_session
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.lease import Lease

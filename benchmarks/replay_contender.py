@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from benchmarks.memory import PeakMemory
+from benchmarks.footprint import Footprint
 from benchmarks.replay_job import Measured, Replay
 from cojoin.report import BatchReport
 from cojoin.spark.session import DELTA_PACKAGE
@@ -170,7 +170,7 @@ def main(name: str, job: Path, work: Path) -> None:
     """Run one contender and check what it wrote."""
     replay = Replay.read(job)
     spark = make_session(name, replay.heap)
-    with PeakMemory() as memory:
+    with Footprint() as memory:
         started = time.perf_counter()
         found = run_plain(replay, work) if name == "plain" else run_join(name, replay, work)
         seconds = time.perf_counter() - started

@@ -61,7 +61,13 @@ class SessionScheduling(LoadScopeScheduling):
 
 
 _GROUPS = {
-    "session": ("tests/spark/", "tests/test_readme.py", "tests/test_key_groups.py", "tests/test_types.py"),
+    "session": (
+        "tests/spark/",
+        "tests/benchmarks/",
+        "tests/test_readme.py",
+        "tests/test_key_groups.py",
+        "tests/test_types.py",
+    ),
     "beside": (
         "tests/kafka/",
         "tests/servers/",

@@ -120,6 +120,7 @@ class BatchWriter:
                 if report.emitted.get(output):
                     started = time.perf_counter()
                     context = WriteContext(self._query_id, output, batch_id, may_repeat=self._is_first)
+                    _check_count(files.get(kind), report.emitted[output], context)
                     place = self._write(emitted, kind, schema, files.get(kind), context)
                     written[output] = {**place, "batch_id": batch_id}
                     durations[output] = _since(started)
@@ -241,6 +242,17 @@ class BatchWriter:
             last = self._last or BatchReport.before_the_first((left.name, right.name))
             return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
         return BatchReport.merge(batch_id, (left.name, right.name), statistics)
+
+
+def _check_count(files: list[WrittenFile] | None, emitted: int, context: WriteContext) -> None:
+    """See that the workers' files hold what the calls gave out: nothing is lost in silence."""
+    if files is not None and sum(file.rows for file in files) != emitted:
+        written = f"{len(files)} files with {sum(file.rows for file in files):,} rows"
+        msg = (
+            f"batch {context.batch_id}: {context.output}: expected files with {emitted:,} rows, the workers wrote "
+            f"{written}; nothing was committed, start the query again"
+        )
+        raise QueryFailedError(msg)
 
 
 def _is_the_same(report: BatchReport, last: BatchReport | None) -> bool:

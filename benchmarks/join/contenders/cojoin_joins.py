@@ -1,0 +1,111 @@
+"""cojoin: the as-of join, and two row functions that do the same.
+
+`rows` puts out each trade as it comes in the order of time, `timers` keeps it in a state until a timer of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import cojoin as cj
+from benchmarks.join.contender import OUTPUT_DDL, Contender, Job, tell, timed
+from benchmarks.join.generate import DISORDER_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ABOUT = {
+    "asof": "cojoin: asof_join",
+    "rows": "cojoin: a row function with a value state",
+    "timers": "cojoin: a row function with a timer for each trade",
+}
+CONTENDERS = (
+    Contender("asof", _ABOUT["asof"], __name__, sink="delta"),
+    Contender("rows", _ABOUT["rows"], __name__, sink="delta"),
+    Contender("timers", _ABOUT["timers"], __name__, sink="delta"),
+    Contender("asof-parquet", _ABOUT["asof"], __name__),
+    Contender("rows-parquet", _ABOUT["rows"], __name__),
+)
+KEY_GROUPS = 8
+CUSTOMER_DDL = "event_time timestamp, tier string, credit double"
+
+
+class EnrichTrades(cj.KeyedCoProcessFunction):
+    """Each trade with the customer in force: rows come in the order of time, so a state is all it takes."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        """Get the state."""
+        self.customer = ctx.get_state(cj.ValueStateDescriptor("customer", CUSTOMER_DDL))
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        """Emit the trade with the customer in force."""
+        yield (*trade, *(self.customer.value() or (None, None, None)))
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> None:
+        """Put a customer record in force."""
+        self.customer.update((customer.event_time, customer.tier, customer.credit))
+
+
+class EnrichTradesByTimer(cj.KeyedCoProcessFunction):
+    """The same as Flink's users write it: each trade waits in a state for a timer of its own."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        """Get the states."""
+        self.customer = ctx.get_state(cj.ValueStateDescriptor("customer", CUSTOMER_DDL))
+        self.waiting = ctx.get_list_state(cj.ListStateDescriptor("waiting", OUTPUT_DDL))
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> None:
+        """Keep the trade with the customer in force until time has passed it."""
+        self.waiting.add((*trade, *(self.customer.value() or (None, None, None))))
+        ctx.timer_service().register_event_time_timer(ctx.timestamp())
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> None:
+        """Put a customer record in force."""
+        self.customer.update((customer.event_time, customer.tier, customer.credit))
+
+    def on_timer(self, timestamp: int, ctx: cj.Context) -> Any:
+        """Emit the trades of this instant."""
+        yield from self.waiting
+        self.waiting.clear()
+
+
+FUNCTIONS = {"rows": EnrichTrades, "timers": EnrichTradesByTimer}
+
+
+def run(spark: SparkSession, job: Job) -> None:
+    """Run one of them."""
+    from benchmarks.join.spark_side import open_inputs  # noqa: PLC0415
+
+    watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
+    sides = [
+        cj.Input(frame, key="customer_id", event_time="event_time", name=name, watermark=watermark)
+        for name, frame in zip(("trades", "customers"), open_inputs(spark, job), strict=True)
+    ]
+    function = FUNCTIONS.get(job.name.removesuffix("-parquet"))
+    with timed():
+        pair = cj.connect(*sides, key_groups=KEY_GROUPS)
+        joined = pair.asof_join() if function is None else pair.process(function(), OUTPUT_DDL)
+        query = joined.start(
+            output=(cj.sinks.delta if job.sink == "delta" else cj.sinks.parquet)(str(job.out)),
+            checkpoint=str(job.work / "checkpoint"),
+            trigger=cj.Trigger.available_now(drain=True),
+        )
+        query.await_termination(progress=False)
+    assert query.progress is not None
+    assert query.progress.is_conserved
+    manifests = [json.loads(path.read_text()) for path in sorted((job.work / "checkpoint" / "manifest").glob("*.json"))]
+    durations = [each["durations_ms"] for each in manifests]
+    tell("batches", seconds=[(each["execute"] + each.get("output", 0)) / 1000 for each in durations], parts=durations)
+
+
+def main() -> None:
+    """Run one of them in a session of its own."""
+    from benchmarks.join.spark_side import open_session  # noqa: PLC0415
+
+    job = Job.of_arguments()
+    run(open_session(job.name), job)
+
+
+if __name__ == "__main__":
+    main()
