@@ -3,9 +3,9 @@
     python -m benchmarks.state_sizes [--megabytes 10 100 1000] [--without] [--batches 9] [--smoke]
 
 An as-of join has a version of a kilobyte of each customer in force; a few large batches bring them. Then batches come
-in which one customer in a hundred has a new version and a trade. Told is the median of the seconds between the starts of
-such batches, after two that warm up, and what it is to that of the smallest state; with ``--without`` also where all
-state stays in Spark's own store. Every output is compared with pandas in the same run.
+in which one customer in a hundred has a new version and a trade. Told is the median of the seconds between the starts
+of such batches, after two that warm up, and what it is to that of the smallest state; with ``--without`` also where
+all state stays in Spark's own store. Every output is compared with pandas in the same run.
 """
 
 from __future__ import annotations

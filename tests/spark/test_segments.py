@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import cojoin as cj
@@ -13,7 +14,7 @@ from cojoin.checkpoints import segment_files
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.segment_files import SegmentFolder
 from cojoin.state.segments import SegmentOptions
-from tests.spark.data import Folders, cut, generate
+from tests.spark.data import Folders, generate
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, Saved
 
@@ -21,16 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import pandas as pd
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-FILES, LATER = 6, 1
+FILES = 5
 
 
-def segmented(joined: cj.Joined, limit: int = 0) -> cj.Joined:
-    """Let no row stay in the state value."""
-    joined._plan = replace(joined.plan, segments=SegmentOptions(limit))
+def evenly(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    return [rows.iloc[positions] for positions in np.array_split(np.arange(len(rows)), FILES + 1)]
+
+
+def segmented(joined: cj.Joined) -> cj.Joined:
+    """Let no row stay in the state value, and each batch merge all segments."""
+    joined._plan = replace(joined.plan, segments=SegmentOptions(0, ratio=1000.0))
     return joined
 
 
@@ -66,7 +72,7 @@ def three_batches() -> Iterator[None]:
 
 def test_through_a_crash_a_savepoint_and_a_restore_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     streams, folders = generate(seed=23), Folders(tmp_path)
-    pieces = list(zip(cut(streams.trades, FILES + LATER), cut(streams.customers, FILES + LATER), strict=True))
+    pieces = list(zip(evenly(streams.trades), evenly(streams.customers), strict=True))
 
     def add(some: Any) -> None:
         for trades, customers in some:
