@@ -125,25 +125,23 @@ def test_through_a_crash_a_savepoint_and_a_restore_nothing_is_lost(spark: SparkS
     new.assert_conserved()
 
 
-def test_a_functions_states_lie_in_segments_and_snapshots_are_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_functions_states_lie_in_segments_and_its_snapshots_need_none(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(trades=200, customers=100, seed=29)
-    saved = Saved(spark, tmp_path / "function", streams.write(tmp_path, files=3), key_groups=2)
+    saved = Saved(spark, tmp_path / "function", streams.write(tmp_path, files=2), key_groups=2)
     saved.run(segmented(saved.function()), checkpoint_interval=2)
-    assert named_by(saved, 2)
+    assert named_by(saved, 1)
+    for path in (saved.folder / "checkpoint" / "segments").iterdir():
+        path.unlink()
     snapshot = saved.snapshots.read(1)
     assert snapshot is not None
     saved.state.check(snapshot)
-    for path in (saved.folder / "checkpoint" / "segments").iterdir():
-        path.unlink()
-    states = cj.read_state(spark, saved.checkpoint, at=1).states["customer"].count()
-    assert states > 5
-    forked = Saved(spark, tmp_path / "forked", saved.folders, key_groups=3)
-    forked.run(segmented(forked.function()), DRAIN, restore_from=cj.Checkpoint(saved.checkpoint, at=1))
-    assert sorted([*saved.output_at(1), *forked.rows()], key=str) == sorted(streams.enriched(), key=str)
+    states = cj.read_state(spark, saved.checkpoint, at=1).states["customer"]
+    known = streams.customers.customer_id.nunique()
+    assert known // 2 < states.count() <= known
 
 
 def test_where_pyarrow_can_not_write_all_state_stays_in_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
-    streams = generate(trades=60, customers=30, seed=31)
+    streams = generate(trades=30, customers=20, seed=31)
     saved = Saved(spark, tmp_path / "whole", streams.write(tmp_path, files=1), key_groups=1)
     with mock.patch.object(SegmentFolder, "write", side_effect=OSError("no such file system")):
         query = saved.run(segmented(saved.join()), DRAIN)
