@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from cojoin.evolution import evolve
 from cojoin.inputs import event_micros
+from cojoin.state.hash_sets import among, ranges, with_fewer
 from cojoin.state.key_hashes import key_hashes
 from cojoin.state.segments import HASH, OpenSegment, Segment, Segmenting, write_segment
 from cojoin.state.ttl import without_expired
@@ -127,7 +128,7 @@ class KeptRows:
         if not self.segments:
             return self.newest
         wanted = np.unique(np.concatenate([key_hashes(each) for each in keys])) if keys else _NONE
-        wanted = wanted[~_among(wanted, self._owned)]
+        wanted = wanted[~among(wanted, self._owned)]
         found = [_none_of(self.newest)]
         for piece in self._open(self.segments):
             if not len(wanted):
@@ -135,13 +136,13 @@ class KeptRows:
             starts, stops = (np.searchsorted(piece.hashes, wanted, side) for side in ("left", "right"))
             there = stops > starts
             if there.any():
-                positions = _ranges(starts[there], stops[there])
+                positions = ranges(starts[there], stops[there])
                 found.append(self._adapted(piece.table.take(pa.array(positions))))
-            wanted = wanted[~(there | _among(wanted, piece.gone))]
+            wanted = wanted[~(there | among(wanted, piece.gone))]
         taken = concat(found)
         alive = taken if self._expired is None else self._expired.leave_out(taken)
         hashes, before = (_hashes_of(each) for each in (alive, taken))
-        self._taken = _Taken(hashes, _with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
+        self._taken = _Taken(hashes, with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
         self.rows -= len(before) - len(hashes)
         return concat([self.newest, alive.drop_columns([HASH])])
 
@@ -166,11 +167,11 @@ class KeptRows:
         changed = [hashes[~unchanged], taken.expired]
         if is_new.any() and len(hashes):
             added = key_hashes(rows.filter(pa.array(is_new)).select(self._key))
-            changed.append(added[_among(added, np.unique(hashes))])
+            changed.append(added[among(added, np.unique(hashes))])
         moved = np.unique(np.concatenate(changed))
         self._owned = np.union1d(self._owned, moved)
         stays = from_segment.copy()
-        stays[from_segment] = ~_among(hashes[origins[from_segment] - count], moved)
+        stays[from_segment] = ~among(hashes[origins[from_segment] - count], moved)
         self._keep(rows.filter(pa.array(~stays)) if stays.any() else rows, live)
 
     def _keep(self, newest: pa.Table, rows: int) -> None:
@@ -229,7 +230,7 @@ class KeptRows:
         hashes, plain = hashes[order], take_rows(rows.drop_columns([HASH]), order)
         # In the oldest there is nothing to hide.
         absent = _NONE if is_oldest else np.unique(np.concatenate(gone))
-        absent = absent[~_among(absent, hashes)]
+        absent = absent[~among(absent, hashes)]
         return write_segment(segmenting, hashes, plain, absent) if len(hashes) or len(absent) else None
 
     def whole(self) -> pa.Table:
@@ -245,7 +246,7 @@ class KeptRows:
     def _surviving(self, pieces: Iterator[OpenSegment] | Sequence[OpenSegment], hidden: Any) -> Iterator[pa.Table]:
         """Give each piece's rows that no newer piece has, nor one of the hidden hashes, with their hashes."""
         for piece in pieces:
-            shown = ~_among(piece.hashes, hidden)
+            shown = ~among(piece.hashes, hidden)
             yield self._adapted(piece.table if shown.all() else piece.table.filter(pa.array(shown)))
             hidden = np.union1d(hidden, np.concatenate([piece.hashes, piece.gone]))
 
@@ -310,27 +311,3 @@ def _none_of(rows: pa.Table) -> pa.Table:
 
 def _empty(rows: pa.Table) -> pa.Table:
     return rows.schema.empty_table()
-
-
-def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the numbers of several ranges, one after the other."""
-    lengths = stops - starts
-    ends = np.cumsum(lengths)
-    positions: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
-    return positions
-
-
-def _with_fewer(before: NDArray[np.uint64], after: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Give the hashes that had more rows before."""
-    distinct, counts = np.unique(before, return_counts=True)
-    left = np.sort(after)
-    still = np.searchsorted(left, distinct, "right") - np.searchsorted(left, distinct, "left")
-    return distinct[still < counts]
-
-
-def _among(values: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Tell which values are among sorted ones."""
-    if not len(known):
-        return np.zeros(len(values), dtype=bool)
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return known[places] == values  # type: ignore[no-any-return]
