@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "decode", "encode", "read_table", "write_table"]
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"cojoin"
 _PREFIX = struct.Struct("<6sBII")
 
@@ -58,7 +58,8 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         msg = f"state bytes: expected them to begin with {_MAGIC!r}, got {magic!r}: this is no state of cojoin"
         raise CodecError(msg)
     if version != VERSION:
-        action = "upgrade cojoin" if version > VERSION else "they are damaged"
+        older = "go on with the version of cojoin that wrote them, or start with a new checkpoint"
+        action = "upgrade cojoin" if version > VERSION else older
         msg = f"state bytes: expected format {VERSION}, which this version of cojoin reads, got {version}; {action}"
         raise CodecError(msg)
     text = data[_PREFIX.size : _PREFIX.size + length]

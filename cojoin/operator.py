@@ -13,26 +13,28 @@ have done, and count what still waits in their own buffers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from cojoin import codec
+from cojoin.counts import InputCounts
 from cojoin.errors import CheckpointError
 from cojoin.event_time import OperatorWatermark, TimePolicy
 from cojoin.evolution import evolve
 from cojoin.inputs import fault_table, rejected_table, split_admitted
+from cojoin.state.kept import own_tables
+from cojoin.state.settling import attach, settle
+from cojoin.tables import concat, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from cojoin.event_time import Control
     from cojoin.inputs import InputSpec, LatePolicy
+    from cojoin.state.kept import KeptRows
+    from cojoin.state.segments import Segment, Segmenting
 
 __all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "InputCounts", "Operator", "Sides", "concat", "take_rows"]
 
@@ -75,25 +77,6 @@ class Emission:
     table: pa.Table
 
 
-@dataclass
-class InputCounts:
-    """The counters of one input since the query's first batch."""
-
-    rows_in: int = 0
-    done: int = 0
-    late_applied: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Give the counters as JSON values."""
-        return {
-            "rows_in": self.rows_in,
-            "done": self.done,
-            "late_applied": self.late_applied,
-            "rejected": dict(self.rejected),
-        }
-
-
 class Operator(ABC):
     """Runs one key group: restore, process, snapshot, close. Subclasses say what a row that is due does.
 
@@ -109,6 +92,9 @@ class Operator(ABC):
 
     saved: dict[str, Any] | None = None
     """Where the last snapshot of this state lies; the surroundings' own, the engine never looks at it."""
+
+    segmenting: Segmenting | None = None
+    """What the surroundings let the operator do with segments; None keeps all rows in the state value."""
 
     def __init__(
         self,
@@ -142,7 +128,7 @@ class Operator(ABC):
 
     @abstractmethod
     def state_tables(self) -> dict[str, pa.Table]:
-        """Give what the subclass keeps, as tables."""
+        """Give what the subclass keeps, as tables; of rows that may lie in segments (``kept``) those in memory."""
 
     @abstractmethod
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
@@ -217,6 +203,10 @@ class Operator(ABC):
                     self.rows_out += emission.table.num_rows
                 yield emission
 
+    def kept(self) -> Mapping[str, KeptRows]:
+        """Give the tables whose rows may lie in segments."""
+        return {}
+
     def waiting_rows(self) -> tuple[int, int]:
         """Count the rows of both inputs that the subclass has taken and not done with."""
         return 0, 0
@@ -260,8 +250,30 @@ class Operator(ABC):
         return {}
 
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-        """Give all that the operator keeps: JSON values, and tables whose rows carry their keys."""
-        header = {
+        """Give all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
+        tables = self._tables()
+        return self._header(), tables | {name: rows.whole() for name, rows in self.kept().items()}
+
+    def snapshot(self) -> bytes:
+        """Give all that the operator keeps, as versioned bytes."""
+        return codec.encode(*self.parts())
+
+    def settle(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
+        """Give what the state value has to hold, once rows that are too many in it are written as segments.
+
+        Returns:
+            As ``parts``, but for rows in segments their names; and the bytes written.
+        """
+        tables = self._tables()
+        settled = settle(self.kept(), self.segmenting)
+        return {**self._header(), "segments": settled.described}, {**tables, **settled.tables}, settled.written
+
+    def segments(self) -> list[Segment]:
+        """Give the segments that the state names."""
+        return [segment for rows in self.kept().values() for segment in rows.segments]
+
+    def _header(self) -> dict[str, Any]:
+        return {
             "operator": type(self).__name__,
             "watermark": self.watermark.snapshot(),
             "counts": [counts.as_dict() for counts in self.counts],
@@ -269,15 +281,13 @@ class Operator(ABC):
             "processing_time": self.processing_time,
             "saved": self.saved,
         }
-        held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
-        return header, {**held, **self.state_tables()}
 
-    def snapshot(self) -> bytes:
-        """Give all that the operator keeps, as versioned bytes."""
-        return codec.encode(*self.parts())
+    def _tables(self) -> dict[str, pa.Table]:
+        held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
+        return {**held, **self.state_tables()}
 
     def restore(self, data: bytes) -> None:
-        """Take what ``snapshot`` gave.
+        """Take what ``snapshot`` gave, or the encoded ``settle``.
 
         Raises:
             CodecError: The bytes can't be read.
@@ -302,12 +312,14 @@ class Operator(ABC):
             )
             raise CheckpointError(msg)
         held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
-        self.load_state_tables({name: table for name, table in tables.items() if name not in {"held1", "held2"}})
+        described = header.get("segments", {})
+        own = own_tables(described, tables)
+        self.load_state_tables({name: table for name, table in own.items() if name not in {"held1", "held2"}})
+        attach(self.kept(), described, tables, self.segmenting)
         self._held = held
         self.watermark.restore(header["watermark"])
         for counts, saved in zip(self.counts, header["counts"], strict=True):
-            counts.rows_in, counts.done, counts.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
-            counts.rejected = Counter(saved["rejected"])
+            counts.restore(saved)
         self.rows_out = header["rows_out"]
         self.processing_time = header["processing_time"]
         self.saved = header.get("saved")
@@ -353,16 +365,3 @@ class Operator(ABC):
         Raises:
             CheckpointError: A stored state can't become what is declared, or is no longer declared.
         """
-
-
-def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Put tables of one schema together, without the empty ones."""
-    full = [table for table in tables if table.num_rows]
-    if not full:
-        return tables[0]
-    return full[0] if len(full) == 1 else pa.concat_tables(full)
-
-
-def take_rows(table: pa.Table, positions: NDArray[np.int64]) -> pa.Table:
-    """Take rows by position; one chunk a column first, which makes taking strings many times faster."""
-    return table.combine_chunks().take(pa.array(positions))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from cojoin.event_time import TimePolicy
     from cojoin.inputs import InputSpec
+    from cojoin.state.kept import KeptRows
     from cojoin.timers import TimerService
 
 __all__ = ["KeyedCoProcess", "KeyedCoProcessOperator"]
@@ -331,6 +332,10 @@ class KeyedCoProcessOperator(Operator):
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Take the states and timers."""
         self._store.load_tables(tables)
+
+    def kept(self) -> dict[str, KeptRows]:
+        """Give the states' tables."""
+        return self._store.kept()
 
     def check_states(self) -> None:
         """Open the function, so that stored states which are not as it declares them show before any row is processed.

@@ -77,11 +77,12 @@ class BatchReport:
         inputs: The left and the right input.
         rows_out: Output rows since the first batch.
         emitted: Rows of this batch alone, by output.
-        state_bytes: The size of the state, all key groups together.
+        state_bytes: The size of the state, all key groups together, in segments too.
         state_bytes_by_key_group: The size of each key group's state, by its number.
         details: What the operation adds, such as ``versions_in_force`` or ``timers``.
         drained: Whether all inputs are finished.
         output_delay_ms: How far an output row's own time may be behind the watermark when it comes out.
+        segment_bytes_written: How much of the state this batch has written as segments.
     """
 
     batch_id: int
@@ -96,6 +97,7 @@ class BatchReport:
     drained: bool = False
     state_bytes_by_key_group: Mapping[str, int] = field(default_factory=dict)
     output_delay_ms: int = 0
+    segment_bytes_written: int = 0
 
     @classmethod
     def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
@@ -124,6 +126,7 @@ class BatchReport:
                 for group in sorted(groups, key=lambda each: each["key_group"])
             },
             output_delay_ms=first["output_delay_ms"],
+            segment_bytes_written=sum(group.get("segment_bytes_written", 0) for group in groups),
         )
 
     @classmethod

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from cojoin import codec
 from cojoin.event_time import Control
 from cojoin.inputs import REJECTED_SCHEMA, InputSpec
 from cojoin.operator import Batch, concat
+from cojoin.state.segments import Segmenting, SegmentOptions
 from cojoin.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from tests.segments import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,12 +163,14 @@ class Delivery:
         key_groups: How many operators share the keys.
         restarts: After which batches every operator is replaced by a new one, restored from its snapshot.
         drains_apart: Whether the end of input comes in a batch of its own.
+        segment_bytes: How much of a table stays in the state value; None is all of it, and no segments.
     """
 
     batches: list[tuple[Rows, Rows]]
     key_groups: int = 1
     restarts: frozenset[int] = frozenset()
     drains_apart: bool = True
+    segment_bytes: int | None = None
 
 
 @st.composite
@@ -186,7 +191,8 @@ def deliveries(draw: Callable[[Any], Any], streams: Streams) -> Delivery:
     pieces = [arrived + rest[: cuts[0]], *(rest[start:stop] for start, stop in pairwise(cuts))]
     batches = [tuple([row for side, row in piece if side == wanted] for wanted in (0, 1)) for piece in pieces]
     restarts = draw(st.sets(st.integers(0, len(batches)), max_size=3))
-    return Delivery(batches, draw(st.sampled_from([1, 1, 3])), frozenset(restarts), draw(st.booleans()))
+    key_groups, apart = draw(st.sampled_from([1, 1, 3])), draw(st.booleans())
+    return Delivery(batches, key_groups, frozenset(restarts), apart, draw(st.sampled_from([None, 0, 150])))
 
 
 @dataclass
@@ -225,22 +231,28 @@ def run(
 ) -> Outcome:
     """Run operators over a delivery as Spark would, and assert conservation after every batch."""
     operators = [create(*streams.inputs) for _ in range(delivery.key_groups)]
+    store, limit = MemoryStore(), delivery.segment_bytes
+    options = None if limit is None else SegmentOptions(limit)
     outcome = Outcome()
     batches: list[tuple[Rows, Rows]] = [*delivery.batches, *([([], [])] if delivery.drains_apart else [])]
     for number, rows in enumerate(batches):
         ends = drain and number == len(batches) - 1
         for group, batch in enumerate(map_side(streams, rows, delivery.key_groups, now)):
+            operators[group].segmenting = options and Segmenting(store, options, group, number)
             for emission in operators[group].process(replace(batch, end_of_input=ends)):
                 outcome.take(emission)
+        values = [codec.encode(*operator.settle()[:2]) for operator in operators]
         outcome.reports = [operator.report() for operator in operators]
         assert_conserved(outcome.reports)
         if number in delivery.restarts:
-            snapshots = [operator.snapshot() for operator in operators]
+            # From the state values, that name segments, or from snapshots, that are whole.
+            saved = values if number % 2 else [operator.snapshot() for operator in operators]
             for operator in operators:
                 operator.close()
-            operators = [create(*streams.inputs) for _ in snapshots]
-            for operator, snapshot in zip(operators, snapshots, strict=True):
-                operator.restore(snapshot)
+            operators = [create(*streams.inputs) for _ in saved]
+            for operator, state in zip(operators, saved, strict=True):
+                operator.segmenting = options and Segmenting(store)
+                operator.restore(state)
     for operator in operators:
         operator.close()
     return outcome

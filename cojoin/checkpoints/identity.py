@@ -31,7 +31,7 @@ SourceDescription: TypeAlias = "Mapping[str, str | None] | None"
 """What tells a source from others: its ``format`` and ``location``; None for a bare DataFrame, of which nothing is
 known."""
 
-FORMAT = 3
+FORMAT = 4
 _FILE = "query.json"
 
 

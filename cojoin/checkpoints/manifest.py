@@ -35,6 +35,7 @@ class Manifest:
             null where nothing was written yet.
         durations_ms: How long each part of the batch took on the driver.
         epoch: Which of the query's runs wrote it: each start takes the checkpoint with a higher number.
+        segments: The files, beside Spark's own state, that the state after the batch names (``segment_files``).
     """
 
     query_id: str
@@ -43,6 +44,7 @@ class Manifest:
     outputs: Mapping[str, Mapping[str, Any]]
     durations_ms: Mapping[str, float]
     epoch: int = 0
+    segments: Sequence[str] = ()
 
     @property
     def batch_id(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.reading.state_store import committed_batches, snapshot_rows
+from cojoin.checkpoints.reading.state_store import check_segments, committed_batches, snapshot_rows
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import CheckpointError
@@ -55,6 +55,7 @@ def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
             key_groups, table = int(query["query"]["key_groups"]), StateTable(spark, files)
             # Of this batch a try that came to nothing may have left rows: they are replaced.
             holders = snapshots.holders() - {manifest.batch_id}
+            check_segments(spark, files, committed[-1])
             rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, holders)
             table.write(rows, manifest, "savepoint", key_groups, remembered=False)
             if not holders <= snapshots.holders():

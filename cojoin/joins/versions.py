@@ -4,7 +4,8 @@ Keeps: left rows whose match may still change, and the versions that a row to co
 Emits: each left row once, when the watermark reaches its *release*, a time that depends on rows alone; a key's rows in
 the order of their releases, equal ones in the left's total order. Forgets: a left row when emitted; a version when no
 row can match it any more. Done: a version when the watermark has passed it, being in force or superseded. Costs: a sort
-of the batch's rows, of those that wait and of the versions kept, as integers; no Python per row.
+of the batch's rows, of those that wait and of the versions in memory, as integers; no Python per row. Versions that lie
+in segments (``state.kept``) are looked up by the batch's keys; those too old count until a merge leaves them out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cojoin.inputs import event_millis
 from cojoin.joins.columns import JoinedColumns
 from cojoin.joins.matching import shift, sort_sides
 from cojoin.operator import OUTPUT, Emission, Operator, concat, take_rows
+from cojoin.state.kept import Expired, KeptRows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -72,7 +74,12 @@ class VersionsOperator(Operator):
         super().__init__(inputs, ("reject", "apply"), time)
         self._inner, self._age, self._keeps_versions, self._waits = inner, age, keeps_versions, waits
         self._columns = JoinedColumns(*inputs, schema, without)
-        self._waiting, self._versions = (spec.schema.empty_table() for spec in inputs)
+        self._waiting = inputs[0].schema.empty_table()
+        self._versions = self._keep(inputs[1].schema.empty_table())
+
+    def _keep(self, versions: pa.Table) -> KeptRows:
+        right = self.inputs[1]
+        return KeptRows(versions, right.key, f"input {right.name!r}")
 
     @abstractmethod
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
@@ -85,17 +92,21 @@ class VersionsOperator(Operator):
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Join the left rows that are released, then forget the versions that no row can match any more."""
         del before, last_event
-        left, right = concat([self._waiting, due[0]]), concat([self._versions, due[1]])
+        left = concat([self._waiting, due[0]])
         if not left.num_rows and not due[1].num_rows:
             self._forget_old(after)
             return
+        touched = [spec.keys(rows) for spec, rows in zip(self.inputs, (left, due[1]), strict=True)]
+        right = concat([self._versions.take(touched), due[1]])
         rows, versions = sort_sides(self.inputs, (left, right))
         matches, releases = self._decide(rows, versions)
         released = releases <= after
         self.counts[0].done += int(released.sum())
         self.counts[1].done += due[1].num_rows
         self._waiting = take_rows(left, rows.order[~released])
-        self._versions = take_rows(right, versions.order[self._kept(versions, matches[~released], after)])
+        kept = versions.order[self._kept(versions, matches[~released], after)]
+        self._versions.put_back(take_rows(right, kept), kept)
+        self._forget_old(after)
         chosen = np.flatnonzero(released & (matches >= 0) if self._inner else released)
         if len(chosen):
             chosen = chosen[np.lexsort((releases[chosen], rows.codes[chosen]))]
@@ -119,11 +130,13 @@ class VersionsOperator(Operator):
         return event_millis(shift(micros, self._age)) > watermark
 
     def _forget_old(self, watermark: int) -> None:
-        """Forget by age where nothing else happened: no row waits, so what is too old for a row to come can go."""
-        if self._age is not None and self._versions.num_rows:
-            young = self._young(self.inputs[1].micros(self._versions), watermark)
-            if not young.all():
-                self._versions = take_rows(self._versions, np.flatnonzero(young))
+        """Forget by age where nothing else happened, in segments too; but what a row that waits may match is kept."""
+        if self._age is not None and self._versions.rows:
+            spec, needed = self.inputs[0], watermark
+            if self._waiting.num_rows:
+                needed = min(watermark, int(spec.millis(self._waiting).min()) - 1)
+            # Young, as ``_young`` has it: its time and the age, floored to milliseconds, are above the watermark.
+            self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, self.inputs[1].event_time))
 
     def waiting_rows(self) -> tuple[int, int]:
         """Count the left rows whose match may still change."""
@@ -131,15 +144,20 @@ class VersionsOperator(Operator):
 
     def state_tables(self) -> dict[str, pa.Table]:
         """Give the versions kept and the left rows that wait, where this join has such."""
-        tables = {"versions": (self._keeps_versions, self._versions), "waiting": (self._waits, self._waiting)}
+        newest = self._versions.newest
+        tables = {"versions": (self._keeps_versions, newest), "waiting": (self._waits, self._waiting)}
         return {name: table for name, (has, table) in tables.items() if has}
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Take what ``state_tables`` gave."""
         versions = self.input_rows(1, tables.get("versions"))
         self._waiting = self.input_rows(0, tables.get("waiting"))
-        self._versions = versions
+        self._versions = self._keep(versions)
+
+    def kept(self) -> dict[str, KeptRows]:
+        """Give the versions: of many keys a batch touches few."""
+        return {"versions": self._versions} if self._keeps_versions else {}
 
     def details(self) -> dict[str, int]:
         """Report the versions kept."""
-        return {"versions_in_force": self._versions.num_rows}
+        return {"versions_in_force": self._versions.rows}

@@ -6,17 +6,15 @@ about a microsecond a record; a file whose offsets are in no order is read whole
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.file_systems import file_system
 from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, PARTS, TIME, TOMBSTONE, VALUE, Record, decode_all
 
 if TYPE_CHECKING:
@@ -26,16 +24,13 @@ if TYPE_CHECKING:
     from cojoin.kafka.records import RecordFormat
     from cojoin.kafka.tasks import ArchivedSpan
 
-__all__ = ["Footer", "archived", "file_system", "footer"]
+__all__ = ["Footer", "archived", "footer"]
 
 _ROWS = 20_000
 """So many records make an Arrow batch."""
 
 # Spark writes times as INT96 unless told otherwise; as nanoseconds, which pyarrow makes of them, they end in 2262.
 _PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
-
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}
-"""pyarrow's names of file systems, by Hadoop's, where they differ."""
 
 
 class Footer(NamedTuple):
@@ -48,36 +43,6 @@ class Footer(NamedTuple):
 
     rows: int
     columns: frozenset[str]
-
-
-def file_system(uri: str, what: str) -> tuple[fs.FileSystem, str]:
-    """Give the file system that has a file, and what it calls the file.
-
-    Args:
-        uri: As Spark spells it.
-        what: The archive, for messages.
-
-    Raises:
-        ConfigurationError: pyarrow can't reach it.
-
-    >>> file_system("file:/lake/my%20trades/a.parquet", "archive")[1]
-    '/lake/my trades/a.parquet'
-    """
-    parts = urlsplit(uri)
-    try:
-        system, root = _root(parts.scheme, parts.netloc)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        msg = f"{what}: the tasks read its files by pyarrow, which can't reach {parts.scheme}://{parts.netloc}: {error}"
-        raise ConfigurationError(msg) from error
-    return system, root.rstrip("/") + unquote(parts.path)
-
-
-@lru_cache(maxsize=16)
-def _root(scheme: str, place: str) -> tuple[fs.FileSystem, str]:
-    if scheme in {"", "file"}:
-        return fs.LocalFileSystem(), ""
-    system, root = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{place}/")
-    return system, root
 
 
 def footer(uri: str, what: str) -> Footer:

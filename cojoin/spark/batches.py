@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.delta_files import WrittenFile
 from cojoin.checkpoints.manifest import Manifest
+from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
 from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
@@ -98,6 +99,7 @@ class BatchWriter:
         self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
         self._lease, self._retention, self._begins_at = lease, retention, begins_at
         self._cleaning: threading.Thread | None = None
+        self._segments, self._cleaner = () if last is None else tuple(last.segments), SegmentCleaner(files, manifests)
         self._is_first = True
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
@@ -126,11 +128,15 @@ class BatchWriter:
                     durations[output] = _since(started)
             offsets = self._offsets_after(batch_id)
             saved = {each["content_batch_id"] for each in statistics} - {None}
+            segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
+            segments = segments if statistics else self._segments
+            is_still = (offsets, segments) == (self._offsets, self._segments) and _is_the_same(report, self._last)
             # A snapshot of what the last one has already is none.
-            if not written and batch_id not in saved and offsets == self._offsets and _is_the_same(report, self._last):
+            if not written and batch_id not in saved and is_still:
                 return
             self._written.update(written)
-            manifest = Manifest(self._query_id, report, offsets, dict(self._written), durations, self._lease.epoch)
+            outputs = dict(self._written)
+            manifest = Manifest(self._query_id, report, offsets, outputs, durations, self._lease.epoch, segments)
             if saved:
                 started = time.perf_counter()
                 self._snapshot(emitted, manifest)
@@ -143,15 +149,16 @@ class BatchWriter:
         self._lease.check()
         self._manifests.write(manifest)
         self._is_first = False
-        self._offsets = offsets
+        self._offsets, self._segments = offsets, segments
         self._progress.add(manifest)
         self._last = report
         self._on_batch(report)
         if not targets:
             # Beside Spark's own commit and planning, when the cores are idle.
             self.prepare(emitted.sparkSession)
-        if saved:
-            self._clean(emitted.sparkSession)
+        outlived = self._cleaner.take(manifest)
+        if saved or outlived:
+            self._clean(emitted.sparkSession, outlived)
 
     def _offsets_after(self, batch_id: int) -> list[str]:
         offsets = source_offsets(self._files, batch_id)
@@ -166,16 +173,17 @@ class BatchWriter:
         kind: SnapshotKind = "restored" if is_first else "checkpoint"
         table.write(rows, manifest, kind, self._plan.key_groups, remembered=True)
 
-    def _clean(self, session: SparkSession) -> None:
-        """Remove the snapshots that are too many, in a thread of its own."""
+    def _clean(self, session: SparkSession, outlived: Sequence[str]) -> None:
+        """Remove the snapshots that are too many, and segments, in a thread of its own."""
         if self._cleaning is not None:
             self._cleaning.join()
-        self._cleaning = threading.Thread(target=self._remove_superfluous, args=(session,), daemon=True)
+        self._cleaning = threading.Thread(target=self._remove_superfluous, args=(session, outlived), daemon=True)
         self._cleaning.start()
 
-    def _remove_superfluous(self, session: SparkSession) -> None:
+    def _remove_superfluous(self, session: SparkSession, outlived: Sequence[str]) -> None:
         try:
             with STATE_LOCK:
+                self._cleaner.remove(outlived)
                 superfluous = Snapshots(self._files).superfluous(self._retention)
                 if superfluous:
                     StateTable(session, self._files).clean(superfluous)
@@ -260,8 +268,10 @@ def _is_the_same(report: BatchReport, last: BatchReport | None) -> bool:
     if last is None:
         return False
     clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)
-    sizes = {"state_bytes": report.state_bytes, "state_bytes_by_key_group": report.state_bytes_by_key_group}
-    return replace(clockless, **sizes) == report  # type: ignore[arg-type]
+    sizes: dict[str, Any] = {
+        name: getattr(report, name) for name in ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written")
+    }
+    return replace(clockless, **sizes) == report
 
 
 def _since(started: float) -> float:

@@ -32,6 +32,7 @@ from cojoin.messages import binary_column, read_message, write_messages
 from cojoin.operator import OUTPUT, REJECTED, Batch, Operator, concat
 from cojoin.spark.packing import CONTROL_TAG, read_control
 from cojoin.spark.restored_state import RestoredState, is_restored_state
+from cojoin.state.segments import Segmenting, SegmentOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cojoin.event_time import Control
     from cojoin.inputs import InputSpec
     from cojoin.side_outputs import OutputTag
+    from cojoin.state.segments import SegmentStore
 
 __all__ = [
     "EMITTED_DDL",
@@ -81,6 +83,7 @@ class Plan:
         right: The right input.
         key_groups: How many key groups there are.
         time: What is made of the inputs' watermarks.
+        segments: When rows leave the state value, in a query with a checkpoint of cojoin's; None never.
     """
 
     operation: Operation
@@ -88,6 +91,7 @@ class Plan:
     right: InputSpec
     key_groups: int
     time: TimePolicy = field(default_factory=TimePolicy)
+    segments: SegmentOptions | None = field(default_factory=SegmentOptions)
 
     @property
     def inputs(self) -> tuple[InputSpec, InputSpec]:
@@ -133,6 +137,7 @@ class StreamingCall:
         plan: What is done.
         resumed_at: The ids of the micro-batches before which the query stood still.
         cadence: When a snapshot is due.
+        segments: Where rows that leave the state value lie; None keeps them all there.
     """
 
     def __init__(
@@ -140,8 +145,9 @@ class StreamingCall:
         plan: Plan,
         resumed_at: frozenset[int] = frozenset(),
         cadence: SnapshotCadence | None = None,
+        segments: SegmentStore | None = None,
     ) -> None:
-        self._plan = plan
+        self._plan, self._segments = plan, segments
         self._resumed_at = resumed_at
         self._cadence = cadence or SnapshotCadence()
         self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
@@ -156,7 +162,9 @@ class StreamingCall:
         started = time.perf_counter()
         group = self._numbers[int(key[0])]
         operator = self._plan.create_operator()
-        now = state.getCurrentProcessingTimeMs()
+        now, batch_id = state.getCurrentProcessingTimeMs(), _batch_id()
+        if self._segments is not None:
+            operator.segmenting = Segmenting(self._segments, self._plan.segments, group, batch_id)
         try:
             if state.exists:
                 operator.restore(state.get[0])
@@ -166,7 +174,6 @@ class StreamingCall:
             batch, restored = _unpack_batch(self._plan, packed)
             if restored:
                 restored.load_into(operator, keeps_counts=group == 0)
-            batch_id = _batch_id()
             resumed = batch_id in self._resumed_at or bool(restored)
             batch = replace(batch, processing_time=now, resumed=resumed)
             emitted: Counter[str] = Counter()
@@ -174,27 +181,30 @@ class StreamingCall:
                 emitted[emission.kind] += emission.table.num_rows
                 for payload in write_messages(emission.table):
                     yield _frame(self._kinds[emission.kind], payload)
-            header, tables = operator.parts()
+            header, tables, written = operator.settle()
+            saved, content_batch_id = header["saved"], None
+            # After a drain nothing can go on.
+            is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
+            whole = operator.parts() if restored or is_due else None
         finally:
             operator.close()
-        saved, content_batch_id = header["saved"], None
-        # After a drain nothing can go on.
-        is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
-        if restored or is_due:
-            row, header["saved"] = snapshot_row(group, batch_id, header, tables)
+        if whole is not None:
+            row, header["saved"] = snapshot_row(group, batch_id, *whole)
             content_batch_id = header["saved"]["content_batch_id"]
             for payload in write_messages(row):
                 yield _frame(SNAPSHOT, payload)
         elif saved is None:
             header["saved"] = {"batch_id": batch_id - 1, "time": now}
-        encoded = codec.encode(header, tables)
+        encoded, segments = codec.encode(header, tables), operator.segments()
         state.update((encoded,))
         if self._plan.needs_clock and operator.watermark.status() != "finished":
             # Called again in the next batch, as every key group: only together do they know what the query has.
             state.setTimeoutDuration(1)
         statistics = {
             "key_group": group,
-            "state_bytes": len(encoded),
+            "state_bytes": len(encoded) + sum(segment.bytes for segment in segments),
+            "segments": [segment.name for segment in segments],
+            "segment_bytes_written": written,
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
             "emitted": dict(emitted),
             "content_batch_id": content_batch_id,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.checkpoints.segment_files import SegmentFolder
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.durations import Duration
     from cojoin.spark.input import BoundInput
@@ -144,6 +145,7 @@ class Joined:
         control: DataFrame | None = None,
         resumed_at: frozenset[int] = frozenset(),
         cadence: SnapshotCadence | None = None,
+        segments: SegmentFolder | None = None,
     ) -> DataFrame:
         """Give what the calls emit: a stream of ``(kind, payload)``.
 
@@ -151,8 +153,9 @@ class Joined:
             control: A further input, of control rows.
             resumed_at: The ids of the micro-batches before which the query stood still.
             cadence: When a snapshot is due.
+            segments: Where rows that leave Spark's own state lie.
         """
-        call = StreamingCall(self._plan, resumed_at, cadence)
+        call = StreamingCall(self._plan, resumed_at, cadence, segments)
 
         def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
             return call(key, frames, state)

@@ -20,6 +20,7 @@ from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress import ProgressTable
 from cojoin.checkpoints.reading.state_store import committed_batches
+from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.key_groups import group_labels
@@ -125,7 +126,7 @@ def start_query(
     spark: SparkSession,
     plan: Plan,
     sources: Sequence[Source | None],
-    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence], DataFrame],
+    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame],
     options: QueryOptions,
 ) -> Query:
     """Check everything, claim the checkpoint, restore what is to be restored, and start; see ``Joined.start``.
@@ -134,8 +135,8 @@ def start_query(
         spark: The session of the inputs.
         plan: What the workers are told.
         sources: What the inputs read; None for a bare DataFrame.
-        emit: Gives what the calls emit, of a control input, the batches before which the query stood still, and when a
-            snapshot is due.
+        emit: Gives what the calls emit, of a control input, the batches before which the query stood still, when a
+            snapshot is due, and where segments lie.
         options: How it runs.
     """
     files = CheckpointFiles(spark, options.checkpoint)
@@ -192,7 +193,7 @@ def _check_unchanged(files: CheckpointFiles, seen: Restoration | None) -> None:
 def _run(
     spark: SparkSession,
     plan: Plan,
-    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence], DataFrame],
+    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame],
     options: QueryOptions,
     files: CheckpointFiles,
     sinks: Mapping[str, Sink],
@@ -232,7 +233,7 @@ def _run(
     )
     resumed = resumed_batches(files) if plan.follows_clock else frozenset()
     control = open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG)
-    emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval))
+    emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files))
     stream = emitted.writeStream.foreachBatch(writer).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
         # Once: after it Spark would plan a second batch, from the sources' very beginning.

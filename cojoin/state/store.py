@@ -2,7 +2,8 @@
 
 Keeps: per state a table (key columns, ``@value``), and two of timers (key columns, ``@timestamp``), one a time domain.
 ``begin`` finds the entries of the keys that a batch touches, ``end`` puts those that were used back beside the
-untouched ones; a key without entry and timer leaves nothing behind. States are known once the function's ``open`` asks
+untouched ones; a key without entry and timer leaves nothing behind. A state's entries may lie in segments
+(``state.kept``), the timers never do. States are known once the function's ``open`` asks
 for them, and then have the type that it declares; a stored state that it no longer asks for is kept as it is, expired
 or not.
 """
@@ -36,6 +37,7 @@ from cojoin.state import (
 )
 from cojoin.state.at_rest import decode_keys, entry_of, rows_of, size_of
 from cojoin.state.handles import as_declared, create_state
+from cojoin.state.kept import MAX_CHUNKS, Expired, KeptRows
 from cojoin.state.keyed import NO_KEY, Cursor
 from cojoin.state.touched import TouchedKeys
 from cojoin.state.ttl import Clock, Expiry, ServiceClock, without_expired
@@ -54,9 +56,6 @@ _TIMERS, _PROCESSING_TIMERS, _STATE = "timers", "processing_timers", "state:"
 # No column of a DataFrame that a person writes begins like this, so none collides with a key's.
 _TIMESTAMP, _VALUE = "@timestamp", "@value"
 
-_MAX_CHUNKS = 16
-"""How many pieces, one of each batch, a table at rest may have before they are made one."""
-
 
 class KeyedStore(RuntimeContext):
     """Holds what a function remembers; it is also the context that ``open`` gets.
@@ -72,7 +71,8 @@ class KeyedStore(RuntimeContext):
         self._owner = owner
         self.cursor = Cursor()
         no_timers = _with(key_schema, _TIMESTAMP, pa.int64()).empty_table()
-        self._at_rest: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
+        self._timers_at_rest: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
+        self._kept: dict[str, KeptRows] = {}
         self.timers, self.processing_timers = Timers(self.cursor, owner), Timers(self.cursor, owner)
         self._domains = {_TIMERS: self.timers, _PROCESSING_TIMERS: self.processing_timers}
         self.timer_service = TimerService(self.timers, self.processing_timers)
@@ -81,7 +81,7 @@ class KeyedStore(RuntimeContext):
         # Of the batch at work: its keys, as Arrow and as functions see them, and the codes of the tables that it reads.
         self._touched: TouchedKeys | None = None
         self._key_values: list[Any] = []
-        self._rest_codes: dict[str, NDArray[np.int64]] = {}
+        self._taken: dict[str, tuple[pa.Table, NDArray[np.int64]]] = {}
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """Give the handle of a value state."""
@@ -115,15 +115,19 @@ class KeyedStore(RuntimeContext):
                 msg = f"{self._owner}: state {name!r} is declared twice, as {known.descriptor} and {descriptor}"
                 raise FunctionError(msg)
             return known
-        stored = self._at_rest.get(_STATE + name)
+        stored = self._kept.get(_STATE + name)
         if stored is None:
-            self._at_rest[_STATE + name] = _with(self._key_schema, _VALUE, state.type).empty_table()
+            nothing = _with(self._key_schema, _VALUE, state.type).empty_table()
+            self._kept[_STATE + name] = self._keep(name, nothing)
         else:
-            self._at_rest[_STATE + name] = as_declared(state, stored)
+            stored.replace(partial(as_declared, state))
         self._states[name] = state
         if self._touched is not None:
             state.load(partial(self._stored, _STATE + name))
         return state
+
+    def _keep(self, name: str, rows: pa.Table) -> KeptRows:
+        return KeptRows(rows, self._key_schema.names, f"{self._owner}: state {name!r}")
 
     def has_due_timers(self, watermark: int, processing_time: int) -> bool:
         """Tell whether a timer of any key waits at or below the watermark, or the clock."""
@@ -135,12 +139,12 @@ class KeyedStore(RuntimeContext):
 
     def earliest_timers(self) -> tuple[int | None, int | None]:
         """Give the earliest timer of all keys in event time and in processing time."""
-        first, second = (pc.min(self._at_rest[name].column(_TIMESTAMP)).as_py() for name in self._domains)
+        first, second = (pc.min(self._timers_at_rest[name].column(_TIMESTAMP)).as_py() for name in self._domains)
         return first, second
 
     def timer_count(self) -> int:
         """Count the timers that wait, in both domains."""
-        return sum(int(self._at_rest[name].num_rows) for name in self._domains)
+        return sum(int(self._timers_at_rest[name].num_rows) for name in self._domains)
 
     def timers_not_fired(self) -> int:
         """Count the timers that a drain left."""
@@ -160,7 +164,7 @@ class KeyedStore(RuntimeContext):
             The codes of the touched keys, and the codes of each table's rows.
         """
         due = [
-            self._at_rest[name].filter(pc.less_equal(self._at_rest[name].column(_TIMESTAMP), now))
+            self._timers_at_rest[name].filter(pc.less_equal(self._timers_at_rest[name].column(_TIMESTAMP), now))
             for name, now in zip(self._domains, (watermark, processing_time), strict=True)
         ]
         self._touched = TouchedKeys([self._as_keys(table) for table in [*row_keys, *map(self._keys_of, due)]])
@@ -185,8 +189,10 @@ class KeyedStore(RuntimeContext):
     def _stored(self, name: str) -> tuple[list[int], pa.ChunkedArray]:
         """Give what a table has of the touched keys: their codes, and its last column."""
         assert self._touched is not None
-        table = self._at_rest[name]
-        codes = self._rest_codes[name] = self._touched.find(table)
+        kept = self._kept.get(name)
+        table = self._timers_at_rest[name] if kept is None else kept.take([self._touched.keys])
+        codes = self._touched.find(table)
+        self._taken[name] = table, codes
         mine = codes >= 0
         return codes[mine].tolist(), table.column(table.num_columns - 1).filter(pa.array(mine))
 
@@ -203,25 +209,33 @@ class KeyedStore(RuntimeContext):
                 self._put_back(_STATE + name, np.array(entry_codes, dtype=np.int64), values)
             state.unload()
         self.cursor.code = NO_KEY
-        self._touched, self._key_values, self._rest_codes = None, [], {}
+        self._touched, self._key_values, self._taken = None, [], {}
 
     def _put_back(self, name: str, codes: NDArray[np.int64], values: pa.Array) -> None:
         assert self._touched is not None
-        table = self._at_rest[name]
-        untouched = table.filter(pa.array(self._rest_codes[name] < 0))
+        table, found = self._taken[name]
+        untouched = found < 0
         keys = self._touched.keys.take(pa.array(codes))
         touched = pa.Table.from_arrays([*keys.columns, values], schema=table.schema)
-        whole = concat([untouched, touched])
-        self._at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > _MAX_CHUNKS else whole
+        whole = concat([table.filter(pa.array(untouched)), touched])
+        if name in self._kept:
+            origins = np.concatenate([np.flatnonzero(untouched), np.full(len(codes), -1)])
+            self._kept[name].put_back(whole, origins)
+        else:
+            self._timers_at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > MAX_CHUNKS else whole
 
     def tables(self) -> dict[str, pa.Table]:
-        """Give the states and timers at rest, after removing for good what has expired.
+        """Give the states and timers at rest, after removing for good what has expired; of states the newest entries.
 
         Takes a scan of the last accesses of each state with a time-to-live; what has expired costs a copy of the rest.
         """
         for name, expiry in self._expiries().items():
-            self._at_rest[name] = without_expired(self._at_rest[name], expiry.cutoff())
-        return dict(self._at_rest)
+            self._kept[name].expire(Expired(expiry.cutoff()))
+        return {**self._timers_at_rest, **{name: kept.newest for name, kept in self._kept.items()}}
+
+    def kept(self) -> dict[str, KeptRows]:
+        """Give the states' tables: of many keys a batch touches few."""
+        return self._kept
 
     def _expiries(self) -> dict[str, Expiry]:
         found = {_STATE + name: getattr(state, "expiry", None) for name, state in self._states.items()}
@@ -247,12 +261,13 @@ class KeyedStore(RuntimeContext):
                 )
                 raise CheckpointError(msg)
             loaded[name] = evolve(table, self._key_schema.append(last), self._owner)
-        no_timers = self._at_rest[_TIMERS].schema.empty_table()
-        self._at_rest = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers, **loaded}
+        no_timers = self._timers_at_rest[_TIMERS].schema.empty_table()
+        self._timers_at_rest = {name: loaded.pop(name, no_timers) for name in self._domains}
+        self._kept = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
 
     def undeclared(self) -> list[str]:
         """Give the names of the stored states that were not asked for yet."""
-        stored = (name.removeprefix(_STATE) for name in self._at_rest if name.startswith(_STATE))
+        stored = (name.removeprefix(_STATE) for name in self._kept)
         return [name for name in stored if name not in self._states]
 
     def state_of(self, key: Any) -> dict[str, Any]:
@@ -269,10 +284,8 @@ class KeyedStore(RuntimeContext):
             FunctionError: The key has other values than the key columns.
         """
         expiries, found = self._expiries(), {}
-        for name, table in self._at_rest.items():
-            if not name.startswith(_STATE):
-                continue
-            rows = rows_of(table, self._key_schema, key, self._owner)
+        for name, kept in self._kept.items():
+            rows = rows_of(kept.whole(), self._key_schema, key, self._owner)
             expiry = expiries.get(name)
             if expiry is not None and not expiry.returns_expired:
                 rows = without_expired(rows, expiry.cutoff())
@@ -294,7 +307,7 @@ class KeyedStore(RuntimeContext):
         """
         found: list[tuple[Any, str, int]] = []
         for name, domain in zip(self._domains, (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME), strict=True):
-            table = self._at_rest[name]
+            table = self._timers_at_rest[name]
             rows = table if key is None else rows_of(table, self._key_schema, key, self._owner)
             keys = decode_keys(rows.select(self._key_schema.names))
             timestamps = rows.column(_TIMESTAMP).to_pylist()
@@ -304,9 +317,10 @@ class KeyedStore(RuntimeContext):
     def sizes(self) -> dict[str, dict[str, int]]:
         """Give how large the timers and each state are: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
 
-        A row is a key's entry, or a timer; the bytes are those in memory.
+        A row is a key's entry, or a timer; the bytes are those in memory, and those of segments (``state.kept``).
         """
-        return {name: size_of(table) for name, table in self._at_rest.items()}
+        timers = {name: size_of(table) for name, table in self._timers_at_rest.items()}
+        return {**timers, **{name: {"rows": kept.rows, "bytes": kept.bytes} for name, kept in self._kept.items()}}
 
 
 def _with(key_schema: pa.Schema, name: str, dtype: pa.DataType) -> pa.Schema:

@@ -112,8 +112,8 @@ def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(
 
 
 def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
-    files.write("query.json", json.dumps({"format": 4, "query_id": "x", "query": {}}))
-    with pytest.raises(cj.CheckpointError, match="its format 4 is newer than 3; upgrade cojoin"):
+    files.write("query.json", json.dumps({"format": 5, "query_id": "x", "query": {}}))
+    with pytest.raises(cj.CheckpointError, match="its format 5 is newer than 4; upgrade cojoin"):
         claim_checkpoint(files, query())
 
 

@@ -82,4 +82,4 @@ class HandStore:
 
     def stored(self) -> pa.Table:
         """Give the state's table at rest, as it is."""
-        return self.store._at_rest[f"state:{self.descriptor.name}"]
+        return self.store.kept()[f"state:{self.descriptor.name}"].newest

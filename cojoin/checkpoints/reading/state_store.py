@@ -8,6 +8,7 @@ makes no difference. (Spark: ``StateDataSource``.)
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,19 +17,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin import codec
+from cojoin.checkpoints.reading.state_values import read_value
 from cojoin.checkpoints.reading.stored_state import StoredState, describe_tables
+from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
-from cojoin.errors import CheckpointError
+from cojoin.errors import CheckpointError, CodecError
 from cojoin.key_groups import group_labels
+from cojoin.state.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
 
-__all__ = ["committed_batches", "open_batch", "snapshot_rows"]
+__all__ = ["check_segments", "committed_batches", "open_batch", "snapshot_rows"]
 
 
 def committed_batches(files: CheckpointFiles) -> list[int]:
@@ -40,14 +44,23 @@ def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> St
     """Open the state after a batch.
 
     Raises:
-        CheckpointError: Spark does not have it any more.
+        CheckpointError: Spark does not have it any more, or a segment that it names is gone or damaged.
     """
-    values = _load(spark, files, batch_id)
-    described = [json.loads(row.text) for row in _collect(values.mapInArrow(_describe, "text string"), files, batch_id)]
+    values, segments = _load(spark, files, batch_id), SegmentFolder(files.url(FOLDER))
+    described = _told(values, files, batch_id, partial(_describe, segments=segments))
     tables = describe_tables([each["tables"] for each in described], f"state after batch {batch_id}")
-    return StoredState(
-        batch_id, [each["header"] for each in described], tables, values.selectExpr("label AS key_group", "content")
-    )
+    headers, contents = [each["header"] for each in described], values.selectExpr("label AS key_group", "content")
+    return StoredState(batch_id, headers, tables, contents, segments=segments)
+
+
+def check_segments(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> None:
+    """See that the segments of the state after a batch are there, before anything is done with it.
+
+    Raises:
+        CheckpointError: Spark does not have the state any more, or a segment that it names is gone or damaged.
+    """
+    check = partial(_check, segments=SegmentFolder(files.url(FOLDER)))
+    _told(_load(spark, files, batch_id), files, batch_id, check)
 
 
 def snapshot_rows(
@@ -67,9 +80,10 @@ def snapshot_rows(
         CheckpointError: Spark does not have it any more.
     """
     numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
+    segments = SegmentFolder(files.url(FOLDER))
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for row in _snapshot(batches, as_of, numbers, there):
+        for row in _snapshot(batches, as_of, numbers, there, segments):
             yield from row.to_batches()
 
     return _load(spark, files, batch_id).mapInArrow(rows, from_arrow_schema(STATE_SCHEMA))
@@ -105,25 +119,53 @@ def _missing(files: CheckpointFiles, batch_id: int) -> CheckpointError:
     return CheckpointError(msg)
 
 
-def _describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for content in batch.column("content"):
-            header, tables = codec.decode(content.as_buffer().to_pybytes())
-            row, _ = snapshot_row(0, 0, header, tables)
-            yield _text({"header": header, "tables": row.column("tables")[0].as_py()})
+def _told(
+    values: DataFrame, files: CheckpointFiles, batch_id: int, tell: Callable[[bytes], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Have the workers tell something of each value; what is wrong with one is told as well, and raised here."""
+
+    def texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for content in batch.column("content"):
+                try:
+                    told = tell(content.as_buffer().to_pybytes())
+                except (CheckpointError, CodecError) as error:
+                    told = {"fault": str(error)}
+                yield pa.RecordBatch.from_pydict({"text": [json.dumps(told)]})
+
+    found = [json.loads(row.text) for row in _collect(values.mapInArrow(texts, "text string"), files, batch_id)]
+    faults = sorted(each["fault"] for each in found if "fault" in each)
+    if faults:
+        msg = f"checkpoint {files.root}: Spark's own state after batch {batch_id}: {faults[0]}"
+        raise CheckpointError(msg)
+    return found
+
+
+def _describe(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
+    header, tables = read_value(content, segments)
+    row, _ = snapshot_row(0, 0, header, tables)
+    return {"header": header, "tables": row.column("tables")[0].as_py()}
+
+
+def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
+    header, _ = codec.decode(content)
+    for table in header.get("segments", {}).values():
+        for each in table["segments"]:
+            Segment(*each).open(segments)
+    return {}
 
 
 def _snapshot(
-    batches: Iterable[pa.RecordBatch], batch_id: int, numbers: dict[int, int], there: Collection[int]
+    batches: Iterable[pa.RecordBatch],
+    batch_id: int,
+    numbers: dict[int, int],
+    there: Collection[int],
+    segments: SegmentFolder,
 ) -> Iterator[pa.Table]:
     for batch in batches:
         for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
-            header, tables = codec.decode(content.as_buffer().to_pybytes())
+            header, tables = read_value(content.as_buffer().to_pybytes(), segments)
             if (header["saved"] or {}).get("content_batch_id") not in there:
                 header["saved"] = None
             row, _ = snapshot_row(numbers[label], batch_id, header, tables)
             yield row
-
-
-def _text(value: dict[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"text": [json.dumps(value)]})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cojoin import codec
+from cojoin.checkpoints.reading.state_values import read_value
 from cojoin.checkpoints.snapshot_row import read_content
 from cojoin.errors import CheckpointError
 from cojoin.evolution import evolve, widest
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from cojoin.checkpoints.segment_files import SegmentFolder
     from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.checkpoints.state_table import StateTable
 
@@ -55,6 +56,7 @@ class StoredState:
         tables: What there is, by name.
         contents: ``key_group int, content binary``: each key group's tables.
         fingerprints: What each key group's content must have; None where it comes from Spark's own state.
+        segments: Where rows of Spark's own state may lie besides.
     """
 
     batch_id: int
@@ -62,6 +64,7 @@ class StoredState:
     tables: Mapping[str, StoredTable]
     contents: DataFrame
     fingerprints: Mapping[int, str] | None = None
+    segments: SegmentFolder | None = None
 
     @classmethod
     def of_snapshot(cls, table: StateTable, snapshot: Snapshot) -> StoredState:
@@ -97,7 +100,7 @@ class StoredState:
     @property
     def opener(self) -> ContentOpener:
         """What opens the contents on a worker."""
-        return ContentOpener(self.fingerprints, f"snapshot of batch {self.batch_id}")
+        return ContentOpener(self.fingerprints, f"snapshot of batch {self.batch_id}", self.segments)
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,12 @@ class ContentOpener:
     Attributes:
         fingerprints: What each key group's content must have; None where nothing is known.
         where: What it is, for messages.
+        segments: Where rows may lie besides; None where the content is whole.
     """
 
     fingerprints: Mapping[int, str] | None
     where: str
+    segments: SegmentFolder | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
         """Open each key group's content.
@@ -121,7 +126,8 @@ class ContentOpener:
         for batch in batches:
             for group, content in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
                 if self.fingerprints is None:
-                    yield codec.decode(content.as_py())[1]
+                    assert self.segments is not None
+                    yield read_value(content.as_py(), self.segments)[1]
                 else:
                     yield read_content(content.as_py(), self.fingerprints[group], f"{self.where}, key group {group}")
 

@@ -1,0 +1,174 @@
+"""The segments of a checkpoint: files that the workers write and map into memory, and the driver removes.
+
+They lie in ``<checkpoint>/segments/``. A local one is written aside and renamed, and mapped when it is read; elsewhere
+they go through pyarrow's own file systems, a whole file at a time, and each process keeps the last ones read. Where
+pyarrow can't reach the checkpoint, which the driver tries before the start, all state stays in Spark's. A file is
+removed once no state that a restart, a batch that is run again or a savepoint may read names it: the manifests of the
+last ten batches that count don't, and it was written two batches before the last or earlier. (Two would do for a
+restart; a savepoint that another process takes reads while batches go on.) A crash in between leaves files, which a
+later run finds, and never takes one away that is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from cojoin.errors import ConfigurationError
+from cojoin.file_systems import file_system
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.checkpoints.manifest import Manifest, Manifests
+
+__all__ = ["FOLDER", "KEPT_MANIFESTS", "SegmentCleaner", "SegmentFolder", "open_segments", "superfluous"]
+
+_LOG = logging.getLogger(__name__)
+
+FOLDER = "segments"
+KEPT_MANIFESTS = 10
+"""Files that the last so many batches name are kept."""
+
+_KEPT_BATCHES = 2
+_LISTED_EVERY = 100
+_CACHE_BYTES = 256 << 20
+
+_read: OrderedDict[str, pa.Buffer] = OrderedDict()
+"""What this process has read last from other file systems than the local one; a name never changes its content."""
+
+
+@dataclass(frozen=True)
+class SegmentFolder:
+    """Where a checkpoint's segments lie (``state.segments.SegmentStore``); it travels to the workers.
+
+    Attributes:
+        uri: The directory, as a URL.
+    """
+
+    uri: str
+
+    @property
+    def place(self) -> str:
+        """The directory, for messages."""
+        return self.uri
+
+    def write(self, name: str, content: pa.Buffer) -> None:
+        """Write a file whole or not at all; one of the name that is there already has the same content."""
+        system, path = file_system(f"{self.uri}/{name}", "segments")
+        if system.type_name == "local":
+            partial = Path(path).with_name(f".{name}.{uuid.uuid4().hex}.tmp")
+            partial.write_bytes(memoryview(content))
+            os.replace(partial, path)  # noqa: PTH105 - the one call that is atomic wherever Python runs
+        elif system.type_name == "hdfs":
+            partial_path = f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
+            with system.open_output_stream(partial_path) as stream:
+                stream.write(content)
+            system.move(partial_path, path)
+        else:
+            # An object is there once it is complete.
+            with system.open_output_stream(path) as stream:
+                stream.write(content)
+
+    def open(self, name: str) -> pa.Buffer:
+        """Give a file's bytes: mapped where it is local.
+
+        Raises:
+            OSError: It is not there, or can't be read.
+        """
+        uri = f"{self.uri}/{name}"
+        system, path = file_system(uri, "segments")
+        if system.type_name == "local":
+            with pa.memory_map(path) as file:
+                return file.read_buffer()
+        if uri in _read:
+            _read.move_to_end(uri)
+            return _read[uri]
+        with system.open_input_file(path) as file:
+            content = file.read_buffer()
+        _read[uri] = content
+        while len(_read) > 1 and sum(each.size for each in _read.values()) > _CACHE_BYTES:
+            _read.popitem(last=False)
+        return content
+
+
+def open_segments(files: CheckpointFiles) -> SegmentFolder | None:
+    """Make the directory of a checkpoint's segments; None where pyarrow can't write into it and read from it."""
+    folder, probe = SegmentFolder(files.url(FOLDER)), f"probe-{uuid.uuid4().hex}"
+    try:
+        files.make_directory(FOLDER)
+        folder.write(probe, pa.py_buffer(probe.encode()))
+        found = folder.open(probe).to_pybytes()
+        is_there = files.exists(f"{FOLDER}/{probe}")
+        files.delete(f"{FOLDER}/{probe}")
+    except (ConfigurationError, OSError, pa.ArrowException) as error:
+        _LOG.info("checkpoint %s: its state stays in Spark's own state store: %s", files.root, error)
+        return None
+    return folder if is_there and found == probe.encode() else None
+
+
+def superfluous(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
+    """List the files that can go.
+
+    Args:
+        names: The files.
+        last_batch_id: The last batch that counts.
+        needed: What the manifests of the last batches name.
+
+    >>> superfluous(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
+    ['000000000003-00000-ab.arrow']
+    """
+    return sorted(name for name in names if name not in needed and _batch_id(name) <= last_batch_id - _KEPT_BATCHES)
+
+
+def _batch_id(name: str) -> int:
+    digits = name.partition("-")[0]
+    return int(digits) if digits.isdigit() else -1
+
+
+class SegmentCleaner:
+    """Removes the segments of one checkpoint that nobody needs any more.
+
+    Args:
+        files: The checkpoint.
+        manifests: Its manifests.
+    """
+
+    def __init__(self, files: CheckpointFiles, manifests: Manifests) -> None:
+        self._files = files
+        read = [manifests.read(batch_id) for batch_id in manifests.batch_ids()[-KEPT_MANIFESTS:]]
+        self._recent = deque([each for each in read if each is not None], maxlen=KEPT_MANIFESTS)
+        self._names: set[str] = set()
+        self._until_listed = 0
+
+    def take(self, manifest: Manifest) -> list[str]:
+        """Take the manifest of a batch that counts, and list the files that can go since.
+
+        The directory is listed at the first batch and then seldom: for what crashes and lost tasks have left.
+        """
+        if self._recent and self._recent[-1].batch_id == manifest.batch_id:
+            self._recent.pop()
+        self._recent.append(manifest)
+        if not self._until_listed:
+            self._names.update(self._files.names(FOLDER))
+            self._until_listed = _LISTED_EVERY
+        self._until_listed -= 1
+        self._names.update(manifest.segments)
+        needed = {name for each in self._recent for name in each.segments}
+        outlived = superfluous(self._names, manifest.batch_id, needed)
+        # What can't be removed now is found when the directory is listed again.
+        self._names.difference_update(outlived)
+        return outlived
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files; what ``take`` gave."""
+        for name in names:
+            self._files.delete(f"{FOLDER}/{name}")

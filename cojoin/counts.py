@@ -1,0 +1,36 @@
+"""The counters of an input: what the law of conservation is checked on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["InputCounts"]
+
+
+@dataclass
+class InputCounts:
+    """The counters of one input since the query's first batch."""
+
+    rows_in: int = 0
+    done: int = 0
+    late_applied: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the counters as JSON values."""
+        return {
+            "rows_in": self.rows_in,
+            "done": self.done,
+            "late_applied": self.late_applied,
+            "rejected": dict(self.rejected),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take what ``as_dict`` gave."""
+        self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
+        self.rejected = Counter(saved["rejected"])

@@ -1,0 +1,36 @@
+"""Sets of hashes as arrays: looked up by binary search, without Python a value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["among", "ranges", "with_fewer"]
+
+
+def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give the numbers of several ranges, one after the other."""
+    lengths = stops - starts
+    ends = np.cumsum(lengths)
+    positions: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    return positions
+
+
+def with_fewer(before: NDArray[np.uint64], after: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Give the hashes that had more rows before."""
+    distinct, counts = np.unique(before, return_counts=True)
+    left = np.sort(after)
+    still = np.searchsorted(left, distinct, "right") - np.searchsorted(left, distinct, "left")
+    return distinct[still < counts]
+
+
+def among(values: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Tell which values are among sorted ones."""
+    if not len(known):
+        return np.zeros(len(values), dtype=bool)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return known[places] == values  # type: ignore[no-any-return]

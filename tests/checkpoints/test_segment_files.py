@@ -1,0 +1,139 @@
+"""A checkpoint's segments as files: whole or not at all, mapped, and removed only when nobody can need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+
+from cojoin.checkpoints import segment_files
+from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def test_a_file_is_written_whole_and_mapped(tmp_path: Path) -> None:
+    (tmp_path / "my segments").mkdir()
+    folder = SegmentFolder(f"file:{tmp_path}/my%20segments")
+    for _ in range(2):
+        folder.write("a.arrow", pa.py_buffer(b"content"))
+    assert [path.name for path in (tmp_path / "my segments").iterdir()] == ["a.arrow"]
+    assert folder.open("a.arrow").to_pybytes() == b"content"
+    with pytest.raises(FileNotFoundError):
+        folder.open("b.arrow")
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[list[str]]:
+    """Have another file system than the local one; give what is opened."""
+    opened: list[str] = []
+    system: Any = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+
+    def reach(uri: str, what: str) -> tuple[Any, str]:
+        opened.append(uri)
+        return system, uri.rpartition("/")[2]
+
+    with (
+        mock.patch.object(segment_files, "file_system", reach),
+        mock.patch.object(segment_files, "_read", type(segment_files._read)()),
+    ):
+        yield opened
+
+
+@pytest.mark.usefixtures("remote")
+def test_elsewhere_the_last_files_are_kept_in_memory(tmp_path: Path) -> None:
+    folder = SegmentFolder("s3://bucket/segments")
+    for name in "abc":
+        folder.write(name, pa.py_buffer(b"12345"))
+    with mock.patch.object(segment_files, "_CACHE_BYTES", 10):
+        for name in "abca":
+            assert folder.open(name).to_pybytes() == b"12345"
+        (tmp_path / "a").unlink()
+        (tmp_path / "b").unlink()
+        assert folder.open("a").to_pybytes() == b"12345"
+        with pytest.raises(FileNotFoundError):
+            folder.open("b")
+
+
+@dataclass
+class Files:
+    """The files of a checkpoint, of which only the names matter."""
+
+    there: set[str]
+    listed: int = 0
+
+    def names(self, _: str) -> list[str]:
+        self.listed += 1
+        return sorted(self.there)
+
+    def delete(self, path: str) -> None:
+        self.there.discard(path.removeprefix("segments/"))
+
+
+@dataclass
+class Batch:
+    batch_id: int
+    segments: tuple[str, ...]
+
+
+class Manifests:
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = {each.batch_id: each for each in batches}
+
+    def batch_ids(self) -> list[int]:
+        return sorted(self._batches)
+
+    def read(self, batch_id: int) -> Batch:
+        return self._batches[batch_id]
+
+
+@pytest.fixture(autouse=True)
+def three_batches() -> Iterator[None]:
+    """Let three batches be enough to forget a file."""
+    with mock.patch.object(segment_files, "KEPT_MANIFESTS", 3):
+        yield
+
+
+def segment(batch_id: int, text: str = "x") -> str:
+    return f"{batch_id:012d}-00000-{text}.arrow"
+
+
+def cleaned(cleaner: SegmentCleaner, batch: Batch) -> list[str]:
+    found = cleaner.take(batch)  # type: ignore[arg-type]
+    cleaner.remove(found)
+    return found
+
+
+def test_a_file_goes_once_three_batches_have_not_named_it() -> None:
+    files: Any = Files({segment(each) for each in range(6)})
+    cleaner = SegmentCleaner(files, Manifests([]))  # type: ignore[arg-type]
+    assert cleaned(cleaner, Batch(1, (segment(0), segment(1)))) == []
+    assert cleaned(cleaner, Batch(2, (segment(2),))) == []
+    assert cleaned(cleaner, Batch(3, (segment(2), segment(3)))) == []
+    # Batch 1 is no longer one of the last three, and what it had is named by none of them.
+    assert cleaned(cleaner, Batch(4, (segment(2), segment(4)))) == [segment(0), segment(1)]
+    assert files.there == {segment(each) for each in (2, 3, 4, 5)}
+    # Batch 4 counts again, run after a crash, and is one batch all the same.
+    assert cleaned(cleaner, Batch(4, (segment(4),))) == []
+    assert files.listed == 1
+
+
+def test_what_a_crash_left_is_found_by_the_next_run_and_what_is_needed_stays() -> None:
+    files: Any = Files({segment(3), segment(3, "lost"), segment(7), segment(9, "of a task that was lost")})
+    known = Manifests([Batch(6, (segment(3),)), Batch(7, (segment(3), segment(7))), Batch(8, (segment(7),))])
+    cleaner = SegmentCleaner(files, known)  # type: ignore[arg-type]
+    assert cleaned(cleaner, Batch(9, (segment(7),))) == [segment(3, "lost")]
+    assert cleaned(cleaner, Batch(10, (segment(7),))) == [segment(3)]
+    assert cleaned(cleaner, Batch(11, (segment(7),))) == [segment(9, "of a task that was lost")]
+
+
+def test_a_probe_of_a_start_that_was_killed_goes_too() -> None:
+    files: Any = Files({"probe-abc"})
+    cleaner = SegmentCleaner(files, Manifests([]))  # type: ignore[arg-type]
+    assert cleaned(cleaner, Batch(1, ())) == ["probe-abc"]
