@@ -117,15 +117,7 @@ class BatchWriter:
             report = self._report(batch_id, statistics)
             if self._preparing is not None:
                 self._preparing.join()
-            written = {}
-            for output, (kind, schema) in self._plan.outputs.items():
-                if report.emitted.get(output):
-                    started = time.perf_counter()
-                    context = WriteContext(self._query_id, output, batch_id, may_repeat=self._is_first)
-                    _check_count(files.get(kind), report.emitted[output], context)
-                    place = self._write(emitted, kind, schema, files.get(kind), context)
-                    written[output] = {**place, "batch_id": batch_id}
-                    durations[output] = _since(started)
+            written = self._write_outputs(emitted, report, files, durations)
             offsets = self._offsets_after(batch_id)
             saved = {each["content_batch_id"] for each in statistics} - {None}
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
@@ -215,6 +207,25 @@ class BatchWriter:
             if target is not None:
                 targets[kind] = target
         return targets
+
+    def _write_outputs(
+        self,
+        emitted: DataFrame,
+        report: BatchReport,
+        files: Mapping[int, list[WrittenFile]],
+        durations: dict[str, float],
+    ) -> dict[str, Any]:
+        """Write, or make count, the outputs that have rows; gives what the manifest says of each."""
+        written = {}
+        for output, (kind, schema) in self._plan.outputs.items():
+            if report.emitted.get(output):
+                started = time.perf_counter()
+                context = WriteContext(self._query_id, output, report.batch_id, may_repeat=self._is_first)
+                _check_count(files.get(kind), report.emitted[output], context)
+                place = self._write(emitted, kind, schema, files.get(kind), context)
+                written[output] = {**place, "batch_id": report.batch_id}
+                durations[output] = _since(started)
+        return written
 
     def _write(
         self, emitted: DataFrame, kind: int, schema: pa.Schema, files: list[WrittenFile] | None, context: WriteContext

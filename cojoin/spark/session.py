@@ -63,8 +63,8 @@ def spark_session(
         "spark.databricks.delta.snapshotPartitions": 2,
         # A key group's state is written whole each batch: 100 kept versions would fill the disk.
         "spark.sql.streaming.minBatchesToRetain": 10,
-        # Fewer and larger Arrow batches between the JVM and Python.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": 131_072,
+        # Large Arrow batches between the JVM and Python; larger ones are no faster and take their memory several times.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": 50_000,
         # Arrow in the JVM looks at every access of a value, which takes a third of the way to Python and back.
         "spark.driver.defaultJavaOptions": _UNCHECKED_ARROW,
         "spark.executor.defaultJavaOptions": _UNCHECKED_ARROW,
