@@ -98,7 +98,7 @@ def _of_batch(arguments: tuple[Any, ...], batch: int) -> bool:
 
 def _output(name: str, number: int | None = None) -> Condition:
     def is_meant(arguments: tuple[Any, ...], batch: int) -> bool:
-        context = arguments[2]
+        context = arguments[-1]
         return bool(context.output == name and context.batch_id == (batch if number is None else number))
 
     return is_meant
@@ -138,7 +138,7 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 _BATCHES, _STATE = "cojoin.spark.batches:BatchWriter", "cojoin.checkpoints.state_table:StateTable"
-_SINK = "cojoin.spark.sinks:DeltaSink.write"
+_SINK = "cojoin.spark.delta_sink:DeltaSink.commit"
 _SNAPSHOTS = "cojoin.checkpoints.snapshots:Snapshots.write"
 _MANIFESTS = "cojoin.checkpoints.manifest:Manifests"
 _FILES = "cojoin.checkpoints.files:CheckpointFiles"

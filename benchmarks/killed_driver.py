@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cojoin as cj
 from benchmarks.kill_points import POINTS
 from benchmarks.session import make_session, set_partitions
+from cojoin.state.segments import SegmentOptions
 from tests.spark.data import Folders
 from tests.spark.saved import DRAIN, Saved
 
@@ -68,7 +69,12 @@ class Job:
                 "restore_from": cj.Checkpoint(self.origin, self.at),
                 "cut_back_output": not self.table.startswith(self.folder),
             }
-        return self.saved(spark).start(
+        saved = self.saved(spark)
+        joined = saved.join()
+        # All versions lie in segments: the kills fall beside their files, too.
+        joined._plan = replace(joined.plan, segments=SegmentOptions(0))  # noqa: SLF001 - no setting of users'
+        return saved.start(
+            joined,
             trigger=trigger,
             output=cj.sinks.delta(self.table),
             checkpoint_interval=self.interval,

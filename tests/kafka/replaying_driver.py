@@ -14,12 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
-from cojoin.spark.sinks import DeltaSink, WriteContext
+from cojoin.spark.delta_sink import DeltaSink
 from tests.conftest import DELTA, SETTINGS
 from tests.kafka.replayed import historic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.delta_files import WrittenFile
+    from cojoin.spark.sink import WriteContext
 
 IDLE = "5 seconds"
 """From the first run on, for a checkpoint keeps whether its query looks at the clock."""
@@ -27,14 +33,16 @@ IDLE = "5 seconds"
 
 @dataclass(frozen=True)
 class WaitingSink(DeltaSink):
-    """Writes as the Delta sink does, and goes no further after one batch."""
+    """Commits as the Delta sink does, and goes no further after one batch."""
 
     reached: str = ""
     batch: int = -1
 
-    def write(self, frame: DataFrame, context: WriteContext) -> dict[str, Any]:
-        """Write, then say where we are."""
-        written = super().write(frame, context)
+    def commit(
+        self, session: SparkSession, schema: pa.Schema, files: Sequence[WrittenFile], context: WriteContext
+    ) -> dict[str, Any]:
+        """Commit, then say where we are."""
+        written = super().commit(session, schema, files, context)
         if context.batch_id == self.batch:
             Path(self.reached).touch()
             time.sleep(600)
