@@ -95,7 +95,7 @@ __all__ = [
     "spark_session",
 ]
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _LAZY = {
     "Checkpoint": "cojoin.checkpoints.checkpoint",
