@@ -145,8 +145,9 @@ def plain_shape(schema: pa.Schema) -> Shape:
 
 def plain_defaults(session: SparkSession) -> bool:
     """Tell whether new tables are plain ones in a session."""
-    settings: Any = session.conf.getAll
-    names = [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings if name.startswith(_DEFAULTS)]
+    # In one piece: name by name they take a tenth of a second.
+    settings: str = session._jsparkSession.conf().getAll().keySet().mkString("\n")  # noqa: SLF001
+    names = [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings.splitlines() if name.startswith(_DEFAULTS)]
     return _HARMLESS.issuperset(names)
 
 

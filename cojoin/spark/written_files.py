@@ -134,6 +134,8 @@ class _Writer:
             for file in files.values():
                 file.remove()
             raise
+        # The worker waits for its next task with what it holds.
+        pa.default_memory_pool().release_unused()
         if lines:
             yield pa.RecordBatch.from_arrays(
                 [pa.array([kind for kind, _ in lines], pa.int8()), pa.array([line for _, line in lines], pa.binary())],
