@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin.errors import QueryFailedError
+from cojoin.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Shape", "WrittenFile", "append_files", "plain_defaults", "plain_shape", "shape_of"]
+__all__ = ["Shape", "WrittenFile", "append_files", "plain_defaults", "plain_shape", "shape_of", "table_log"]
 
 _HARMLESS = frozenset(
     f"delta.{name}"
@@ -85,6 +86,22 @@ class WrittenFile:
     def read(cls, line: bytes) -> WrittenFile:
         """Take what ``to_json`` gave."""
         return cls(**json.loads(line))
+
+
+def table_log(session: SparkSession, location: str) -> Any:
+    """Give Delta's log of a table, or of a folder that may become one, as this JVM holds it; None: no such name.
+
+    Args:
+        session: The session.
+        location: The table's path, with a ``/``, or its name.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package has no way to the log
+    log, inner = jvm.org.apache.spark.sql.delta.DeltaLog, session._jsparkSession  # noqa: SLF001
+    if is_path(location):
+        return log.forTable(inner, location)
+    if not session.catalog.tableExists(location):
+        return None
+    return log.forTable(inner, inner.sessionState().sqlParser().parseTableIdentifier(location))
 
 
 def append_files(

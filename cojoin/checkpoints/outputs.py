@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.delta_files import table_log
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.errors import CheckpointError
 from cojoin.locations import is_path
@@ -99,13 +100,12 @@ def open_log(spark: SparkSession, location: str) -> Any:
         path = jvm.org.apache.hadoop.fs.Path(location)
         # What this JVM remembers may be a table that was deleted and made anew since.
         log.invalidateCache(session, path)
-        table = log.forTable(session, location)
     else:
-        if not spark.catalog.tableExists(location):
+        known = table_log(spark, location)
+        if known is None:
             return None
-        name = session.sessionState().sqlParser().parseTableIdentifier(location)
-        log.invalidateCache(session, log.forTable(session, name).dataPath())
-        table = log.forTable(session, name)
+        log.invalidateCache(session, known.dataPath())
+    table = table_log(spark, location)
     return table if table.tableExists() else None
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.delta_files import WrittenFile, append_files, plain_defaults
+from cojoin.checkpoints.delta_files import WrittenFile, append_files, plain_defaults, table_log
 from cojoin.checkpoints.file_statistics import file_statistics
 from cojoin.encoding import encode_rows
 from cojoin.types import parse_schema
@@ -124,10 +124,9 @@ class ProgressTable:
         self._append_files([self._write_file(rows)], app_id, last.batch_id, last.query_id)
 
     def _append_files(self, files: list[WrittenFile], app_id: str, version: int, query_id: str) -> None:
-        log: Any = self._spark._jvm.org.apache.spark.sql.delta.DeltaLog  # noqa: SLF001 - Delta's Python has no way to it
         append_files(
             self._spark,
-            log.forTable(self._spark._jsparkSession, self._path),  # noqa: SLF001
+            table_log(self._spark, self._path),
             PROGRESS_SCHEMA,
             files,
             app_id=app_id,

@@ -7,15 +7,10 @@ be on a machine where cojoin comes later than the process, or where a fork after
 
 from __future__ import annotations
 
-import pandas as pd  # noqa: F401 - here, and in the following, what counts is that it is imported
-import pyarrow.parquet  # noqa: F401
-import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import cojoin.joins.asof
-import cojoin.spark.call
-import cojoin.spark.packing
-import cojoin.spark.written_files  # noqa: F401
+from cojoin.spark.warming import import_modules
 
 if __name__ == "__main__":
+    import_modules()
     manager()

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.delta_files import append_files, plain_defaults, plain_shape, shape_of
+from cojoin.checkpoints.delta_files import append_files, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.locations import is_path
 from cojoin.spark.sink import Sink, WriteContext
-from cojoin.spark.written_files import FileTarget, can_be_written, codec_of, local_path
+from cojoin.spark.written_files import FileTarget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,37 +58,36 @@ class DeltaSink(Sink):
             writer.save(self.location)
         else:
             writer.saveAsTable(self.location)
-        return self._place(self._log(frame.sparkSession).unsafeVolatileSnapshot().version())
+        return self._place(table_log(frame.sparkSession, self.location).unsafeVolatileSnapshot().version())
 
     def prepare(self, session: SparkSession) -> None:
         """Have Delta read which transactions the table has seen: each write asks, and it takes a job on the log."""
-        log = self._log(session)
+        log = table_log(session, self.location)
         if log is not None and log.tableExists():
             log.unsafeVolatileSnapshot().transactions()
 
     def target(self, session: SparkSession, schema: pa.Schema, context: WriteContext) -> FileTarget | None:
         """Give the table's folder, where its files are plain ones that any worker may write."""
         del context
-        if self.partition_by or self.options or not can_be_written(schema):
+        if self.partition_by or self.options:
             return None
         if str(session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
             return None
-        log, codec = self._log(session), codec_of(session)
+        log = table_log(session, self.location)
         # A table by name that is not there yet has no place before Spark makes it.
-        if codec is None or log is None:
+        if log is None:
             return None
         if log.tableExists():
             is_plain = shape_of(log.unsafeVolatileSnapshot().metadata()) == plain_shape(schema)
         else:
             is_plain = plain_defaults(session)
-        folder = local_path(session, log.dataPath().toString()) if is_plain else None
-        return None if folder is None else FileTarget(folder, schema, codec)
+        return FileTarget.at(session, log.dataPath().toString(), schema) if is_plain else None
 
     def commit(
         self, session: SparkSession, schema: pa.Schema, files: Sequence[WrittenFile], context: WriteContext
     ) -> dict[str, Any]:
         """Append files that lie in the table's folder, in a transaction that only takes effect once."""
-        log = self._log(session)
+        log = table_log(session, self.location)
         append_files(
             session,
             log,
@@ -100,17 +99,6 @@ class DeltaSink(Sink):
             may_repeat=context.may_repeat,
         )
         return self._place(log.unsafeVolatileSnapshot().version())
-
-    def _log(self, session: SparkSession) -> Any:
-        """Give the table's log as this JVM holds it: it wrote the last commit itself. None for a name of no table."""
-        jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package has no way to the log
-        log = jvm.org.apache.spark.sql.delta.DeltaLog
-        if is_path(self.location):
-            return log.forTable(session._jsparkSession, self.location)  # noqa: SLF001
-        if not session.catalog.tableExists(self.location):
-            return None
-        parser = session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
-        return log.forTable(session._jsparkSession, parser.parseTableIdentifier(self.location))  # noqa: SLF001
 
     def describe(self) -> str:
         """Say where it writes."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cojoin.errors import ConfigurationError
 from cojoin.spark.delta_sink import DeltaSink
 from cojoin.spark.sink import Sink, WriteContext
-from cojoin.spark.written_files import FileTarget, can_be_written, codec_of, local_path
+from cojoin.spark.written_files import FileTarget, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,12 +52,11 @@ class ParquetSink(Sink):
 
     def target(self, session: SparkSession, schema: pa.Schema, context: WriteContext) -> FileTarget | None:
         """Give a folder beside the batches' own that readers pass over, on a file system that any worker may write."""
-        folder, codec = local_path(session, self._folder(context, _UNFINISHED)), codec_of(session)
-        if folder is None or codec is None or not can_be_written(schema):
-            return None
-        # What an earlier try left there counts for nothing.
-        shutil.rmtree(folder, ignore_errors=True)
-        return FileTarget(folder, schema, codec)
+        target = FileTarget.at(session, self._folder(context, _UNFINISHED), schema)
+        if target is not None:
+            # What an earlier try left there counts for nothing.
+            shutil.rmtree(target.folder, ignore_errors=True)
+        return target
 
     def commit(
         self, session: SparkSession, schema: pa.Schema, files: Sequence[WrittenFile], context: WriteContext

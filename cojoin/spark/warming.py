@@ -17,10 +17,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["warm_up"]
+__all__ = ["import_modules", "warm_up"]
 
-_MODULES = ("cojoin.spark.call", "cojoin.spark.packing", "cojoin.spark.written_files", "cojoin.joins.asof", "pandas")
+_MODULES = (
+    "pandas",
+    "pyspark.worker",
+    "cojoin.joins.asof",
+    "cojoin.spark.call",
+    "cojoin.spark.packing",
+    "cojoin.spark.written_files",
+)
 _WARM: set[str] = set()
+
+
+def import_modules() -> None:
+    """Import what a worker needs for any batch."""
+    for name in _MODULES:
+        importlib.import_module(name)
 
 
 def warm_up(session: SparkSession) -> None:
@@ -33,11 +46,8 @@ def warm_up(session: SparkSession) -> None:
 
 
 def _start_workers(session: SparkSession) -> None:
-    modules = _MODULES
-
     def ready(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for name in modules:
-            importlib.import_module(name)
+        import_modules()
         yield from batches
 
     with contextlib.suppress(Exception):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FileTarget", "can_be_written", "codec_of", "local_path", "write_files"]
+__all__ = ["FileTarget", "can_be_written", "local_path", "write_files"]
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 """pyarrow's names of parquet's codecs, by Spark's; with others Spark writes."""
@@ -57,6 +57,13 @@ class FileTarget:
     schema: pa.Schema
     compression: str = "snappy"
 
+    @classmethod
+    def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
+        """Give a location as a target; None where the workers can't write there what Spark would."""
+        folder = local_path(session, location)
+        codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
+        return None if folder is None or codec is None or not can_be_written(schema) else cls(folder, schema, codec)
+
 
 def can_be_written(schema: pa.Schema) -> bool:
     """Tell whether Spark reads all columns' types back from pyarrow's files as it would from its own.
@@ -67,11 +74,6 @@ def can_be_written(schema: pa.Schema) -> bool:
     False
     """
     return all(_can_be_written(field.type) for field in schema)
-
-
-def codec_of(session: SparkSession) -> str | None:
-    """Give the codec that Spark would write parquet with, as pyarrow calls it; None where it has none such."""
-    return _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
 
 
 def local_path(session: SparkSession, location: str) -> str | None:

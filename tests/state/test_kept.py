@@ -22,6 +22,7 @@ from cojoin.state.kept import OWNED, Expired, KeptRows, whole_tables
 from cojoin.state.segments import Segmenting, SegmentOptions
 from cojoin.state.ttl import timed_type
 from cojoin.tables import concat
+from tests import streams
 from tests.segments import MemoryStore
 
 if TYPE_CHECKING:
@@ -36,14 +37,7 @@ Rows = dict[tuple[str, int], list[tuple[int, str]]]
 
 def table(rows: Rows) -> pa.Table:
     flat = [(*key, at, text) for key, each in rows.items() for at, text in each]
-    columns = list(zip(*flat, strict=True)) if flat else [()] * len(SCHEMA)
-    arrays = [
-        pa.array(column, pa.int64() if field.type == TIME else field.type)
-        for column, field in zip(columns, SCHEMA, strict=True)
-    ]
-    return pa.Table.from_arrays(
-        [array.cast(field.type) for array, field in zip(arrays, SCHEMA, strict=True)], schema=SCHEMA
-    )
+    return streams.table(flat, SCHEMA)
 
 
 def rows_of(found: pa.Table) -> Rows:
