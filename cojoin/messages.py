@@ -1,6 +1,7 @@
 """Arrow messages in binary cells: how tables cross between the JVM and Python.
 
-A message is one Arrow record batch without its schema, which both ends know; cells hold messages end to end.
+A message is one Arrow record batch without its schema, which both ends know. Messages are small, so that whoever
+carries them may count them instead of their bytes; a row is never cut.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["binary_column", "read_message", "write_messages"]
 
+_BYTES = 1 << 20
+
 
 def write_messages(table: pa.Table) -> Iterator[pa.Buffer]:
-    """Give a table's rows as messages: one, unless its strings exceed 2 GB."""
-    for batch in table.combine_chunks().to_batches():
+    """Give a table's rows as messages of about a megabyte at the most, or of one row."""
+    rows = max(1, table.num_rows * _BYTES // max(1, table.nbytes))
+    for batch in table.combine_chunks().to_batches(max_chunksize=rows):
         yield batch.serialize()
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MICROS_DDL",
+    "batch_seconds",
     "from_micros",
     "open_inputs",
     "open_session",
@@ -103,5 +104,10 @@ def run_to_its_end(frame: DataFrame, job: Job, *, mode: str = "append") -> Strea
     with timed():
         query = writer.start(str(job.out))
         query.awaitTermination()
-    tell("batches", seconds=[each["batchDuration"] / 1000 for each in query.recentProgress if each["numInputRows"]])
+    tell("batches", seconds=batch_seconds(query))
     return query
+
+
+def batch_seconds(query: StreamingQuery) -> list[float]:
+    """Give how long each batch with rows took, Spark's planning and logs included."""
+    return [each["batchDuration"] / 1000 for each in query.recentProgress if each["numInputRows"]]

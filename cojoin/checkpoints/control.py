@@ -15,12 +15,13 @@ import io
 import json
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.java_classes import java_class
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -124,8 +125,8 @@ def plan_first_batch(spark: SparkSession, files: CheckpointFiles, sources: Seque
         sources: What the batch takes of each other source.
         control: The number of the control source's entry.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001 - the settings that a query keeps for good are known to Spark alone
-    metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    # The settings that a query keeps for good are known to Spark alone.
+    metadata = java_class(spark, "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
     entry = json.loads(metadata.apply(0, int(1000 * time.time()), spark._jsparkSession.conf()).json())  # noqa: SLF001
     entry["conf"] = {
         name: spark.conf.get(name, value) if value is None else value for name, value in entry["conf"].items()

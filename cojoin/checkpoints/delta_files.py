@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from cojoin.checkpoints.java_classes import java_class
 from cojoin.errors import QueryFailedError
 from cojoin.locations import is_path
 
@@ -49,6 +50,7 @@ _HARMLESS = frozenset(
 """Table properties that say nothing about what a file of plain rows looks like."""
 
 _NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
+_PYTHON_UTILS = "org.apache.spark.api.python.PythonUtils"
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
 
 
@@ -95,8 +97,8 @@ def table_log(session: SparkSession, location: str) -> Any:
         session: The session.
         location: The table's path, with a ``/``, or its name.
     """
-    jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package has no way to the log
-    log, inner = jvm.org.apache.spark.sql.delta.DeltaLog, session._jsparkSession  # noqa: SLF001
+    # Delta's Python package has no way to the log.
+    log, inner = java_class(session, "org.apache.spark.sql.delta.DeltaLog"), session._jsparkSession  # noqa: SLF001
     if is_path(location):
         return log.forTable(inner, location)
     if not session.catalog.tableExists(location):
@@ -130,21 +132,21 @@ def append_files(
     Raises:
         QueryFailedError: The table is not, or no longer, one of plain files with these columns.
     """
-    jvm: Any = session._jvm  # noqa: SLF001 - Delta's Python package can't add files
     transaction = log.startTransaction()
     if may_repeat and transaction.txnVersion(app_id) >= version:
         return
-    read = jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+    read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
     if transaction.readVersion() < 0:
         transaction.updateMetadataForNewTable(read(_new_table(schema)))
     if shape_of(transaction.metadata()) != plain_shape(schema):
         msg = "its columns or properties were changed while the batch was running; start the query again"
         raise QueryFailedError(msg)
     transaction.registerSQLMetrics(session._jsparkSession, _metrics(session, files))  # noqa: SLF001
-    mode, nothing = jvm.org.apache.spark.sql.streaming.OutputMode.Append(), jvm.scala.Option.apply(None)
-    update = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
+    mode = java_class(session, "org.apache.spark.sql.streaming.OutputMode").Append()
+    nothing = java_class(session, "scala.Option").apply(None)
+    update = java_class(session, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
     actions = [read(line) for line in _actions(files, app_id, version)]
-    transaction.commit(jvm.PythonUtils.toSeq(actions), update(mode, query_id, version, nothing))
+    transaction.commit(java_class(session, _PYTHON_UTILS).toSeq(actions), update(mode, query_id, version, nothing))
 
 
 def shape_of(metadata: Any) -> Shape:
@@ -214,15 +216,15 @@ def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[st
 
 def _metrics(session: SparkSession, files: Sequence[WrittenFile]) -> Any:
     """Give what the table's history says of the commit, as Spark's metrics."""
-    jvm: Any = session._jvm  # noqa: SLF001
     counts = {
         "numOutputRows": sum(each.rows for each in files),
         "numAddedFiles": len(files),
         "numOutputBytes": sum(each.size for each in files),
         "numRemovedFiles": 0,
     }
+    create = java_class(session, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
     made = {}
     for name, count in counts.items():
-        made[name] = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(session._jsc.sc(), name)  # noqa: SLF001
+        made[name] = create(session._jsc.sc(), name)  # noqa: SLF001
         made[name].set(count)
-    return jvm.PythonUtils.toScalaMap(made)
+    return java_class(session, _PYTHON_UTILS).toScalaMap(made)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from cojoin.checkpoints.java_classes import java_class
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -38,9 +40,10 @@ class CheckpointFiles:
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to Hadoop's file systems
-        configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-        path = self._jvm.org.apache.hadoop.fs.Path(root)
+        self._hadoop_path = java_class(spark, "org.apache.hadoop.fs.Path")
+        self._as_text = java_class(spark, "org.apache.commons.io.IOUtils").toString
+        configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - PySpark has no way to Hadoop's file systems
+        path = self._hadoop_path(root)
         self._system = path.getFileSystem(configuration)
         self._root = self._system.makeQualified(path)
 
@@ -76,7 +79,7 @@ class CheckpointFiles:
         try:
             stream = self._system.open(place)
             try:
-                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+                return str(self._as_text(stream, "UTF-8"))
             finally:
                 stream.close()
         except Py4JJavaError as error:
@@ -92,7 +95,7 @@ class CheckpointFiles:
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole, in place of an earlier one."""
         target = self._path(name)
-        partial = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
+        partial = self._hadoop_path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
         stream = self._system.create(partial, True)
         try:
             stream.write(bytearray(content))
@@ -150,7 +153,7 @@ class CheckpointFiles:
             yield target
 
     def _former(self, target: Any) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}{_FORMER}")
+        return self._hadoop_path(target.getParent(), f".{target.getName()}{_FORMER}")
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
+        return self._hadoop_path(self._root, name) if name else self._root

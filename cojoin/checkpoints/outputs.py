@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_files import table_log
 from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.java_classes import java_class
 from cojoin.errors import CheckpointError
 from cojoin.locations import is_path
 
@@ -93,11 +94,10 @@ class CutBack:
 
 def open_log(spark: SparkSession, location: str) -> Any:
     """Give Delta's log of a table as it is now, by path (with a ``/``) or name; None where there is no such table."""
-    jvm: Any = spark._jvm  # noqa: SLF001 - Delta's Python package has no way to the log
-    session = spark._jsparkSession  # noqa: SLF001
-    log = jvm.org.apache.spark.sql.delta.DeltaLog
+    session = spark._jsparkSession  # noqa: SLF001 - Delta's Python package has no way to the log
+    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog")
     if is_path(location):
-        path = jvm.org.apache.hadoop.fs.Path(location)
+        path = java_class(spark, "org.apache.hadoop.fs.Path")(location)
         # What this JVM remembers may be a table that was deleted and made anew since.
         log.invalidateCache(session, path)
     else:
@@ -260,7 +260,8 @@ def cut_back(spark: SparkSession, location: str, version: int | None) -> None:
     newest = None if log is None else _newest(log)
     if newest == wanted or (newest is not None and later_commits(spark, location, newest - 1)[0].leaves == wanted):
         return
-    tables: Any = spark._jvm.io.delta.tables.DeltaTable  # noqa: SLF001 - to run it in another session of the JVM
+    # Not Delta's Python package: it runs in another session of the JVM.
+    tables = java_class(spark, "io.delta.tables.DeltaTable")
     by_path = is_path(location)
     try:
         table = (tables.forPath if by_path else tables.forName)(unhindered(spark), location)

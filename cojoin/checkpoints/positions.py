@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from cojoin.checkpoints.java_classes import java_class
 from cojoin.checkpoints.outputs import commit_versions, open_log, unhindered
 from cojoin.errors import CheckpointError
 from cojoin.locations import is_path
@@ -142,8 +143,8 @@ def _check_snapshot(spark: SparkSession, where: str, location: str, version: int
 
 
 def _exists(spark: SparkSession, file: str) -> bool:
-    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to Hadoop's file systems
-    path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(file))
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(java_class(spark, "java.net.URI")(file))
+    # PySpark has no public way to Hadoop's file systems.
     return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))  # noqa: SLF001
 
 

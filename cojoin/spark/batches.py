@@ -32,6 +32,7 @@ from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import QueryFailedError
 from cojoin.operator import OUTPUT
 from cojoin.report import BatchReport
+from cojoin.spark.arrow_limits import counted_by_rows
 from cojoin.spark.call import SNAPSHOT, STATISTICS, Plan
 from cojoin.spark.failures import explain
 from cojoin.spark.sink import Sink, WriteContext
@@ -101,6 +102,7 @@ class BatchWriter:
         self._cleaning: threading.Thread | None = None
         self._segments, self._cleaner = () if last is None else tuple(last.segments), SegmentCleaner(files, manifests)
         self._is_first = True
+        self._row_bytes: int | None = None
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
@@ -244,8 +246,10 @@ class BatchWriter:
     ) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
         """Run the calls, once: the action that collects what they say of themselves also fills what the sinks read."""
         started = time.perf_counter()
-        rows = emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
+        with counted_by_rows(emitted.sparkSession, self._row_bytes):
+            rows = emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
         statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows if row.kind == STATISTICS]
+        self._row_bytes = max((each["row_bytes"] for each in statistics), default=0) or self._row_bytes
         files: dict[int, list[WrittenFile]] = {kind: [] for kind in targets}
         for row in rows:
             if row.kind in files:

@@ -171,7 +171,7 @@ class StreamingCall:
             packed = (
                 (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
             )
-            batch, restored = _unpack_batch(self._plan, packed)
+            batch, restored, row_bytes = _unpack_batch(self._plan, packed)
             if restored:
                 restored.load_into(operator, keeps_counts=group == 0)
             resumed = batch_id in self._resumed_at or bool(restored)
@@ -179,8 +179,7 @@ class StreamingCall:
             emitted: Counter[str] = Counter()
             for emission in operator.process(batch):
                 emitted[emission.kind] += emission.table.num_rows
-                for payload in write_messages(emission.table):
-                    yield _frame(self._kinds[emission.kind], payload)
+                yield _frame(self._kinds[emission.kind], write_messages(emission.table))
             header, tables, written = operator.settle()
             saved, content_batch_id = header["saved"], None
             # After a drain nothing can go on.
@@ -191,8 +190,7 @@ class StreamingCall:
         if whole is not None:
             row, header["saved"] = snapshot_row(group, batch_id, *whole)
             content_batch_id = header["saved"]["content_batch_id"]
-            for payload in write_messages(row):
-                yield _frame(SNAPSHOT, payload)
+            yield _frame(SNAPSHOT, write_messages(row))
         elif saved is None:
             header["saved"] = {"batch_id": batch_id - 1, "time": now}
         encoded, segments = codec.encode(header, tables), operator.segments()
@@ -207,10 +205,11 @@ class StreamingCall:
             "segment_bytes_written": written,
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
             "emitted": dict(emitted),
+            "row_bytes": row_bytes,
             "content_batch_id": content_batch_id,
             **operator.report(),
         }
-        yield _frame(STATISTICS, json.dumps(statistics).encode())
+        yield _frame(STATISTICS, [json.dumps(statistics).encode()])
 
 
 class StaticCall:
@@ -225,7 +224,7 @@ class StaticCall:
         operator = self._plan.create_operator()
         tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
         try:
-            batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
+            batch, _, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
             to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
             with _collector_at_rest():
                 emitted = [
@@ -258,11 +257,12 @@ def _batch_id() -> int:
     return -1 if batch_id is None else int(batch_id)
 
 
-def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState]:
+def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, int]:
+    """Give a call's rows, the state that it begins with, and how many bytes a row has in the message of the widest."""
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
     restored = RestoredState()
-    ended = False
+    ended, row_bytes = False, 0
     for tag, payload in packed:
         buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
         if tag == CONTROL_TAG and is_restored_state(buffer):
@@ -272,15 +272,17 @@ def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch,
             ended |= control is None
             controls += [control] if control else []
         else:
-            pieces[tag - 1].append(read_message(buffer, plan.inputs[tag - 1].schema))
+            rows = read_message(buffer, plan.inputs[tag - 1].schema)
+            pieces[tag - 1].append(rows)
+            row_bytes = max(row_bytes, buffer.size // rows.num_rows)
     left, right = (
         concat([spec.schema.empty_table(), *(pa.Table.from_batches([piece]) for piece in side)])
         for spec, side in zip(plan.inputs, pieces, strict=True)
     )
-    return Batch((left, right), controls, end_of_input=ended), restored
+    return Batch((left, right), controls, end_of_input=ended), restored, row_bytes
 
 
-def _frame(kind: int, payload: Any) -> pd.DataFrame:
-    content = payload.to_pybytes() if isinstance(payload, pa.Buffer) else payload
-    frame: pd.DataFrame = pd.DataFrame({"kind": np.array([kind], dtype=np.int8), "payload": [content]})
+def _frame(kind: int, payloads: Iterable[pa.Buffer | bytes]) -> pd.DataFrame:
+    contents = [payload.to_pybytes() if isinstance(payload, pa.Buffer) else payload for payload in payloads]
+    frame: pd.DataFrame = pd.DataFrame({"kind": np.full(len(contents), kind, dtype=np.int8), "payload": contents})
     return frame

@@ -55,8 +55,8 @@ are epoch milliseconds."""
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
-# Fewer and larger pieces cost less to shuffle and to join; this many rows bound a map task's memory.
-_CHUNK_ROWS = 131_072
+# Fewer and larger pieces cost less to shuffle and to join; these bound a map task's memory.
+_CHUNK_ROWS, _CHUNK_BYTES = 131_072, 64 << 20
 
 
 @dataclass(frozen=True)
@@ -234,14 +234,15 @@ def _moves_time(rows: pa.Table, spec: InputSpec, processing_time: int) -> NDArra
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         if batch.num_rows:
             waiting.append(batch)
             rows += batch.num_rows
-        if rows >= _CHUNK_ROWS:
+            size += batch.nbytes
+        if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
             yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cojoin.checkpoints.delta_files import WrittenFile
 from cojoin.checkpoints.file_statistics import file_statistics, floats_with_nan
+from cojoin.checkpoints.java_classes import java_class
 from cojoin.messages import read_message
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def can_be_written(schema: pa.Schema) -> bool:
 
 def local_path(session: SparkSession, location: str) -> str | None:
     """Give a location as a path that every worker reaches as Spark would; None where it is on no such file system."""
-    hadoop: Any = session._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001
+    hadoop = java_class(session, "org.apache.hadoop.fs.Path")(location)
     system = hadoop.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     qualified = system.makeQualified(hadoop).toUri()
     return str(qualified.getPath()) if qualified.getScheme() == "file" else None

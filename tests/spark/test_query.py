@@ -9,6 +9,8 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.spark import batches
+from cojoin.spark.arrow_limits import counted_by_rows
 from tests.spark.data import (
     Folders,
     asof,
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.spark
 
 DRAIN = cj.Trigger.available_now(drain=True)
 PAUSE = cj.Trigger.available_now()
+MAX_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 class Job:
@@ -164,10 +167,29 @@ def test_a_batch_is_executed_once_whatever_its_sinks(spark: SparkSession, tmp_pa
     report = job.run(DRAIN, joined)
     assert table(spark, f"{job.checkpoint}/rejected").count() == 4
     assert job.out().count() == 16
-    batches = len(job.manifests().batch_ids())
-    assert batches == 3
-    assert calls.read_text().count("call") == 3 * batches
+    assert len(job.manifests().batch_ids()) == 3
+    assert calls.read_text().count("call") == 3 * 3
     assert report.details["timers"] == 0
+
+
+def test_rows_known_to_be_small_cross_by_number_and_only_the_calls_see_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders(tmp_path)
+    for batch in range(2):
+        folders.add_trades(trades([(10 * batch + key, key, 10 + 20 * batch) for key in range(8)]))
+        folders.add_customers(customers([(batch, 1, 10 + 20 * batch)]))
+    known, seen = [], []
+    monkeypatch.setattr(
+        batches, "counted_by_rows", lambda session, size: known.append(size) or counted_by_rows(session, size)
+    )
+    job = Job(spark, tmp_path, folders)
+    job.output = lambda frame, batch_id: seen.append(frame.sparkSession.conf.get(MAX_ROWS))
+    job.run(DRAIN)
+    assert known[0] is None
+    assert known[1:] == [known[1]] * 2
+    assert 0 < known[1] < 4096
+    assert set(seen) == {spark.conf.get(MAX_ROWS)}
 
 
 def test_a_function_that_raises_stops_the_query_and_its_mended_self_goes_on(

@@ -75,7 +75,7 @@ FUNCTIONS = {"rows": EnrichTrades, "timers": EnrichTradesByTimer}
 
 def run(spark: SparkSession, job: Job) -> None:
     """Run one of them."""
-    from benchmarks.join.spark_side import open_inputs  # noqa: PLC0415
+    from benchmarks.join.spark_side import batch_seconds, open_inputs  # noqa: PLC0415
 
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
     sides = [
@@ -91,12 +91,13 @@ def run(spark: SparkSession, job: Job) -> None:
             checkpoint=str(job.work / "checkpoint"),
             trigger=cj.Trigger.available_now(drain=True),
         )
+        (stream,) = spark.streams.active
         query.await_termination(progress=False)
     assert query.progress is not None
     assert query.progress.is_conserved
     manifests = [json.loads(path.read_text()) for path in sorted((job.work / "checkpoint" / "manifest").glob("*.json"))]
     durations = [each["durations_ms"] for each in manifests]
-    tell("batches", seconds=[(each["execute"] + each.get("output", 0)) / 1000 for each in durations], parts=durations)
+    tell("batches", seconds=batch_seconds(stream), parts=durations)
 
 
 def main() -> None:
