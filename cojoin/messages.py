@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["binary_column", "read_message", "write_messages"]
 
-_BYTES = 1 << 20
+_BYTES = 128 << 10
 
 
 def write_messages(table: pa.Table) -> Iterator[pa.Buffer]:
-    """Give a table's rows as messages of about a megabyte at the most, or of one row."""
+    """Give a table's rows as messages of about 128 kB at the most, or of one row."""
     rows = max(1, table.num_rows * _BYTES // max(1, table.nbytes))
     for batch in table.combine_chunks().to_batches(max_chunksize=rows):
         yield batch.serialize()

@@ -2,9 +2,9 @@
 
 Before each row, Spark asks whether an Arrow batch has reached its limit of bytes (64 MB), and adds up all columns to
 know it: a third of what the JVM does for an as-of join. Rows that were small in the last batch need no such care: a
-thousand of them are a few megabytes, and would be a gigabyte if they grew to a thousand times the size from one batch
-to the next. What the calls emit comes in messages that are small as well (``messages``). A run's first batch, of which
-nothing is known, keeps Spark's limit.
+thousand of them are at most 4 MB, and as many messages of packed rows (``messages``) 128 MB; rows would have to grow to
+hundreds of times their size from one batch to the next to be too many. A run's first batch, of which nothing is known,
+keeps Spark's limit.
 """
 
 from __future__ import annotations

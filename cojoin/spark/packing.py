@@ -99,11 +99,12 @@ class Packer:
         cut = rows.take(pa.array(order))
         present, starts = np.unique(groups[order], return_index=True)
         bounds = [*starts.tolist(), len(order)]
-        payloads: list[pa.Buffer] = []
+        pieces: list[tuple[int, pa.Buffer]] = []
         for group, start, stop in zip(present.tolist(), bounds, bounds[1:], strict=False):
             seen.rows[group] += stop - start
-            payloads += write_messages(cut.slice(start, stop - start))
-        yield _packed(np.array(self.labels)[present], self.tag, payloads)
+            messages = write_messages(cut.slice(start, stop - start))
+            pieces += [(self.labels[group], message) for message in messages]
+        yield _packed([label for label, _ in pieces], self.tag, [message for _, message in pieces])
 
     def _without_signs(self, chunk: pa.Table, seen: _Seen) -> pa.Table:
         """Remember the marks and faults that stand among the rows, and give the rows."""
@@ -175,7 +176,7 @@ class Packer:
         for group in range(len(self.labels)):
             own = {"rows": seen.rows[group]} | ({"faults": seen.faults[group]} if group in seen.faults else {})
             messages.append(json.dumps(shared | own).encode())
-        return _packed(np.array(self.labels), CONTROL_TAG, messages)
+        return _packed(self.labels, CONTROL_TAG, messages)
 
 
 class _Seen:
@@ -247,8 +248,8 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _packed(groups: NDArray[np.int64], tag: int, payloads: list[Any]) -> pa.RecordBatch:
+def _packed(labels: Sequence[int], tag: int, payloads: list[Any]) -> pa.RecordBatch:
     tags = np.full(len(payloads), tag, dtype=np.int8)
     return pa.RecordBatch.from_arrays(
-        [pa.array(groups.astype(np.int32)), pa.array(tags), binary_column(payloads)], schema=_PACKED_SCHEMA
+        [pa.array(labels, pa.int32()), pa.array(tags), binary_column(payloads)], schema=_PACKED_SCHEMA
     )

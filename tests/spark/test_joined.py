@@ -224,6 +224,37 @@ def test_an_unknown_output_and_a_static_start_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_rows_of_many_sizes_up_to_megabytes_are_joined(spark: SparkSession, tmp_path: Path, streaming: bool) -> None:
+    # By number of their batch, so that a query's second batch goes by rows and has far larger ones than its first.
+    sizes = [(1, 0, 10), (2, 0, 40_000), (3, 1, 90_000), (4, 1, 200_000), (5, 1, 3_000_000), (6, 1, 1)]
+    for at, (number, batch, size) in enumerate(sizes):
+        columns = f"{number} AS id, {at % 2} AS key, timestamp_seconds({100 + number}) AS time"
+        for side in ("left", "right"):
+            spark.sql(f"SELECT {columns}, repeat('{at}', {size}) AS text").coalesce(1).write.mode("append").parquet(
+                f"{tmp_path}/{side}/{batch}"
+            )
+    opened = [
+        spark.readStream.schema("id int, key int, time timestamp, text string")
+        .option("maxFilesPerTrigger", 2)
+        .option("recursiveFileLookup", True)
+        .parquet(f"{tmp_path}/{side}")
+        if streaming
+        else spark.read.option("recursiveFileLookup", True).parquet(f"{tmp_path}/{side}")
+        for side in ("left", "right")
+    ]
+    inputs = [
+        cj.Input(
+            frame, key="key", event_time="time", name=name, watermark=cj.WatermarkStrategy.for_monotonous_timestamps()
+        )
+        for name, frame in zip(("left", "right"), opened, strict=True)
+    ]
+    joined = cj.connect(*inputs, key_groups=2).asof_join(suffixes=("", "_right"))
+    found = run(joined, tmp_path) if streaming else joined.to_dataframe()
+    lengths = found.selectExpr("id", "id_right", "length(text)", "text = text_right AS same").collect()
+    assert sorted(tuple(row) for row in lengths) == [(number, number, size, True) for number, _, size in sizes]
+
+
 def test_an_input_may_be_empty(spark: SparkSession, folders: Folders) -> None:
     left, right = folders.frames(spark, streaming=False)
     shared = {"key": "customer_id", "event_time": "event_time"}

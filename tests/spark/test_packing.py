@@ -77,6 +77,15 @@ def test_rows_go_to_their_key_groups_and_every_group_hears_of_every_partition() 
     assert {control.input for control in controls.values()} == {1}
 
 
+def test_rows_too_large_for_one_message_all_come_to_their_key_group() -> None:
+    rows = [(key, key, "x" * 90_000, key % 2) for key in range(7)]
+    packer = Packer(spec(), 1, (5, 6))
+    assert [batch.num_rows for batch in packer(iter([batch(rows)]))] == [7, 2]
+    pieces, controls = packed(packer, batch(rows))
+    assert pieces == {5: [0, 2, 4, 6], 6: [1, 3, 5]}
+    assert [controls[label].rows for label in (5, 6)] == [4, 3]
+
+
 def test_without_partition_columns_an_input_is_one_partition() -> None:
     controls = packed(Packer(spec(), 2, (0,)), batch([(1, 5_000, "a", 0), (2, 9_000, "b", 0)]))[1]
     assert dict(controls[0].partitions) == {"[]": 9}
