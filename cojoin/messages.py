@@ -1,7 +1,7 @@
 """Arrow messages in binary cells: how tables cross between the JVM and Python.
 
-A message is one Arrow record batch without its schema, which both ends know. Messages are small, so that whoever
-carries them may count them instead of their bytes; a row is never cut.
+A message is one Arrow record batch without its schema, which both ends know. A table's messages are small on average,
+so that whoever carries many may count them instead of their bytes; a row is never cut.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["binary_column", "read_message", "write_messages"]
 
-_BYTES = 128 << 10
+_MESSAGE_BYTES = 128 << 10
 
 
 def write_messages(table: pa.Table) -> Iterator[pa.Buffer]:
-    """Give a table's rows as messages of about 128 kB at the most, or of one row."""
-    rows = max(1, table.num_rows * _BYTES // max(1, table.nbytes))
+    """Give a table's rows as messages of 128 kB on average, or of one row where rows are larger."""
+    rows = max(1, table.num_rows * _MESSAGE_BYTES // max(1, table.nbytes))
     for batch in table.combine_chunks().to_batches(max_chunksize=rows):
         yield batch.serialize()
 

@@ -30,6 +30,14 @@ def test_large_tables_are_messages_of_128_kilobytes_or_of_a_row(rows: int, width
     assert pa.Table.from_batches(pieces, table.schema).equals(table)
 
 
+def test_uneven_rows_are_messages_of_128_kilobytes_on_average() -> None:
+    table = pa.table({"text": ["x" * 100] * 10_000 + ["y" * 1_000_000] * 5})
+    written = list(write_messages(table))
+    assert sum(message.size for message in written) / len(written) < 160 << 10
+    pieces = [read_message(message, table.schema) for message in written]
+    assert pa.Table.from_batches(pieces, table.schema).equals(table)
+
+
 @pytest.mark.parametrize("contents", [[], [b""], [b"a", b"", b"bc"], [pa.py_buffer(b"a"), b"b"]])
 def test_buffers_and_bytes_are_laid_end_to_end(contents: list[object]) -> None:
     column = binary_column(contents)

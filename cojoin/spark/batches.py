@@ -32,7 +32,7 @@ from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import QueryFailedError
 from cojoin.operator import OUTPUT
 from cojoin.report import BatchReport
-from cojoin.spark.arrow_limits import counted_by_rows
+from cojoin.spark.arrow_limits import RowSizes, counted_by_rows
 from cojoin.spark.call import SNAPSHOT, STATISTICS, Plan
 from cojoin.spark.failures import explain
 from cojoin.spark.sink import Sink, WriteContext
@@ -71,6 +71,7 @@ class BatchWriter:
         lease: What keeps other runs away from the checkpoint.
         retention: How many snapshots are kept of those that nobody asked for.
         begins_at: Of a query that was restored, where its sources go on after its first batch.
+        may_count: Whether rows that are small may cross to Python by their number alone.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class BatchWriter:
         lease: Lease,
         retention: int,
         begins_at: Sequence[str] | None = None,
+        *,
+        may_count: bool = False,
     ) -> None:
         self._plan = plan
         self._query_id = query_id
@@ -102,7 +105,7 @@ class BatchWriter:
         self._cleaning: threading.Thread | None = None
         self._segments, self._cleaner = () if last is None else tuple(last.segments), SegmentCleaner(files, manifests)
         self._is_first = True
-        self._row_bytes: int | None = None
+        self._row_sizes, self._may_count = RowSizes(), may_count
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
@@ -246,10 +249,11 @@ class BatchWriter:
     ) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
         """Run the calls, once: the action that collects what they say of themselves also fills what the sinks read."""
         started = time.perf_counter()
-        with counted_by_rows(emitted.sparkSession, self._row_bytes):
+        may_count = self._may_count and self._row_sizes.are_small
+        with counted_by_rows(emitted.sparkSession) if may_count else contextlib.nullcontext():
             rows = emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
         statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows if row.kind == STATISTICS]
-        self._row_bytes = max((each["row_bytes"] for each in statistics), default=0) or self._row_bytes
+        self._row_sizes.observe(statistics)
         files: dict[int, list[WrittenFile]] = {kind: [] for kind in targets}
         for row in rows:
             if row.kind in files:

@@ -257,12 +257,12 @@ def _batch_id() -> int:
     return -1 if batch_id is None else int(batch_id)
 
 
-def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, int]:
-    """Give a call's rows, the state that it begins with, and how many bytes a row has in the message of the widest."""
+def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, list[int]]:
+    """Give a call's rows, the state that it begins with, and of each input the largest mean size of a message's row."""
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
     restored = RestoredState()
-    ended, row_bytes = False, 0
+    ended, row_bytes = False, [0, 0]
     for tag, payload in packed:
         buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
         if tag == CONTROL_TAG and is_restored_state(buffer):
@@ -274,7 +274,7 @@ def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch,
         else:
             rows = read_message(buffer, plan.inputs[tag - 1].schema)
             pieces[tag - 1].append(rows)
-            row_bytes = max(row_bytes, buffer.size // rows.num_rows)
+            row_bytes[tag - 1] = max(row_bytes[tag - 1], rows.nbytes // rows.num_rows)
     left, right = (
         concat([spec.schema.empty_table(), *(pa.Table.from_batches([piece]) for piece in side)])
         for spec, side in zip(plan.inputs, pieces, strict=True)

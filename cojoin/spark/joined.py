@@ -137,8 +137,7 @@ class Joined:
             restore_from=restore_from,
             restore=RestoreOptions(cut_back_output, allow_data_loss),
         )
-        sources = self._left.source, self._right.source
-        return start_query(self._left.frame.sparkSession, self._plan, sources, self._emitted, options)
+        return start_query(self._plan, (self._left, self._right), self._emitted, options)
 
     def _emitted(
         self,

@@ -55,7 +55,7 @@ are epoch milliseconds."""
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
-# Fewer and larger pieces cost less to shuffle and to join; these bound a map task's memory.
+# Fewer and larger chunks cost less; these bound a map task's memory.
 _CHUNK_ROWS, _CHUNK_BYTES = 131_072, 64 << 20
 
 

@@ -22,7 +22,6 @@ __all__ = ["KAFKA_PACKAGE", "spark_session"]
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 _OLDEST_JAVA = 17
-_UNCHECKED_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
 def spark_session(
@@ -65,9 +64,6 @@ def spark_session(
         "spark.sql.streaming.minBatchesToRetain": 10,
         # Large Arrow batches between the JVM and Python; larger ones are no faster and take their memory several times.
         "spark.sql.execution.arrow.maxRecordsPerBatch": 50_000,
-        # Arrow in the JVM looks at every access of a value, which takes a third of the way to Python and back.
-        "spark.driver.defaultJavaOptions": _UNCHECKED_ARROW,
-        "spark.executor.defaultJavaOptions": _UNCHECKED_ARROW,
         # Spark 4.2.0 hangs for ever where a Python UDF over Parquet comes before an input, as in any mapInArrow.
         "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -26,6 +26,7 @@ from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError,
 from cojoin.key_groups import group_labels
 from cojoin.operator import OUTPUT, REJECTED
 from cojoin.side_outputs import OutputTag
+from cojoin.spark.arrow_limits import runs_python
 from cojoin.spark.batches import BatchWriter
 from cojoin.spark.failures import explain
 from cojoin.spark.packing import CONTROL_TAG
@@ -44,10 +45,11 @@ from cojoin.spark.triggers import Trigger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from cojoin.durations import Duration
     from cojoin.spark.call import Plan
+    from cojoin.spark.input import BoundInput
     from cojoin.spark.sources import Source
 
 __all__ = ["QueryOptions", "start_query"]
@@ -123,22 +125,21 @@ class QueryOptions:
 
 
 def start_query(
-    spark: SparkSession,
     plan: Plan,
-    sources: Sequence[Source | None],
+    inputs: Sequence[BoundInput],
     emit: Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame],
     options: QueryOptions,
 ) -> Query:
     """Check everything, claim the checkpoint, restore what is to be restored, and start; see ``Joined.start``.
 
     Args:
-        spark: The session of the inputs.
         plan: What the workers are told.
-        sources: What the inputs read; None for a bare DataFrame.
+        inputs: The two inputs.
         emit: Gives what the calls emit, of a control input, the batches before which the query stood still, when a
             snapshot is due, and where segments lie.
         options: How it runs.
     """
+    spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
     files = CheckpointFiles(spark, options.checkpoint)
     sinks = options.sinks(plan, files)
     query = describe_query(
@@ -168,7 +169,7 @@ def start_query(
                 spark, files, restoration, plan, [each for each in sources if each is not None]
             )
             restoration.write(files)
-        return _run(spark, plan, emit, options, files, sinks, query_id, lease, restoration, span)
+        return _run(inputs, plan, emit, options, files, sinks, query_id, lease, restoration, span)
     except BaseException as error:
         with contextlib.suppress(Exception):
             lease.release()
@@ -191,7 +192,7 @@ def _check_unchanged(files: CheckpointFiles, seen: Restoration | None) -> None:
 
 
 def _run(
-    spark: SparkSession,
+    inputs: Sequence[BoundInput],
     plan: Plan,
     emit: Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame],
     options: QueryOptions,
@@ -202,6 +203,7 @@ def _run(
     restoration: Restoration | None,
     span: tuple[int, int] | None,
 ) -> Query:
+    spark = inputs[0].frame.sparkSession
     manifests = Manifests(files)
     last = manifests.last()
     progress = ProgressTable(spark, files, manifests)
@@ -230,6 +232,7 @@ def _run(
         lease,
         options.retained_checkpoints,
         begins_at,
+        may_count=not any(runs_python(each.frame) for each in inputs),
     )
     resumed = resumed_batches(files) if plan.follows_clock else frozenset()
     control = open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG)

@@ -227,7 +227,7 @@ def test_an_unknown_output_and_a_static_start_are_refused(
 @pytest.mark.parametrize("streaming", [False, True])
 def test_rows_of_many_sizes_up_to_megabytes_are_joined(spark: SparkSession, tmp_path: Path, streaming: bool) -> None:
     # By number of their batch, so that a query's second batch goes by rows and has far larger ones than its first.
-    sizes = [(1, 0, 10), (2, 0, 40_000), (3, 1, 90_000), (4, 1, 200_000), (5, 1, 3_000_000), (6, 1, 1)]
+    sizes = [(1, 0, 10), (2, 0, 1_000), (3, 1, 90_000), (4, 1, 200_000), (5, 1, 3_000_000), (6, 1, 1)]
     for at, (number, batch, size) in enumerate(sizes):
         columns = f"{number} AS id, {at % 2} AS key, timestamp_seconds({100 + number}) AS time"
         for side in ("left", "right"):

@@ -10,6 +10,7 @@ import pytest
 
 from cojoin.inputs import InputSpec
 from cojoin.messages import read_message
+from cojoin.spark import packing
 from cojoin.spark.packing import (
     CONTROL_TAG,
     FAULT_COLUMN,
@@ -84,6 +85,13 @@ def test_rows_too_large_for_one_message_all_come_to_their_key_group() -> None:
     pieces, controls = packed(packer, batch(rows))
     assert pieces == {5: [0, 2, 4, 6], 6: [1, 3, 5]}
     assert [controls[label].rows for label in (5, 6)] == [4, 3]
+
+
+def test_large_rows_are_packed_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_CHUNK_BYTES", 100_000)
+    wide = [batch([(key, key, "x" * 60_000, 0)]) for key in range(5)]
+    chunks = len(list(Packer(spec(), 1, (0,))(iter(wide)))) - len(["the control"])
+    assert chunks == 3
 
 
 def test_without_partition_columns_an_input_is_one_partition() -> None:

@@ -83,6 +83,7 @@ def run(spark: SparkSession, job: Job) -> None:
         for name, frame in zip(("trades", "customers"), open_inputs(spark, job), strict=True)
     ]
     function = FUNCTIONS.get(job.name.removesuffix("-parquet"))
+    others = {each.id for each in spark.streams.active}
     with timed():
         pair = cj.connect(*sides, key_groups=KEY_GROUPS)
         joined = pair.asof_join() if function is None else pair.process(function(), OUTPUT_DDL)
@@ -91,7 +92,7 @@ def run(spark: SparkSession, job: Job) -> None:
             checkpoint=str(job.work / "checkpoint"),
             trigger=cj.Trigger.available_now(drain=True),
         )
-        (stream,) = spark.streams.active
+        (stream,) = (each for each in spark.streams.active if each.id not in others)
         query.await_termination(progress=False)
     assert query.progress is not None
     assert query.progress.is_conserved
