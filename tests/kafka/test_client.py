@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +56,10 @@ def cluster(broker: Broker, patience_ms: int | None = 10_000, **settings: str) -
 def silent(broker: Broker, seconds: float = 60) -> Iterator[None]:
     """Stop the broker's process for so long, or until the block ends."""
     os.kill(broker.pid, signal.SIGSTOP)
+    # On a busy machine its threads come to a stop one by one, and may answer until then.
+    states = [*Path(f"/proc/{broker.pid}/task").glob("*/stat")]
+    while any(state.read_text().rpartition(")")[2].split()[0] not in "Tt" for state in states):
+        time.sleep(0.001)
     again = threading.Timer(seconds, os.kill, (broker.pid, signal.SIGCONT))
     again.start()
     try:

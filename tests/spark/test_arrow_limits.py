@@ -104,7 +104,7 @@ def test_tasks_of_a_streams_batch_see_it_though_they_were_planned_before(session
     stream = session.readStream.schema("id long").parquet(str(tmp_path / "in")).mapInArrow(counted, "rows long")
     query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query.trigger(availableNow=True).start().awaitTermination()
-    assert seen == [1024, 976, 1000]
+    assert (max(seen), sum(seen)) == (1024, 3000)
 
 
 @pytest.mark.spark
