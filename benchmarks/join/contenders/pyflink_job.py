@@ -23,7 +23,7 @@ CONTENDERS = tuple(
         environment=PYFLINK,
         trades_at_most=most,
     )
-    for mode, most in (("thread", 500_000), ("process", 150_000))
+    for mode, most in (("thread", 500_000), ("process", 40_000))
 )
 SLOTS = 2
 # What PyFlink brings along has no parquet.
