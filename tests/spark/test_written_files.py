@@ -123,6 +123,29 @@ def test_spark_writes_where_the_table_is_not_plain(spark: SparkSession, tmp_path
         spark.conf.unset("spark.sql.parquet.compression.codec")
 
 
+def test_the_log_of_a_new_table_is_checkpointed_seldom_unless_somebody_said_otherwise(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def interval(name: str) -> str | None:
+        sink = cj.sinks.delta(f"{tmp_path}/{name}")
+        target = sink.target(spark, NUMBERS, OUTPUT)
+        assert target is not None
+        sink.commit(spark, NUMBERS, written(target, pa.table({"id": [7]})), OUTPUT)
+        (detail,) = spark.sql(f"describe detail delta.`{tmp_path}/{name}`").collect()
+        given: str | None = detail.properties.get("delta.checkpointInterval")
+        return given
+
+    assert interval("new") == "100"
+    spark.sql(f"create table delta.`{tmp_path}/there` (id bigint) using delta")
+    assert interval("there") is None
+    default = "spark.databricks.delta.properties.defaults.checkpointInterval"
+    spark.conf.set(default, "25")
+    try:
+        assert interval("chosen") == "25"
+    finally:
+        spark.conf.unset(default)
+
+
 def test_a_table_that_changed_meanwhile_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
     sink = cj.sinks.delta(f"{tmp_path}/out")
     spark.range(1).write.format("delta").save(f"{tmp_path}/out")
