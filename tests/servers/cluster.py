@@ -116,10 +116,14 @@ class Cluster:
         self._servers.append(Server(name, [str(launcher), *arguments], Path(self._folder.name), _environment()))
 
     def _has_registered(self, workers: int) -> bool:
-        """Whether the master's page calls at least so many workers alive; an error while there is no page yet."""
+        """Whether the master's page calls at least so many workers alive; an error while there is no whole page yet."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy reaches this machine's ports
         with opener.open(f"http://127.0.0.1:{self._page_port}/json/", timeout=10) as page:
-            return int(json.load(page)["aliveworkers"]) >= workers
+            try:
+                return int(json.load(page)["aliveworkers"]) >= workers
+            except ValueError as error:
+                # The master's web server is there before what it shows.
+                raise ConnectionError(page.url) from error
 
 
 def _environment() -> dict[str, str]:
