@@ -85,7 +85,7 @@ def _batches(manifests: Path, shape: Shape) -> list[Batch]:
     ends = [path.stat().st_mtime_ns / 1e9 for path in paths]
     found = []
     for path, before, end in zip(paths[1:], ends, ends[1:], strict=False):
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(path.read_text())["content"]
         parts = [manifest["durations_ms"].get(part, 0.0) / 1000 for part in ("execute", "calls", "output")]
         found.append(Batch(end - before, *parts, manifest["report"]["state_bytes"]))
     assert len(found) == shape.batches - 1, f"{len(paths)} manifests of {shape.batches} batches with rows"

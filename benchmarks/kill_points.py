@@ -1,105 +1,31 @@
-"""The points at which the driver of ``kills.py`` is killed: which method is entered or left, and in which batch.
-
-Nothing of cojoin is changed: the driver's own process alone puts a step before or after the method, and there it dies.
-What a point needs to be reached (a restoration, a savepoint, another query's table) is its job.
-"""
+"""The points at which a driver is killed, suspended, or fails: which method is entered or left, and in which batch."""
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.points import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from benchmarks.points import Condition
 
-__all__ = ["FILES", "POINTS", "RANDOM", "JobKind", "Point"]
-
-JobKind: TypeAlias = Literal["run", "savepoint", "promotion", "restoration", "same table"]
-"""A savepoint is taken of a batch without a snapshot; a promotion makes a checkpoint one."""
+__all__ = ["FAILURES", "FILES", "POINTS", "RANDOM", "SUSPENSIONS"]
 
 FILES = 5
 """How many files each input has, so how many batches a run has before its drain."""
 
-Condition: TypeAlias = "Callable[[tuple[Any, ...], int], bool]"
-"""Whether a call is the one, by its arguments and the batch that was chosen."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point at which the driver dies.
-
-    Attributes:
-        phase: To what it belongs.
-        name: What has just happened.
-        where: The method, as ``module:Class.method`` or ``module:function``; None for a moment by the clock.
-        enters: Whether the driver dies before the method, or after.
-        condition: Which of the method's calls it is.
-        job: What the driver does.
-        halves: Whether the driver dies inside the method, which replaces a file: the old one is gone, the new one not
-            yet there.
-    """
-
-    phase: str
-    name: str
-    where: str | None
-    enters: bool = False
-    condition: Condition = lambda _, __: True
-    job: JobKind = "run"
-    halves: bool = False
-
-    def arm(self, batch: int, die: Callable[[], NoReturn]) -> None:
-        """Put the step into this process."""
-        if self.where is None:
-            return
-        module, _, path = self.where.partition(":")
-        owner: Any = importlib.import_module(module)
-        *classes, name = path.split(".")
-        for each in classes:
-            owner = getattr(owner, each)
-        original = getattr(owner, name)
-
-        @wraps(original)
-        def stepped(*arguments: Any, **options: Any) -> Any:
-            is_meant = self.condition(arguments, batch)
-            if is_meant and self.halves:
-                files = arguments[0]
-                files._system = _NoRename(files._system, die)  # noqa: SLF001 - between its two halves there is no name
-            elif is_meant and self.enters:
-                die()
-            result = original(*arguments, **options)
-            if is_meant:
-                die()
-            return result
-
-        setattr(owner, name, stepped)
-
-
-class _NoRename:
-    """A file system whose process dies when a new file is to get its name."""
-
-    def __init__(self, system: Any, die: Callable[[], NoReturn]) -> None:
-        self._system, self._die = system, die
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._system, name)
-
-    def rename(self, source: Any, target: Any) -> Any:
-        if source.getName().endswith(".tmp"):
-            self._die()
-        return self._system.rename(source, target)
-
 
 def _of_batch(arguments: tuple[Any, ...], batch: int) -> bool:
-    """Tell by the batch's number, or by what bears one."""
-    return any(getattr(each, "batch_id", each) == batch for each in arguments[1:])
+    """Return whether a call is of a batch: by what bears its number, or else by the number itself."""
+    numbers = [number for each in arguments[1:] if isinstance(number := getattr(each, "batch_id", None), int)]
+    return batch in (numbers or [each for each in arguments[1:] if type(each) is int])
 
 
 def _output(name: str, number: int | None = None) -> Condition:
     def is_meant(arguments: tuple[Any, ...], batch: int) -> bool:
-        context = arguments[-1]
-        return bool(context.output == name and context.batch_id == (batch if number is None else number))
+        writer, marker = arguments[0], arguments[-1]
+        is_output = writer._output.name == name  # noqa: SLF001 - the writer has no other name
+        return bool(is_output and getattr(marker, "batch_id", marker) == (batch if number is None else number))
 
     return is_meant
 
@@ -137,33 +63,68 @@ def _bytes(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
+_SINK_NAMES = ("delta_sink:DeltaWriter", "parquet_sink:ParquetWriter")
 _BATCHES, _STATE = "cojoin.spark.batches:BatchWriter", "cojoin.checkpoints.state_table:StateTable"
-_SINK = "cojoin.spark.delta_sink:DeltaSink.commit"
+_SINKS = tuple(f"cojoin.spark.{name}.{how}" for name in _SINK_NAMES for how in ("write", "commit"))
 _SNAPSHOTS = "cojoin.checkpoints.snapshots:Snapshots.write"
 _MANIFESTS = "cojoin.checkpoints.manifest:Manifests"
+_PROGRESS = "cojoin.checkpoints.progress:ProgressTable"
 _FILES = "cojoin.checkpoints.files:CheckpointFiles"
 _CONTROL, _RESTORE, _START = "cojoin.checkpoints.control", "cojoin.spark.restore", "cojoin.spark.start"
 _RESTORATION = f"{_RESTORE}:Restoration.write"
 
-RANDOM = Point("a random moment", "by the clock", None)
 
-_batch = partial(Point, "a batch", condition=_of_batch)
-_cleaning = partial(Point, "cleaning up")
-_savepoint = partial(Point, "a savepoint", job="savepoint")
-_restoration = partial(Point, "a restoration", job="restoration")
-_same_table = partial(Point, "the same table", job="same table")
-_drain = partial(Point, "a drain")
+def _at(phase: str, **defaults: Any) -> Any:
+    """Return what makes the points of a phase: by name, and the method or methods."""
+
+    def point(name: str, *where: str, **options: Any) -> Point:
+        return Point(phase, name, where, **(defaults | options))
+
+    return point
+
+
+RANDOM = Point("a random moment", "by the clock")
+
+_start = _at("a start")
+_batch = _at("a batch", condition=_of_batch)
+_snapshot = _at("a snapshot", condition=_of_batch)
+_counted = _at("a counted batch", condition=_of_batch)
+_cleaning = _at("cleaning up")
+_savepoint = _at("a savepoint", job="savepoint")
+_restoration = _at("a restoration", job="restoration")
+_same_table = _at("the same table", job="same table")
+_drain = _at("a drain")
+
+_OUTPUT = _batch("before the output's commit", *_SINKS, enters=True, condition=_output("output"))
+_OUTPUT_DONE = _batch("output committed", *_SINKS, condition=_output("output"))
+_REJECTED = _batch("before the rejected rows' commit", *_SINKS, enters=True, condition=_output("rejected"))
+_REJECTED_DONE = _batch("rejected rows committed", *_SINKS, condition=_output("rejected"))
+_ROWS = _snapshot("before its rows", f"{_STATE}.write", enters=True)
+_INDEX = _snapshot("rows written, no index", _SNAPSHOTS, enters=True)
+_INDEXED = _snapshot("it counts, no manifest", _SNAPSHOTS)
+_MANIFEST = _batch("before the manifest", f"{_MANIFESTS}.write", enters=True)
+_COUNTS = _counted("manifest written", f"{_MANIFESTS}.write")
+_ALL_WRITTEN = _counted("all written, not Spark's commit", f"{_BATCHES}.__call__")
 
 POINTS: tuple[Point, ...] = (
+    _start("checkpoint claimed", f"{_START}:claim_checkpoint"),
+    _start("sources noted", f"{_START}:note_sources"),
+    _start("before Spark's query", "cojoin.spark.query:Query.run", enters=True),
+    _start("first batch, before the manifest", f"{_MANIFESTS}.write", enters=True, condition=_first_batch),
     _batch("before its action", f"{_BATCHES}.__call__", enters=True),
     _batch("executed, nothing written", f"{_BATCHES}._report"),
-    _batch("output committed", _SINK, condition=_output("output")),
-    _batch("rejected rows committed", _SINK, condition=_output("rejected")),
-    _batch("state table committed", _SNAPSHOTS, enters=True),
-    _batch("snapshot counts", _SNAPSHOTS),
-    _batch("manifest written", f"{_MANIFESTS}.write"),
-    _batch("all written, not Spark's commit", f"{_BATCHES}.__call__"),
+    _OUTPUT,
+    _OUTPUT_DONE,
+    _REJECTED,
+    _REJECTED_DONE,
+    _MANIFEST,
     _batch("lease.json half replaced", f"{_FILES}.write_bytes", condition=_replaced("lease.json"), halves=True),
+    _ROWS,
+    _INDEX,
+    _INDEXED,
+    _COUNTS,
+    _counted("noted for the progress table", f"{_PROGRESS}.add"),
+    _ALL_WRITTEN,
     _cleaning("snapshots no longer count", f"{_STATE}._unneeded", enters=True),
     _cleaning("rows deleted, files there", f"{_FILES}.delete_directory", enters=True),
     _cleaning("a folder of files gone", f"{_FILES}.delete_directory"),
@@ -200,7 +161,29 @@ POINTS: tuple[Point, ...] = (
     _drain("promised", f"{_CONTROL}:register_messages", enters=True),
     _drain("registered", f"{_CONTROL}:register_messages"),
     _drain("planned", "cojoin.spark.query:plan_drain"),
-    _drain("output committed", _SINK, condition=_output("output", FILES)),
+    _drain("output committed", *_SINKS, condition=_output("output", FILES)),
     _drain("manifest written", f"{_MANIFESTS}.write", condition=_drained),
     _drain("progress committed", f"{_MANIFESTS}.clean", enters=True),
 )
+
+SUSPENSIONS: tuple[Point, ...] = (
+    _batch("before the first look at the lease", f"{_BATCHES}.__call__", enters=True),
+    _batch(
+        "after the first look at the lease",
+        "cojoin.spark.delta_sink:DeltaWriter.target",
+        enters=True,
+        condition=_output("output"),
+    ),
+    _batch("executed and looked, nothing written", f"{_BATCHES}._report", enters=True),
+    _OUTPUT,
+    _REJECTED,
+    _ROWS,
+    _INDEX,
+    _MANIFEST,
+    _counted("before the progress", f"{_PROGRESS}.add", enters=True),
+    _ALL_WRITTEN,
+)
+"""Where a driver is suspended: on both sides of each look at the lease, and before each commit."""
+
+FAILURES: tuple[Point, ...] = (_OUTPUT, _OUTPUT_DONE, _REJECTED, _REJECTED_DONE, _ROWS, _INDEXED, _MANIFEST, _COUNTS)
+"""Where a batch fails of itself, in a driver that lives on."""

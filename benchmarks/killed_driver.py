@@ -1,7 +1,10 @@
-"""A driver that dies at a point: ``python -m benchmarks.killed_driver JOB.json PHASE NAME``.
+"""A driver to which something is done at a point: ``python -m benchmarks.killed_driver STEP.json [STEP.json ...]``.
 
-It runs a job on small files, with a process group of its own, which dies with it, its JVM included, by SIGKILL. Before,
-it writes the file ``reached`` beside its job. The same job is started again by ``kills.py``, in a session that lives.
+It does one step after the other in one session: a job on small files, with a point, and there the deed. ``both``: its
+process group dies by SIGKILL, its JVM included; ``JVM``: that alone; ``Python``: this process alone; ``suspended``: the
+group stands still until somebody wakes it. Before, it writes the file ``reached`` beside the step; and how the step
+ended, where it lives to see that, as ``outcome``. The same jobs are started again by ``kills.py``, in a session that
+lives.
 """
 
 from __future__ import annotations
@@ -9,23 +12,38 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import cojoin as cj
-from benchmarks.kill_points import POINTS
+from benchmarks.kill_points import POINTS, SUSPENSIONS
 from benchmarks.session import make_session, set_partitions
+from cojoin.checkpoints.lease import Lease
 from cojoin.state.segments import SegmentOptions
 from tests.spark.data import Folders
 from tests.spark.saved import DRAIN, Saved
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
-__all__ = ["Job"]
+__all__ = ["ANOTHER_MACHINE", "BEAT_SECONDS", "Job", "Step", "Victim"]
+
+Victim: TypeAlias = Literal["both", "JVM", "Python", "suspended"]
+
+ANOTHER_MACHINE = "another-machine"
+"""What a driver that is to be suspended calls its machine: on one machine a process that stands still counts as alive,
+so nobody takes over from it; between machines the beat alone tells."""
+
+BEAT_SECONDS = 0.2
+"""How often its lease beats: whoever takes over waits for three beats at least."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +75,7 @@ class Job:
     takes_savepoint: bool = False
 
     def saved(self, spark: SparkSession) -> Saved:
-        """Give its query, for looking at it."""
+        """Return its query, for looking at it."""
         return Saved(spark, Path(self.folder), Folders(Path(self.data)), self.key_groups)
 
     def start(self, spark: SparkSession, trigger: cj.Trigger = DRAIN) -> cj.Query:
@@ -82,12 +100,32 @@ class Job:
             **restore,
         )
 
+
+@dataclass(frozen=True)
+class Step:
+    """A job, and what is done to its driver: at a point, by its phase and name, or by others from outside."""
+
+    job: Job
+    phase: str
+    name: str
+    victim: Victim = "both"
+
+    @property
+    def path(self) -> Path:
+        """Where the driver finds it."""
+        return Path(self.job.folder) / "step.json"
+
     def write(self) -> Path:
-        """Write it where the driver finds it."""
-        path = Path(self.folder) / "job.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(asdict(self)))
-        return path
+        """Write it there."""
+        self.path.parent.mkdir(parents=True)
+        self.path.write_text(json.dumps(asdict(self)))
+        return self.path
+
+    @classmethod
+    def read(cls, path: Path) -> Step:
+        """Return what ``write`` wrote."""
+        values = json.loads(path.read_text())
+        return cls(**{**values, "job": Job(**values["job"])})
 
 
 def run(spark: SparkSession, job: Job) -> None:
@@ -100,21 +138,51 @@ def run(spark: SparkSession, job: Job) -> None:
     query.await_termination(progress=False)
 
 
-def main(path: Path, phase: str, name: str) -> None:
-    """Arm the point, if there is one, and run."""
-    job = Job(**json.loads(path.read_text()))
+def main(paths: list[Path]) -> None:
+    """Do the steps; the last one's error is this program's own."""
+    assert os.getpgrp() == os.getpid(), "the driver needs a process group of its own"
+    steps = [Step.read(path) for path in paths]
+    if any(step.victim == "suspended" for step in steps):
+        socket.gethostname = lambda: ANOTHER_MACHINE
+        Lease.acquire = partial(Lease.acquire, beat_seconds=BEAT_SECONDS)  # type: ignore[method-assign]
+    spark = make_session("killed", paths[0].parent)
+    jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - nobody else knows the JVM's process
+    for step in steps:
+        step.path.with_name("jvm").write_text(str(jvm))
+        chosen = [each for each in (*POINTS, *SUSPENSIONS) if (each.phase, each.name) == (step.phase, step.name)]
+        told = "ended"
+        try:
+            if chosen:
+                with chosen[0].armed(step.job.batch, _deed(step, jvm)):
+                    run(spark, step.job)
+            else:
+                run(spark, step.job)
+        except Exception as error:  # noqa: BLE001 - whoever started this judges it
+            told = f"{type(error).__name__}: {error}"
+        _write_whole(step.path.with_name("outcome"), told)
+        print(step.phase, step.name, step.victim, told, flush=True)
 
-    def die() -> NoReturn:
-        path.with_name("reached").touch()
-        assert os.getpgrp() == os.getpid(), "the driver needs a process group of its own"
-        os.killpg(os.getpid(), signal.SIGKILL)
-        raise AssertionError
 
-    for point in POINTS:
-        if (point.phase, point.name) == (phase, name):
-            point.arm(job.batch, die)
-    run(make_session("killed", path.parent), job)
+def _deed(step: Step, jvm: int) -> Callable[[], None]:
+    def do() -> None:
+        _write_whole(step.path.with_name("reached"), step.name)
+        if step.victim == "JVM":
+            # What is called next finds nobody: Python must see that, and end.
+            with suppress(ProcessLookupError):
+                os.kill(jvm, signal.SIGKILL)
+        elif step.victim == "Python":
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            os.killpg(os.getpid(), signal.SIGSTOP if step.victim == "suspended" else signal.SIGKILL)
+
+    return do
+
+
+def _write_whole(path: Path, text: str) -> None:
+    hidden = path.with_suffix(".tmp")
+    hidden.write_text(text)
+    hidden.rename(path)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main([Path(each) for each in sys.argv[1:]])

@@ -80,7 +80,7 @@ def _manifests(folder: Path, known: dict[str, Any]) -> Iterator[tuple[str, dict[
     for path in folder.glob("[0-9]*.json"):
         if path.name not in known:
             try:
-                yield path.name, json.loads(path.read_text())
+                yield path.name, json.loads(path.read_text())["content"]
             except (OSError, ValueError):  # it is just being written, or was just folded into a table
                 continue
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from benchmarks.replay_job import Measured, Replay, prepare
 from benchmarks.replay_kills import kill_and_compare, run_contender
 from cojoin.report import text_table
 from tests.kafka.history import make_history
+from tests.seeds import SEED
 from tests.servers.broker import Broker
 
 JOINS = tuple(name for name in CONTENDERS if name != "plain")
@@ -134,14 +134,19 @@ def main() -> None:
     parser.add_argument("--only", choices=CONTENDERS, action="append", help="run only this contender (may be repeated)")
     parser.add_argument("--kills", type=int, default=0, help="how often a replay is killed and started again")
     parser.add_argument("--killed", choices=JOINS, default="aligned", help="which replay is killed")
-    parser.add_argument("--seed", type=int, help="chooses the kills' moments; another one each time if not given")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=SEED,
+        help="chooses the kills' moments; else COJOIN_SEED, or another each time",
+    )
     parser.add_argument("--smoke", action="store_true", help="a small run, to see that everything works")
     parser.add_argument("--output", type=Path, help="where the results go as JSON")
     arguments = parser.parse_args()
     sizes = (20_000, 2_000) if arguments.smoke else (arguments.trades, arguments.versions)
     max_records = 5_000 if arguments.smoke else arguments.max_records
     contenders = tuple(name for name in CONTENDERS if name in (arguments.only or CONTENDERS))
-    findings, seed = Findings(), random.randrange(10_000) if arguments.seed is None else arguments.seed
+    findings, seed = Findings(), arguments.seed
     results: list[dict[str, Measured]] = []
     with tempfile.TemporaryDirectory(prefix="cojoin-replay-") as folder, Broker() as broker:
         started = time.perf_counter()

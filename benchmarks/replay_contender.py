@@ -24,10 +24,9 @@ import cojoin as cj
 from benchmarks.footprint import Footprint
 from benchmarks.replay_job import Measured, Replay
 from cojoin.report import BatchReport
-from cojoin.spark.session import DELTA_PACKAGE
 from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIONS, TRADE_DDL
 from tests.kafka.topics import native
-from tests.servers.jars import kafka_session_conf
+from tests.servers.jars import kafka_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -102,7 +101,8 @@ def run_join(name: str, replay: Replay, work: Path) -> dict[str, Any]:
 
 
 def _manifests(work: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((work / "checkpoint" / "manifest").glob("[0-9]*.json"))]
+    paths = sorted((work / "checkpoint" / "manifest").glob("[0-9]*.json"))
+    return [json.loads(path.read_text())["content"] for path in paths]
 
 
 def run_plain(replay: Replay, work: Path) -> dict[str, Any]:
@@ -161,8 +161,7 @@ def make_session(name: str, heap: str) -> SparkSession:
         "spark.log.level": "ERROR",
     }
     if name != "aligned":
-        jars = kafka_session_conf()
-        settings |= jars | {"spark.jars.packages": f"{DELTA_PACKAGE},{jars['spark.jars.packages']}"}
+        settings |= kafka_settings()
     return cj.spark_session(f"replay {name}", master="local[2]", conf=settings)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cojoin as cj
-from tests.conftest import DELTA, SETTINGS
-from tests.servers.jars import kafka_session_conf
+from tests.conftest import SETTINGS
+from tests.servers.jars import kafka_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,9 +32,7 @@ def make_session(name: str, folder: Path, *, kafka: bool = False, memory: str = 
     own = {"spark.driver.memory": memory, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     settings = SETTINGS | own | {"spark.log.level": "ERROR"}
     if kafka:
-        jars = kafka_session_conf()
-        packages = f"{DELTA},{jars['spark.jars.packages']}"
-        settings |= jars | {"spark.jars.packages": packages}
+        settings |= kafka_settings()
     return cj.spark_session(name, master="local[2]", conf=settings)
 
 

@@ -178,7 +178,7 @@ def main() -> None:
         (events,) = (folder / "events").iterdir()
         stages = read_events(events.read_text().splitlines())
         manifests = sorted((job.work / "checkpoint" / "manifest").glob("*.json"))
-        ours = [json.loads(path.read_text())["durations_ms"] for path in manifests]
+        ours = [json.loads(path.read_text())["content"]["durations_ms"] for path in manifests]
     batches = {each: steps_of(told.durations[each], ours[each], stages[each]) for each in range(len(ours))}
     outside = seconds - sum(sum(steps.values()) for steps in batches.values()) / 1000
     print(table(batches, stages))

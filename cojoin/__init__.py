@@ -25,6 +25,7 @@ from cojoin.errors import (
     FunctionError,
     QueryFailedError,
     SchemaError,
+    did_you_mean,
 )
 from cojoin.functions import Context, KeyedCoProcessFunction, RuntimeContext
 from cojoin.rows import Row
@@ -120,7 +121,8 @@ _MODULES = {"kafka", "sinks", "sources"}
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        msg = f"module 'cojoin' has no attribute {name!r}"
+        near = did_you_mean(name, __all__)
+        msg = f"module 'cojoin' has no attribute {name!r}{near if 'did you mean' in near else ''}"
         raise AttributeError(msg)
     module = import_module(_LAZY[name])
     return module if name in _MODULES else getattr(module, name)

@@ -13,6 +13,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from cojoin.cli.arguments import Arguments, CheckpointsArguments, DemoArguments, parse_arguments
+from cojoin.cli.hints import in_options
+from cojoin.cli.interrupts import INTERRUPTED, Interrupts
 from cojoin.cli.options import read_words
 from cojoin.cli.secrets import Secrets
 from cojoin.errors import CojoinError, ConfigurationError
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_TO_PUT_RIGHT, _UNFORESEEN, _INTERRUPTED = 2, 3, 130
+_TO_PUT_RIGHT, _UNFORESEEN = 2, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; gives the exit code."""
+    """Run a command; returns the exit code."""
     try:
         words = read_words(sys.argv[1:] if argv is None else argv)
     except ConfigurationError as error:
@@ -38,14 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # PySpark's and Java's advice is for those who write programs.
         warnings.simplefilter("ignore")
     try:
-        return _run(arguments)
+        with Interrupts():
+            return _run(arguments)
     except KeyboardInterrupt:
         _say("Stopped.")
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output, such as `head`, has gone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _INTERRUPTED
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a person reads it
         if arguments.verbose:
             _say(secrets.mask(traceback.format_exc()))
@@ -71,7 +74,7 @@ def _run(arguments: Arguments) -> int:
 
 def _message(error: Exception) -> str:
     if isinstance(error, CojoinError):
-        return str(error)
+        return in_options(str(error))
     if _is_sparks(error):
         return str(error).split("\n\nJVM stacktrace")[0].split("\nJVM stacktrace")[0].strip()
     return f"{type(error).__name__}: {error} (--verbose shows where)"

@@ -15,12 +15,11 @@ import pyarrow as pa
 from cojoin.converters import coercer, misfit
 from cojoin.errors import FunctionError
 from cojoin.rows import describe_row
+from cojoin.state.entries import encode_entries
 from cojoin.types import type_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from cojoin.converters import Coercer
 
 __all__ = ["encode_column", "encode_rows"]
 
@@ -78,13 +77,12 @@ def encode_column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
         FunctionError: A value does not fit; for some of them it is pyarrow's own error.
     """
     if pa.types.is_nested(dtype):
-        convert, lower = coercer(dtype, ""), _lowering(dtype)
-        return pa.array([lower(convert(value)) for value in values], type=dtype)
+        return encode_entries(list(map(coercer(dtype, ""), values)), dtype)
     if pa.types.is_timestamp(dtype):
         _check_zones(values, aware=dtype.tz is not None)
     if not set(map(type, values)) <= _faithful_classes(dtype):
         values = list(map(coercer(dtype, ""), values))
-    return pa.array(values, type=dtype)
+    return encode_entries(values, dtype)
 
 
 def _faithful_classes(dtype: pa.DataType) -> frozenset[type]:
@@ -100,21 +98,6 @@ def _check_zones(values: Sequence[Any], *, aware: bool) -> None:
             raise ValueError(value)
 
 
-def _lowering(dtype: pa.DataType) -> Coercer:
-    if pa.types.is_struct(dtype):
-        parts = [(field.name, _lowering(field.type)) for field in dtype]
-        return lambda row: (
-            None if row is None else {name: lower(value) for (name, lower), value in zip(parts, row, strict=True)}
-        )
-    if pa.types.is_map(dtype):
-        key, item = _lowering(dtype.key_type), _lowering(dtype.item_type)
-        return lambda value: None if value is None else [(key(k), item(v)) for k, v in value.items()]
-    if pa.types.is_list(dtype):
-        element = _lowering(dtype.value_type)
-        return lambda value: None if value is None else [element(item) for item in value]
-    return lambda value: value
-
-
 def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
     names = schema.names
     if isinstance(row, dict):
@@ -126,6 +109,8 @@ def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
         if len(row) == len(names):
             return tuple(row)
         detail = f"{len(row)} values"
+    elif row is None:
+        detail = "None, which is no row (yield nothing where there is none)"
     elif len(names) == 1 and not hasattr(row, "__iter__"):
         return (row,)
     else:

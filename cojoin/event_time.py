@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from cojoin.strategies import IdlenessTimer, WatermarkStrategy
+from cojoin.idleness import IdlenessTimer
+from cojoin.strategies import WatermarkStrategy
 from cojoin.watermarks import END_OF_TIME, NONE, AllIdle, Status, WatermarkMerge
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ __all__ = ["ONE_PARTITION", "Control", "InputWatermark", "OperatorWatermark", "T
 
 ONE_PARTITION = "[]"
 """The name of the only source partition of an input that names none."""
+
+_HOLDING: tuple[Status, ...] = ("active", "idle", "finished")
+"""The statuses, from the one that holds time most."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class InputWatermark:
         self._silence = IdlenessTimer(idleness.timeout_ms) if idleness and idleness.even_if_silent else None
         self._declared: Status | None = None
         self._never_spoke_idle = False
+        self._held: int | None = None
         self._clock = NONE
         self._processing_time = 0
         self.source_agrees: bool | None = None
@@ -104,6 +109,35 @@ class InputWatermark:
     def finished(self) -> bool:
         """Whether no row will come any more."""
         return self.status() == "finished"
+
+    def fold(self, controls: Sequence[Control]) -> None:
+        """Take all that is said of this input in a micro-batch, in an order that is not the controls'.
+
+        First what the rows say, since a row wakes its partition, whose other watermarks are heard only then; then what
+        others say of time; then statuses, of several for one partition the one that holds time most.
+        """
+        judged = [control.agrees for control in controls if control.agrees is not None]
+        if judged:
+            self.source_agrees = all(judged)
+        for partition, (timestamp, mark) in sorted(_observations(controls).items()):
+            self.observe(partition, timestamp, mark)
+        for control in controls:
+            self._hear(control)
+        said = [each for control in controls for each in control.statuses.items()]
+        said.sort(key=lambda each: _HOLDING.index(each[1]), reverse=True)
+        for name, status in dict(said).items():
+            self.set_status(name, status)
+
+    def _hear(self, control: Control) -> None:
+        """Take what others than the rows say of time."""
+        for partition, watermark in control.watermarks.items():
+            self.take(partition, watermark)
+        if self.source_agrees:
+            for partition, watermark in control.source_watermarks.items():
+                self.take(partition, watermark)
+        else:
+            for partition in control.unread:
+                self.register(partition)
 
     def observe(self, partition: str, max_timestamp: int, mark: int | None = None) -> None:
         """Take the largest timestamp and mark of some rows of a partition; no mark is the timestamp itself."""
@@ -141,11 +175,20 @@ class InputWatermark:
         """Take a micro-batch's processing time, before anything is said of it."""
         self._processing_time = processing_time
 
+    def hold(self, until: int | None) -> None:
+        """Set how far the input's time may come from now on, whatever its rows and the clock say; it never goes back.
+
+        Args:
+            until: In epoch milliseconds; None lets it go.
+        """
+        reached = self.current()
+        self._held = None if until is None else max(reached, until)
+
     def tick(self, processing_time: int) -> None:
         """Let the clock move at the end of a micro-batch: lags behind it, and silences."""
         self._processing_time = processing_time
         if self._strategy.generator.follows_clock:
-            self._clock = max(self._clock, int(self._strategy.generator.watermark(NONE, processing_time)))
+            self._clock = max(self._clock, self._strategy.generator.made(NONE, processing_time))
         if self._idleness is None:
             return
         statuses = self._merge.statuses()
@@ -162,16 +205,18 @@ class InputWatermark:
             timer.restart()
 
     def current(self) -> int:
-        """Give the watermark: ``NONE`` before the input has spoken, ``END_OF_TIME`` once it is finished."""
+        """Return the watermark: ``NONE`` before the input has spoken, ``END_OF_TIME`` once it is finished."""
         if self.finished:
             return END_OF_TIME
-        return max(self._merge.current(), self._clock)
+        reached = max(self._merge.current(), self._clock)
+        return reached if self._held is None else min(reached, self._held)
 
     def status(self) -> Status:
-        """Give the input's status."""
-        if self._declared is not None:
-            return self._declared
-        return "idle" if self._never_spoke_idle else self._merge.status()
+        """Return the input's status; one that is held has more to say, however silent it is."""
+        if self._declared == "finished":
+            return "finished"
+        status: Status = self._declared or ("idle" if self._never_spoke_idle else self._merge.status())
+        return "active" if status == "idle" and self._held is not None else status
 
     def max_timestamp(self) -> int:
         """Give the largest timestamp seen, or ``NONE``."""
@@ -200,7 +245,7 @@ class InputWatermark:
             self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms)).activity()
 
     def _made(self, partition: str) -> int:
-        return int(self._strategy.generator.watermark(self._marks[partition], self._processing_time))
+        return self._strategy.generator.made(self._marks[partition], self._processing_time)
 
     def snapshot(self) -> dict[str, Any]:
         """Give what survives a restart, as JSON values."""
@@ -213,6 +258,7 @@ class InputWatermark:
             "declared": self._declared,
             "clock": self._clock,
             "source_agrees": self.source_agrees,
+            **({} if self._held is None else {"held": self._held}),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -229,6 +275,18 @@ class InputWatermark:
             self._silence.restore(silence)
         self._declared, self._clock = snapshot["declared"], snapshot["clock"]
         self.source_agrees = snapshot.get("source_agrees")
+        self._held = snapshot.get("held")
+
+
+def _observations(controls: Sequence[Control]) -> dict[str, tuple[int, int]]:
+    """Return each partition's largest timestamp and mark, over all tasks."""
+    found: dict[str, tuple[int, int]] = {}
+    for control in controls:
+        for partition, timestamp in control.partitions.items():
+            largest, mark = found.get(partition, (NONE, NONE))
+            said = timestamp if control.marks is None else control.marks[partition]
+            found[partition] = max(largest, timestamp), max(mark, said)
+    return found
 
 
 class OperatorWatermark:
@@ -240,28 +298,22 @@ class OperatorWatermark:
         self._merge = WatermarkMerge(all_idle=self._policy.when_all_idle)
         self._released = self._policy.hold_left_until is None
 
-    def judge(self, controls: Sequence[Control]) -> None:
-        """Judge by a micro-batch's rows what the sources' own times are worth, before anything is folded."""
-        for number, each in enumerate(self.inputs, start=1):
-            said = [control.agrees for control in controls if control.input == number and control.agrees is not None]
-            if said:
-                each.source_agrees = all(said)
+    def fold(self, controls: Sequence[Control]) -> None:
+        """Take all that is said of a micro-batch: what its map tasks saw, and what is said from outside.
 
-    def fold(self, control: Control) -> None:
-        """Take what a map task saw, or what is said from outside."""
-        watermark = self.inputs[control.input - 1]
-        for partition, timestamp in control.partitions.items():
-            watermark.observe(partition, timestamp, None if control.marks is None else control.marks[partition])
-        for partition, each in control.watermarks.items():
-            watermark.take(partition, each)
-        if watermark.source_agrees:
-            for partition, each in control.source_watermarks.items():
-                watermark.take(partition, each)
-        else:
-            for partition in control.unread:
-                watermark.register(partition)
-        for name, status in control.statuses.items():
-            watermark.set_status(name, status)
+        The order of the controls means nothing, nor over how many tasks the rows were spread.
+        """
+        for number, each in enumerate(self.inputs, start=1):
+            each.fold([control for control in controls if control.input == number])
+
+    def hold(self, holds: Mapping[int, int]) -> None:
+        """Set how far the time of each input may come in this micro-batch, before anything is folded.
+
+        Args:
+            holds: By the input's number, in epoch milliseconds; one that is not named is let go.
+        """
+        for number, each in enumerate(self.inputs, start=1):
+            each.hold(holds.get(number))
 
     def begin(self, processing_time: int) -> None:
         """Take a micro-batch's processing time, before anything is folded."""

@@ -7,7 +7,6 @@ operator's to say: it knows the watermark. The map side asks for the same verdic
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -16,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
 from cojoin.rows import Row, decode_rows
 from cojoin.strategies import WatermarkStrategy
+from cojoin.texts import dump_json
 from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
@@ -166,8 +166,21 @@ def watermark_marks(
 
     Rows without time may still say how far time has come, in a column of their own. A mark further ahead of the clock
     than ``max_ahead`` says nothing: it would end the join as a poisoned time would.
+
+    Raises:
+        FunctionError: A generator of the user's raised an error, or gave other than a whole number a row.
     """
-    marks = spec.watermark.generator.marks(table, timestamps)
+    generator = spec.watermark.generator
+    what = f"input {spec.name!r}: {type(generator).__name__}.marks"
+    try:
+        marks = generator.marks(table, timestamps)
+    except Exception as error:
+        msg = f"{what} raised {type(error).__name__}: {error}"
+        raise FunctionError(msg) from error
+    if not isinstance(marks, np.ndarray) or marks.dtype.kind != "i" or marks.shape != timestamps.shape:
+        kind = f"{marks.dtype} of {marks.size}" if isinstance(marks, np.ndarray) else type(marks).__name__
+        msg = f"{what}: expected a numpy array of {timestamps.size} int64, one a row, got {kind}"
+        raise FunctionError(msg)
     if spec.max_ahead_ms is None:
         return marks
     return np.where(marks > processing_time + spec.max_ahead_ms, NONE, marks)
@@ -218,7 +231,7 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
     """
     count = table.num_rows
     # What is rejected may well be the moment that Python can't hold: its spelling stands for it.
-    rows = [json.dumps(_json(row), ensure_ascii=False) for row in decode_rows(table, beyond=str)]
+    rows = [dump_json(_json(row)) for row in decode_rows(table, beyond=str)]
     return pa.Table.from_arrays(
         [
             pa.array([spec.name] * count, pa.string()),
@@ -270,4 +283,4 @@ def _json(value: Any) -> Any:  # noqa: PLR0911 - one a class
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else dump_json(value)

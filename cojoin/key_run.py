@@ -12,10 +12,11 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from cojoin.blame import blamed
 from cojoin.errors import FunctionError
 from cojoin.rows import describe_row
 from cojoin.timers import TimeDomain
-from cojoin.watermarks import NONE, format_time
+from cojoin.watermarks import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,21 +64,23 @@ class KeyRun:
         self._context = context
 
     def in_event_time(  # noqa: C901 - the hot loop, where a call an element would show
-        self, code: int, rows: Iterable[tuple[int, bool, Any]], after: int
+        self, code: int, rows: Iterable[tuple[int, bool, Any]], before: int, after: int
     ) -> Iterator[None]:
         """Take a key's rows, in total order, and its timers up to a watermark in one sequence of time.
 
         Args:
             code: The key.
             rows: Each row's timestamp, whether it is of the second input, and the row.
-            after: The operator's watermark after the micro-batch.
+            before: The operator's watermark before the micro-batch; a timer that a timer of the clock has set for the
+                past sees it, as time never goes back.
+            after: The one after it.
         """
         self._select(code)
         service, context, yielded, on_timer = self._service, self._context, self._yielded, self._on_timer
         first, second = self._callbacks
         timers = self._store.timers
         heap, live = timers.of_key(code)
-        service.watermark = NONE
+        service.watermark = before
         now = None
         # The end stands like a row behind the last one that is due, for the timers between them.
         for timestamp, is_right, value in chain(rows, ((after + 1, None, None),)):
@@ -90,6 +93,7 @@ class KeyRun:
                         if timer not in live:
                             continue
                         live.remove(timer)
+                        timers.firing = timer
                         service.watermark = max(service.watermark, timer)
                         context._timestamp = timer  # noqa: SLF001 - the context is read-only to functions
                         try:
@@ -195,8 +199,8 @@ class KeyRun:
 
 
 def fault(error: Exception) -> str:
-    """Say what a callback did wrong: it raised, or what it returned was refused in our own frame."""
+    """Return what a callback did wrong, and where: it raised, or what it returned was refused in our own frame."""
     is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
         return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"
-    return f"raised {type(error).__name__}: {error}"
+    return f"raised {type(error).__name__}: {error}{blamed(error)}"

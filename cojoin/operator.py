@@ -13,7 +13,7 @@ have done, and count what still waits in their own buffers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from cojoin.inputs import fault_table, rejected_table, split_admitted
 from cojoin.state.kept import own_tables
 from cojoin.state.settling import attach, settle
 from cojoin.tables import concat, take_rows
+from cojoin.watermarks import END_OF_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ class Batch:
         end_of_input: All inputs are finished after these rows.
         processing_time: The micro-batch's, in epoch milliseconds; 0 where only the map tasks know it, or nobody.
         resumed: The query stood still before this batch, so the silence since the last one means nothing.
+        holds: How far the time of an input may come in this batch, by its number, in epoch milliseconds: its source
+            is known to have more rows from then on.
     """
 
     rows: Sides
@@ -62,6 +65,7 @@ class Batch:
     end_of_input: bool = False
     processing_time: int = 0
     resumed: bool = False
+    holds: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class Operator(ABC):
             due: The due rows of both inputs, in no order.
             before: The operator's watermark before, in epoch milliseconds.
             after: The operator's watermark after.
-            last_event: In a drain, the largest timestamp seen in any input; else None.
+            last_event: At the end of time, the largest timestamp seen in any input; else None.
         """
 
     @abstractmethod
@@ -143,10 +147,10 @@ class Operator(ABC):
             filter(None, (batch.processing_time, *(each.processing_time for each in batch.controls))),
             default=self.processing_time,
         )
+        self.watermark.hold(batch.holds)
         self.watermark.begin(self.processing_time)
-        self.watermark.judge(batch.controls)
+        self.watermark.fold(batch.controls)
         for control in batch.controls:
-            self.watermark.fold(control)
             self.counts[control.input - 1].rows_in += control.rows + len(control.faults)
             yield from self._reject_faults(control, before)
         self.watermark.tick(self.processing_time)
@@ -156,9 +160,10 @@ class Operator(ABC):
             fresh, rejections = self._admit(side, batch.rows[side], before)
             yield from rejections
             waiting.append(concat([self._held[side], fresh]))
-        yield from self._advance_to((waiting[0], waiting[1]), before, after, None)
-        if batch.end_of_input:
-            last_event = self.watermark.max_timestamp()
+        last_event = self.watermark.max_timestamp()
+        ends = after == END_OF_TIME
+        yield from self._advance_to((waiting[0], waiting[1]), before, after, last_event if ends else None)
+        if batch.end_of_input and not ends:
             self.watermark.finish()
             yield from self._advance_to((self._held[0], self._held[1]), after, self.watermark.current(), last_event)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.rows import decode_column
+from cojoin.texts import text_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,14 +117,14 @@ def _untie(members: NDArray[np.int64], groups: NDArray[np.int64], parts: Sequenc
 
 
 def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:  # noqa: PLR0911 - one a type
-    """Give arrays whose lexicographic order is the column's canonical order."""
+    """Return arrays whose lexicographic order is the column's canonical order."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     types, dtype = pa.types, array.type
     present: NDArray[Any] = array.is_valid().to_numpy(zero_copy_only=False).astype(np.int8)
     if types.is_struct(dtype):
         return [present, *(key for child in array.flatten() for key in sort_keys(child))]
     if types.is_list(dtype) or types.is_map(dtype) or types.is_null(dtype):
-        spelled = [_spell(value) for value in decode_column(array)]
+        spelled = [_spell(value) for value in decode_column(array.cast(_comparable(dtype)))]
         ranks = {value: rank for rank, value in enumerate(sorted(set(spelled)))}
         return [np.array([ranks[value] for value in spelled], dtype=np.int64)]
     if types.is_floating(dtype):
@@ -137,6 +138,21 @@ def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:  # noqa
     if types.is_timestamp(dtype) or types.is_duration(dtype):
         return [present, array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)]
     return [present, _dense_ranks(array)]
+
+
+def _comparable(dtype: pa.DataType) -> pa.DataType:
+    """Return a type with numbers in place of moments, of which Python's classes can't hold all."""
+    types = pa.types
+    if types.is_struct(dtype):
+        return pa.struct([field.with_type(_comparable(field.type)) for field in dtype])
+    if types.is_list(dtype):
+        return pa.list_(dtype.value_field.with_type(_comparable(dtype.value_type)))
+    if types.is_map(dtype):
+        key, item = dtype.key_field, dtype.item_field
+        return pa.map_(key.with_type(_comparable(key.type)), item.with_type(_comparable(item.type)))
+    if types.is_timestamp(dtype) or types.is_duration(dtype) or types.is_time64(dtype):
+        return pa.int64()
+    return pa.int32() if types.is_date32(dtype) else dtype
 
 
 def _dense_ranks(array: pa.Array) -> NDArray[np.int64]:
@@ -157,7 +173,7 @@ def _float_keys(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _spell(value: Any) -> tuple[Any, ...]:
-    """Give a nested value a form that Python can compare: nulls first, NaN last, maps by their sorted keys."""
+    """Return a form of a nested value that Python can compare: nulls first, NaN last, maps by their sorted keys."""
     if value is None:
         return (0,)
     if isinstance(value, dict):
@@ -166,4 +182,6 @@ def _spell(value: Any) -> tuple[Any, ...]:
         return (1, tuple(_spell(item) for item in value))
     if isinstance(value, float):
         return (1, int(_float_keys(pa.array([value]))[0]))
+    if isinstance(value, str):
+        return (1, text_bytes(value))
     return (1, value)

@@ -85,15 +85,18 @@ def cut(
 
 
 def merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give the header of all key groups together: what they agree on, and their counters summed.
+    """Return the header of all key groups together: what they agree on, and their counters summed.
 
-    Where the key groups' last snapshots lie (``saved``) is left out: the whole lies nowhere yet.
+    Where the key groups' last snapshots lie (``saved``) is left out: the whole lies nowhere yet. Of key groups that do
+    not agree on time, which a query of release 0.5.0 could leave, the one that has come least far counts: so no row of
+    the others becomes late.
 
     Args:
         headers: Those of all key groups, one or more.
     """
     return {
         **headers[0],
+        "watermark": min((header["watermark"] for header in headers), key=lambda each: each["merge"]["current"]),
         "counts": [_summed([header["counts"][side] for header in headers]) for side in (0, 1)],
         "rows_out": sum(header["rows_out"] for header in headers),
         "processing_time": max(header["processing_time"] for header in headers),

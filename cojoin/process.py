@@ -10,7 +10,6 @@ of Python a row or timer. (Flink: ``KeyedCoProcessOperator``.)
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from types import CodeType, FunctionType
@@ -19,8 +18,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from cojoin.errors import CheckpointError, CojoinError, ConfigurationError, FunctionError, did_you_mean
-from cojoin.functions import Context, KeyedCoProcessFunction, Order
+from cojoin.blame import defined_at
+from cojoin.errors import CheckpointError, CojoinError, ConfigurationError, FunctionError, SchemaError, did_you_mean
+from cojoin.function_clock import FunctionClock
+from cojoin.functions import Context, KeyedCoProcessFunction, OpenContext, Order, check_callbacks, own_copy
 from cojoin.inputs import event_millis
 from cojoin.key_run import KeyRun, fault
 from cojoin.operator import OUTPUT, Emission, Operator, Sides, take_rows
@@ -28,9 +29,9 @@ from cojoin.ordering import OrderedPart, arrival_order, total_order
 from cojoin.rows import decode_rows
 from cojoin.side_outputs import OutputTag, check_tags, encode_outputs
 from cojoin.state.store import KeyedStore
-from cojoin.timers import MAX_TIMERS_PER_SWEEP, TimeDomain
+from cojoin.timers import MAX_STALLED_TIMERS, TimeDomain
 from cojoin.types import schema_to_ddl
-from cojoin.watermarks import NONE
+from cojoin.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,12 +40,14 @@ if TYPE_CHECKING:
 
     from cojoin.event_time import TimePolicy
     from cojoin.inputs import InputSpec
+    from cojoin.operator import Batch
     from cojoin.state.kept import KeptRows
-    from cojoin.timers import TimerService
 
 __all__ = ["KeyedCoProcess", "KeyedCoProcessOperator"]
 
 _CHUNK_ROWS = 50_000
+_OWN_COLUMNS = ("@timestamp", "@value")
+"""What the tables of timers and states have beside the key's columns."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class KeyedCoProcess:
             looks whether one of its methods names ``register_processing_time_timer``.
 
     Raises:
-        ConfigurationError: The function is no instance of ``KeyedCoProcessFunction``, or the order is unknown.
+        ConfigurationError: The function is no instance of ``KeyedCoProcessFunction``, or has a callback misspelled; or
+            another value can't be right.
     """
 
     function: KeyedCoProcessFunction
@@ -73,6 +77,10 @@ class KeyedCoProcess:
         if not isinstance(self.function, KeyedCoProcessFunction):
             hint = "; make an instance of it" if isinstance(self.function, type) else ""
             msg = f"function: expected an instance of a KeyedCoProcessFunction, got {self.function!r}{hint}"
+            raise ConfigurationError(msg)
+        check_callbacks(self.function)
+        if self.processing_time_timers not in (True, False, None):
+            msg = f"processing_time_timers: expected True, False or None, got {self.processing_time_timers!r}"
             raise ConfigurationError(msg)
         if self.order not in get_args(Order):
             near = did_you_mean(str(self.order), get_args(Order))
@@ -93,12 +101,17 @@ class KeyedCoProcess:
         )
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Give the declared columns of the result.
+        """Return the declared columns of the result.
 
         Raises:
             ConfigurationError: Event-time order over an input that has no time, or that applies late rows.
+            SchemaError: A key column that is called as a column of the states' own tables.
         """
         for spec in (left, right):
+            for name in spec.key:
+                if name in _OWN_COLUMNS:
+                    msg = f"input {spec.name!r}: key column {name!r}: a function's states have such a one; rename it"
+                    raise SchemaError(msg)
             if self.order == "event_time" and spec.event_time is None:
                 msg = f"input {spec.name!r} has no event time; give it event_time=, or use order='arrival'"
                 raise ConfigurationError(msg)
@@ -130,31 +143,6 @@ def _names(code: CodeType, name: str) -> bool:
     return name in code.co_names or any(_names(each, name) for each in code.co_consts if isinstance(each, CodeType))
 
 
-class _FunctionClock:
-    """What a state's time-to-live goes by."""
-
-    def __init__(self, context: Context, service: TimerService, *, by_time: bool) -> None:
-        self._context, self._service, self._by_time = context, service, by_time
-
-    def now(self, time_domain: str) -> int:
-        """Give the time that expiry is judged by: in event-time order the row's or timer's own."""
-        if time_domain == "processing_time":
-            return self._service.processing_time
-        return self._event_time() if self._by_time else self._service.watermark
-
-    def access_time(self, time_domain: str) -> int:
-        """Give the time of an access."""
-        if time_domain == "processing_time":
-            return self._service.processing_time
-        return self._event_time()
-
-    def _event_time(self) -> int:
-        timestamp, watermark = self._context.timestamp(), self._service.watermark
-        # The time of a processing-time timer is the clock's.
-        is_of_clock = self._context._domain is TimeDomain.PROCESSING_TIME  # noqa: SLF001 - a row has no domain to ask for
-        return watermark if timestamp is None or is_of_clock else max(timestamp, watermark)
-
-
 class KeyedCoProcessOperator(Operator):
     """Runs a function for one key group."""
 
@@ -166,12 +154,12 @@ class KeyedCoProcessOperator(Operator):
         super().__init__((left, right), (policy, policy), time, holds_rows=by_time)
         self._by_time = by_time
         self._process = process
-        self._function = copy.deepcopy(process.function)
+        self._function = own_copy(process.function)
         self._name = type(process.function).__name__
         key_schema = pa.schema([left.schema.field(name) for name in left.key])
         self._store = KeyedStore(key_schema, self._name)
         self._context = Context(self._store.timer_service)
-        self._store.clock = _FunctionClock(self._context, self._store.timer_service, by_time=by_time)
+        self._store.clock = FunctionClock(self._context, self._store.timer_service, by_time=by_time)
         if not process.sets_processing_time_timers:
             self._store.timer_service.refusal = (
                 f"{self._name}: the query does not expect timers of processing time, which need micro-batches without "
@@ -179,6 +167,7 @@ class KeyedCoProcessOperator(Operator):
             )
         self._yielded: list[Any] = []
         self._opened = False
+        self._own_watermarks = (NONE, NONE)
 
     @property
     def store(self) -> KeyedStore:
@@ -191,15 +180,16 @@ class KeyedCoProcessOperator(Operator):
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Call the function for the due rows and timers of every touched key."""
-        clock = (1 << 63) - 1 if last_event is not None else self.processing_time
+        clock = END_OF_TIME if self.watermark.status() == "finished" else self.processing_time
         service = self._store.timer_service
         service.processing_time = self.processing_time
-        service.input_watermarks = (self.watermark.inputs[0].current(), self.watermark.inputs[1].current())
+        own_before, self._own_watermarks = self._own_watermarks, self._inputs_own()
+        service.input_watermarks = None if self._by_time else own_before
         for counts, rows in zip(self.counts, due, strict=True):
             counts.done += rows.num_rows
         # In arrival order timers wait for a watermark that moves; in event-time order time never stands below one.
-        fires = self._by_time or after > before
-        until = after if fires else NONE
+        # Before there is one nothing is due, not even a timer at the beginning of time.
+        until = after if after > NONE and (self._by_time or after > before) else None
         if not (due[0].num_rows or due[1].num_rows or self._store.has_due_timers(until, clock)):
             return
         keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
@@ -207,7 +197,12 @@ class KeyedCoProcessOperator(Operator):
         self._open()
         run = KeyRun(self._function, self._store, self._context, self.inputs, self._yielded, last_event)
         for code, rows in self._rows_by_key(codes, due, row_codes):
-            steps = run.in_event_time(code, rows, after) if self._by_time else run.in_arrival(code, rows, before)
+            if not self._by_time:
+                steps = run.in_arrival(code, rows, before)
+            elif until is not None:
+                steps = run.in_event_time(code, rows, before, until)
+            else:
+                continue
             for _ in steps:
                 yield from self._flush()
         for _ in self._sweeps(run, until, clock, after, drains=last_event is not None):
@@ -217,19 +212,34 @@ class KeyedCoProcessOperator(Operator):
         self._context._timestamp, service.watermark = None, after  # noqa: SLF001
         self._store.end()
 
-    def _sweeps(self, run: KeyRun, until: int, clock: int, after: int, *, drains: bool) -> Iterator[None]:
+    def _sweeps(self, run: KeyRun, until: int | None, clock: int, after: int, *, drains: bool) -> Iterator[None]:
         """Fire all keys' timers: of event time, then of processing time; in a drain until neither has set another."""
-        timers = self._store.timers
-        for _ in range(MAX_TIMERS_PER_SWEEP):
-            yield from run.sweep(TimeDomain.EVENT_TIME, until, None if self._by_time else after)
+        service, domains = self._store.timer_service, (self._store.timers, self._store.processing_timers)
+        stalled = 0
+        while stalled < MAX_STALLED_TIMERS:
+            service.input_watermarks = None if self._by_time else self._own_watermarks
+            if until is not None:
+                yield from run.sweep(TimeDomain.EVENT_TIME, until, None if self._by_time else after)
+            service.input_watermarks = self._own_watermarks
             yield from run.sweep(TimeDomain.PROCESSING_TIME, clock, after)
-            if not drains or not timers.due(until):
+            if not drains or until is None or not domains[0].due(until):
                 return
+            went_on = [each.goes_on() for each in domains]
+            stalled = 0 if any(went_on) else stalled + 1
         msg = (
-            f"{self._name}: in a drain, timers of event time and of processing time set each other for ever; set the "
-            f"next one above the largest event time, or above the clock"
+            f"{self._name}: in a drain, timers of event time and of processing time set each other for ever, and time "
+            f"does not go on; set the next one above the one that fires"
         )
         raise FunctionError(msg)
+
+    def process(self, batch: Batch) -> Iterator[Emission]:
+        """Run a micro-batch; see ``Operator.process``."""
+        self._own_watermarks = self._inputs_own()
+        return super().process(batch)
+
+    def _inputs_own(self) -> tuple[int, int]:
+        left, right = self.watermark.inputs
+        return left.current(), right.current()
 
     def _open(self) -> None:
         if self._opened:
@@ -238,7 +248,7 @@ class KeyedCoProcessOperator(Operator):
         # A callback that yields returns a generator, whatever its type says, and would do nothing in silence.
         callback: Any = self._function.open
         try:
-            given = callback(self._store)
+            given = callback(OpenContext(self._store))
         except CojoinError:
             raise
         except Exception as error:
@@ -273,8 +283,13 @@ class KeyedCoProcessOperator(Operator):
 
     def _flush(self) -> Iterator[Emission]:
         process = self._process
-        for tag_id, table in encode_outputs(self._yielded, process.output, process.side_outputs, self._name):
-            yield Emission(tag_id or OUTPUT, table)
+        try:
+            tables = list(encode_outputs(self._yielded, process.output, process.side_outputs, self._name))
+        except FunctionError as error:
+            # Which line yielded the row is not known any more.
+            msg = f"{error}{defined_at(self._function)}"
+            raise FunctionError(msg) from error
+        yield from (Emission(tag_id or OUTPUT, table) for tag_id, table in tables)
         self._yielded.clear()
 
     def _rows_by_key(

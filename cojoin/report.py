@@ -1,7 +1,8 @@
 """What a batch reports of itself: counts, watermarks, sizes; and how people read it.
 
 Every key group reports its own counters and, since watermarks travel in band, the same watermarks; here they become one
-report. The law of conservation is checked on it: per input, rows in = done + buffered + rejected.
+report, or an error where they differ. The law of conservation is checked on it: per input, rows in = done + buffered +
+rejected.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cojoin.errors import CheckpointError
 from cojoin.watermarks import NONE, format_time
 
 if TYPE_CHECKING:
@@ -101,8 +103,15 @@ class BatchReport:
 
     @classmethod
     def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
-        """Make one report of all key groups' statistics."""
+        """Return one report of all key groups' statistics.
+
+        Raises:
+            CheckpointError: The key groups have different watermarks, statuses or holding inputs: their states are not
+                of one moment.
+        """
         first = groups[0]
+        for group in groups[1:]:
+            _check_agreement(names, first, group)
         left, right = (_merge_input(name, position, groups) for position, name in enumerate(names))
         holding = first["holding_input"]
         details: Counter[str] = Counter()
@@ -151,12 +160,24 @@ class BatchReport:
         return all(each.is_conserved for each in self.inputs)
 
     def ending(self) -> str:
-        """Say in a line how a run over what was available ended."""
-        waiting = [
-            f"{each.buffered:,} row{'' if each.buffered == 1 else 's'} of {each.name!r}"
+        """Return a line that says how a run over what was available ended.
+
+        It says how many rows wait, and for what; and of each input how many were rejected, or applied late, since the
+        query's first batch, and why.
+        """
+        rejected = [
+            f"{_rows(count)} of {each.name!r} {_REASONS[reason]}"
             for each in self.inputs
-            if each.buffered
+            for reason, count in sorted(each.rejected.items())
+            if count
         ]
+        late = [f"{_rows(each.late_applied)} of {each.name!r}" for each in self.inputs if each.late_applied]
+        told = [f"rejected {', '.join(rejected)}"] if rejected else []
+        told += [f"applied {', '.join(late)} that came late"] if late else []
+        return self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
+
+    def _end(self) -> str:
+        waiting = [f"{_rows(each.buffered)} of {each.name!r}" for each in self.inputs if each.buffered]
         if self.drained:
             left = self.details.get("timers_not_fired", 0)
             return "drained: all inputs are finished" + (
@@ -215,6 +236,21 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
+_REASONS = {
+    "null_key": "whose key is null",
+    "null_event_time": "whose event time is null",
+    "too_far_ahead": "too far ahead of the clock",
+    "late": "that came late",
+    "undecodable": "that can't be decoded",
+    "tombstone": "without a value",
+    "gone": "for ranges of records that are gone",
+}
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
 def _held_by(each: InputReport) -> str:
     """Name what holds an input back, for the table; an input without source partitions has only itself."""
     if each.status != "active":
@@ -231,6 +267,22 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
     return _read_input({"name": name, "rejected": dict(rejected), **counts, **groups[0]["input_watermarks"][position]})
+
+
+def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """See that two key groups know the same of time, as all that is said of it goes to every key group."""
+    pairs = [("the operator", "watermark", first["watermark"], other["watermark"])]
+    pairs += [("the operator", "holding input", first["holding_input"], other["holding_input"])]
+    for name, mine, its in zip(names, first["input_watermarks"], other["input_watermarks"], strict=True):
+        pairs += [(f"input {name!r}", what.replace("_", " "), mine[what], its.get(what)) for what in mine]
+    for whose, what, mine, its in pairs:
+        if mine != its:
+            msg = (
+                f"key groups {first['key_group']} and {other['key_group']} do not agree on time: the {what} of {whose} "
+                f"is {mine!r} in one and {its!r} in the other, so their states are not of one moment; restore a "
+                f"snapshot into a new checkpoint"
+            )
+            raise CheckpointError(msg)
 
 
 def _read_input(values: Mapping[str, Any]) -> InputReport:

@@ -2,8 +2,8 @@
 
 A row is an immutable named tuple: ``trade.amount``, ``trade["amount"]``, ``trade[1]``, ``trade.as_dict()``. Nested
 structs are rows too, arrays are lists, maps are dicts, timestamps are UTC-aware datetimes (``timestamp_ntz`` naive
-ones), all to the microsecond. Work goes column by column; only building the tuples is done row by row (about 1 µs a row
-of four columns).
+ones), all to the microsecond; a text that is not UTF-8 is what ``cojoin.texts`` makes of it. Work goes column by
+column; only building the tuples is done row by row (about 1 µs a row of four columns).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+
+from cojoin.texts import decode_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +34,8 @@ _EPOCH_NAIVE = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
 class Row(tuple):  # type: ignore[type-arg]
     """An immutable named row; see the module for how its fields are read.
 
-    A field whose name is no Python identifier, or begins with an underscore, is read as ``row["its name"]``.
+    A field whose name is no Python identifier, begins with an underscore, or is ``as_dict``, is read as
+    ``row["its name"]``.
 
     >>> trade = row_class(("trade_id", "amount"))((7, 2.5))
     >>> trade.amount, trade["amount"], trade[1]
@@ -68,11 +71,12 @@ class Row(tuple):  # type: ignore[type-arg]
 
 @lru_cache(maxsize=1024)
 def row_class(names: tuple[str, ...]) -> type[Row]:
-    """Give the class of rows with these fields; it is called with one iterable of values."""
+    """Return the class of rows with these fields; it is called with one iterable of values."""
     # The getters of a named tuple are written in C: there are none faster.
     getters: Any = namedtuple("getters", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
     named: tuple[str, ...] = getters._fields  # where a name is no identifier, another stands
-    fields = {name: getattr(getters, name) for name in names if name in named}
+    # What a row can do goes before a field of the same name, which is read by row["its name"].
+    fields = {name: getattr(getters, name) for name in names if name in named and name not in vars(Row)}
     return type("Row", (Row,), {"__slots__": (), "_fields": names, **fields})
 
 
@@ -116,6 +120,8 @@ def decode_column(array: pa.Array | pa.ChunkedArray, beyond: Stand = None) -> li
         return _decode_timestamp(array, beyond)
     if types.is_date32(dtype):
         return _decode_date(array, beyond)
+    if types.is_string(dtype) or types.is_large_string(dtype):
+        return decode_texts(array)
     if array.null_count == 0 and (types.is_integer(dtype) or types.is_floating(dtype)):
         return array.to_numpy().tolist()  # type: ignore[no-any-return]
     return array.to_pylist()  # type: ignore[no-any-return]
@@ -141,8 +147,7 @@ def _decode_date(array: pa.Array, beyond: Stand) -> list[Any]:
         if beyond is None:
             raise
         days = array.cast(pa.int32()).fill_null(0).to_numpy().tolist()
-        moments = [_moment(_EPOCH_NAIVE, timedelta(value), beyond) for value in days]
-        return _with_nulls(array, [moment.date() if isinstance(moment, datetime) else moment for moment in moments])
+        return _with_nulls(array, [_day(value, beyond) for value in days])
 
 
 def _moment(epoch: datetime, since: timedelta, beyond: Callable[[str], Any]) -> Any:
@@ -150,6 +155,13 @@ def _moment(epoch: datetime, since: timedelta, beyond: Callable[[str], Any]) -> 
         return epoch + since
     except OverflowError:
         return beyond(f"{since.days} days and {since.seconds} seconds since 1970")
+
+
+def _day(since: int, beyond: Callable[[str], Any]) -> Any:
+    try:
+        return (_EPOCH_NAIVE + timedelta(since)).date()
+    except OverflowError:
+        return beyond(f"{since} days and 0 seconds since 1970")
 
 
 def _decode_struct(array: pa.StructArray, beyond: Stand) -> list[Any]:

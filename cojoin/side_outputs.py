@@ -15,7 +15,7 @@ import pyarrow as pa  # noqa: TC002 - the dataclass names it
 
 from cojoin.encoding import encode_rows
 from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
-from cojoin.types import as_schema
+from cojoin.types import as_schema, schema_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +62,8 @@ def check_tags(tags: Any, what: str) -> tuple[OutputTag, ...]:
     Raises:
         ConfigurationError: Something that is no tag, or two of one name.
     """
-    declared = (tags,) if isinstance(tags, OutputTag) else tuple(tags)
+    is_one = isinstance(tags, (OutputTag, str, bytes)) or not hasattr(tags, "__iter__")
+    declared = (tags,) if is_one else tuple(tags)
     for tag in declared:
         if not isinstance(tag, OutputTag):
             msg = f"{what}: side_outputs: expected OutputTags, got {tag!r}"
@@ -103,6 +104,13 @@ def _split(yielded: list[Any], tags: Sequence[OutputTag], owner: str) -> tuple[l
         if type(item) is tuple and len(item) == 2 and isinstance(item[0], OutputTag):
             tag, row = item
             if tag not in tags:
+                if declared := [known.schema for known in tags if known.tag_id == tag.tag_id]:
+                    columns, own = schema_to_ddl(declared[0]), schema_to_ddl(tag.schema)
+                    msg = (
+                        f'{owner}: yielded to the side output {tag.tag_id!r} with the columns "{own}", but it was '
+                        f'declared with "{columns}"; make one OutputTag, and use it in both places'
+                    )
+                    raise FunctionError(msg)
                 names = [known.tag_id for known in tags]
                 near = did_you_mean(tag.tag_id, names)
                 msg = (

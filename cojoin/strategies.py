@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.durations import Duration, milliseconds
-from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
-from cojoin.watermarks import NONE, Returning
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
+from cojoin.idleness import Idleness
+from cojoin.watermarks import END_OF_TIME, NONE, Returning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Idleness", "IdlenessTimer", "WatermarkGenerator", "WatermarkStrategy"]
+__all__ = ["WatermarkGenerator", "WatermarkStrategy"]
 
 
 class WatermarkGenerator(ABC):
@@ -55,12 +56,33 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Give a partition's watermark in epoch milliseconds.
+        """Return a partition's watermark in epoch milliseconds: a whole number of 64 bits.
 
         Args:
             mark: The largest mark seen in the partition.
             processing_time: The micro-batch's, in epoch milliseconds.
         """
+
+    def made(self, mark: int, processing_time: int) -> int:
+        """Return what ``watermark`` gives, checked.
+
+        Raises:
+            FunctionError: It raised an error, or gave what is no whole number of 64 bits.
+        """
+        what = f"{type(self).__name__}.watermark({mark}, {processing_time})"
+        try:
+            given = self.watermark(mark, processing_time)
+        except Exception as error:
+            msg = f"{what} raised {type(error).__name__}: {error}"
+            raise FunctionError(msg) from error
+        try:
+            fits = not isinstance(given, (str, bool)) and int(given) == given and given <= END_OF_TIME
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            msg = f"{what} gave {given!r}; expected a whole number of epoch milliseconds, {NONE} where there is none"
+            raise FunctionError(msg)
+        return max(NONE, int(given))
 
     def of_source(self, time: int, processing_time: int) -> int:
         """Give a partition's watermark where its source says that all before a time has been read.
@@ -181,21 +203,6 @@ def _nothing(rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Idleness:
-    """When a silent partition, or a whole input, no longer holds time back.
-
-    Attributes:
-        timeout_ms: How long it must have been silent.
-        returning: What becomes of one that returns behind the others.
-        even_if_silent: Whether an input that has never spoken may go idle, too.
-    """
-
-    timeout_ms: int
-    returning: Returning = "hold"
-    even_if_silent: bool = False
-
-
-@dataclass(frozen=True)
 class WatermarkStrategy:
     """How an input's watermark follows its rows, and when a silent source no longer holds time back.
 
@@ -213,6 +220,9 @@ class WatermarkStrategy:
     def __post_init__(self) -> None:
         if not isinstance(self.generator, WatermarkGenerator):
             msg = f"generator: expected a WatermarkGenerator, got {self.generator!r}"
+            raise ConfigurationError(msg)
+        if self.idleness is not None and not isinstance(self.idleness, Idleness):
+            msg = f"idleness: expected an Idleness, got {self.idleness!r}; write .with_idleness('1 minute')"
             raise ConfigurationError(msg)
 
     @classmethod
@@ -288,25 +298,25 @@ class WatermarkStrategy:
         and Delta tables with partition columns, rows in files not yet read look like silence: choose a timeout that is
         longer than catching up takes.
 
+        An input that has never spoken holds time, however long; Flink's is idle after the timeout. A topic that is
+        still empty, or whose first file is not listed yet, tells nothing from one that is slow to start, and once time
+        has gone on without it all its rows are late. Say ``even_if_silent=True`` where it may well stay empty.
+
         Args:
             timeout: How long a partition must have been silent; more than zero.
             returning: ``"hold"`` lets a partition that returns behind the others hold time until it has caught up;
                 ``"skip"`` leaves it out until then, so its rows are late meanwhile.
-            even_if_silent: Whether an input that has never spoken may go idle, too.
+            even_if_silent: Whether an input that has never spoken may go idle, too, as Flink's does.
 
         Raises:
             ConfigurationError: The timeout is not above zero, or ``returning`` is unknown.
+
+        >>> WatermarkStrategy.for_monotonous_timestamps().with_idleness("1 minute", even_if_silent=True).idleness
+        Idleness(timeout_ms=60000, returning='hold', even_if_silent=True)
         """
         timeout_ms = milliseconds(timeout, "idle timeout")
         if timeout_ms == 0:
             msg = f"idle timeout: expected a duration above zero, got {timeout!r}"
-            raise ConfigurationError(msg)
-        if returning not in get_args(Returning):
-            near = did_you_mean(str(returning), get_args(Returning))
-            msg = f"returning: expected 'hold' or 'skip', got {returning!r}{near}"
-            raise ConfigurationError(msg)
-        if not isinstance(even_if_silent, bool):
-            msg = f"even_if_silent: expected True or False, got {even_if_silent!r}"
             raise ConfigurationError(msg)
         return replace(self, idleness=Idleness(timeout_ms, returning, even_if_silent))
 
@@ -314,49 +324,3 @@ class WatermarkStrategy:
     def needs_clock(self) -> bool:
         """Whether the watermark moves by processing time, so that micro-batches without rows matter."""
         return self.generator.follows_clock or self.idleness is not None
-
-
-class IdlenessTimer:
-    """Tells when a channel that is looked at every now and then has been silent for too long.
-
-    The countdown starts at the first look that finds it silent and ends in idleness at the first later look that is
-    more than the timeout away; between two looks nobody knows. (Flink: ``WatermarksWithIdleness.IdlenessTimer``.)
-
-    Args:
-        timeout_ms: How long the silence must last.
-
-    >>> timer = IdlenessTimer(10)
-    >>> timer.is_idle(0), timer.is_idle(10), timer.is_idle(11)
-    (False, False, True)
-    """
-
-    def __init__(self, timeout_ms: int) -> None:
-        self._timeout = timeout_ms
-        self._spoke = False
-        self._silent_since: int | None = None
-
-    def activity(self) -> None:
-        """Hear it speak."""
-        self._spoke = True
-
-    def is_idle(self, now: int) -> bool:
-        """Look at it, at a processing time in milliseconds that never goes back."""
-        if self._spoke:
-            self.restart()
-        elif self._silent_since is None:
-            self._silent_since = now
-        else:
-            return now - self._silent_since > self._timeout
-        return False
-
-    def restart(self) -> None:
-        """Forget the silence so far, as after a pause in which nobody could have heard anything."""
-        self._spoke, self._silent_since = False, None
-
-    def snapshot(self) -> int | None:
-        """Give since when it has been silent."""
-        return self._silent_since
-
-    def restore(self, silent_since: Any) -> None:
-        """Take what ``snapshot`` gave."""
-        self._spoke, self._silent_since = False, silent_since

@@ -3,21 +3,22 @@
 Keeps: the timestamps of every key's timers, as one Arrow table a domain (key columns, timestamp); like states, only
 touched keys are decoded. Fires: a timer t of event time when the watermark reaches t, one of processing time when the
 micro-batch's clock does. One set for the past fires at the next advance, one set inside ``on_timer`` in the same
-sweep. Forgets: a timer when it fires or is deleted; deleting one that is not there does nothing. Practice: a timer
-rounded up to a coarser step, ``t - t % 60_000 + 60_000``, is one timer a minute instead of one an element. (Flink:
-``InternalTimerServiceImpl``, and its documentation's "timer coalescing".)
+sweep, however many: a chain that goes forward ends by itself, one that does not is stopped. Forgets: a timer when it
+fires or is deleted; deleting one that is not there does nothing. Practice: a timer rounded up to a coarser step,
+``t - t % 60_000 + 60_000``, is one timer a minute instead of one an element. (Flink: ``InternalTimerServiceImpl``, and
+its documentation's "timer coalescing".)
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from cojoin.errors import FunctionError
+from cojoin.errors import FunctionError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
     from cojoin.state import Cursor
 
-__all__ = ["MAX_TIMERS_PER_SWEEP", "TimeDomain", "TimerService", "Timers"]
+__all__ = ["MAX_STALLED_TIMERS", "TimeDomain", "TimerService", "Timers"]
 
-MAX_TIMERS_PER_SWEEP = 10_000
-"""How many timers one key may set at or below a sweep's time within it before it counts as an endless loop."""
+MAX_STALLED_TIMERS = 10_000
+"""How many timers one key's ``on_timer`` may set at or below the timer that fires, without one that is later firing in
+between, before it counts as an endless loop."""
 
 _MIN_TIMESTAMP, _MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 
@@ -51,7 +53,12 @@ class Timers:
         self._live: dict[int, set[int]] = {}
         self._heaps: dict[int, list[int]] = {}
         self._sweeping_to: int | None = None
-        self._set_in_sweep: dict[int, int] = {}
+        # Of each key in this sweep: the latest timer that set one at or below itself, and how many were set so since.
+        self._stalls: dict[int, tuple[int, int]] = {}
+        self.firing = _MIN_TIMESTAMP
+        """The timer that fires, or fired last; whoever takes timers from a key's heap says so here."""
+        self._farthest: dict[int, int] = {}
+        self._goes_on = False
         self._limit: int | None = None
         # What a drain did not take, by key code and timestamp, and how many there were in the batches before.
         self._refused: set[tuple[int, int]] = set()
@@ -64,7 +71,7 @@ class Timers:
 
     def load(self, codes: Iterable[int], timestamps: Iterable[int]) -> None:
         """Take the stored timers of the keys that this micro-batch touches."""
-        self._live = {}
+        self._live, self._farthest = {}, {}
         for code, timestamp in zip(codes, timestamps, strict=True):
             self._live.setdefault(code, set()).add(timestamp)
         self._heaps = {code: list(live) for code, live in self._live.items()}
@@ -72,7 +79,7 @@ class Timers:
             heapify(heap)
 
     def dump(self) -> tuple[NDArray[np.int64], pa.Array]:
-        """Give the touched keys' timers: their codes and timestamps.
+        """Return the touched keys' timers: their codes and timestamps.
 
         Raises:
             FunctionError: A timestamp has more than 64 bits.
@@ -136,8 +143,8 @@ class Timers:
     def begin_sweep(self, now: int) -> None:
         """Begin to fire timers up to a time, itself included, with those that are set on the way."""
         self._sweeping_to = now
-        if self._set_in_sweep:
-            self._set_in_sweep.clear()
+        if self._stalls:
+            self._stalls.clear()
 
     def pop(self, code: int) -> int | None:
         """Take a key's next timer of the sweep; None where it has no more."""
@@ -146,11 +153,19 @@ class Timers:
             timestamp = heappop(heap)
             if timestamp in live:
                 live.remove(timestamp)
+                self.firing = timestamp
+                if self._limit is not None and timestamp > self._farthest.get(code, _MIN_TIMESTAMP):
+                    self._farthest[code], self._goes_on = timestamp, True
                 return timestamp
         return None
 
+    def goes_on(self) -> bool:
+        """Return whether, since this was asked, a timer has fired in a drain that is later than its key's before."""
+        went_on, self._goes_on = self._goes_on, False
+        return went_on
+
     def next_due(self, code: int) -> int | None:
-        """Give a key's next timer of the sweep without taking it; it may be a deleted one."""
+        """Return a key's next timer of the sweep without taking it; it may be a deleted one."""
         heap = self._heaps[code]
         return heap[0] if heap and heap[0] <= self._sweeping_to else None  # type: ignore[operator]
 
@@ -162,13 +177,16 @@ class Timers:
         if self._limit is not None and timestamp > self._limit:
             self._refused.add((code, timestamp))
             return False
-        if self._sweeping_to is None or timestamp > self._sweeping_to:
+        if self._sweeping_to is None or timestamp > self.firing:
             return True
-        count = self._set_in_sweep[code] = self._set_in_sweep.get(code, 0) + 1
-        if count >= MAX_TIMERS_PER_SWEEP:
+        farthest, count = self._stalls.get(code, (self.firing, 0))
+        count = count + 1 if self.firing <= farthest else 1
+        self._stalls[code] = max(farthest, self.firing), count
+        if count >= MAX_STALLED_TIMERS:
             msg = (
-                f"{self._owner}: on_timer set {count:,} timers at or below the watermark (or the clock) within one "
-                f"sweep of one key, the last at {timestamp}: it would go on for ever; set the next timer above it"
+                f"{self._owner}: on_timer set {count:,} timers at or below the one that fires within one sweep of one "
+                f"key, the last at {timestamp} in the timer {self.firing}, and time did not go on: it would go on for "
+                f"ever; set the next timer above the one that fires"
             )
             raise FunctionError(msg)
         return True
@@ -185,8 +203,14 @@ class Timers:
 class TimerService:
     """What a function sees of time; its names are PyFlink's. All times are epoch milliseconds.
 
-    In event-time order time is logical: at a row of time t the watermark is t - 1, in a timer t it is t. The inputs'
-    own watermarks are those after the micro-batch, so a function that reads them depends on how the batches were cut.
+    In event-time order time is logical, whatever the micro-batches were: at a row of time t the watermark is t - 1, in
+    an event-time timer t it is t, and each input's own is the same, as if both were read in step. In arrival order a
+    row sees the watermarks before its micro-batch, and a timer those after it; so does a processing-time timer in both.
+
+    >>> from cojoin.state import Cursor
+    >>> service = TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))
+    >>> service.current_watermark() == service.current_watermark1() == -2**63
+    True
     """
 
     def __init__(self, timers: Timers, processing_timers: Timers) -> None:
@@ -194,27 +218,47 @@ class TimerService:
         self._processing_timers = processing_timers
         self.watermark = _MIN_TIMESTAMP
         self.processing_time = 0
-        self.input_watermarks = (_MIN_TIMESTAMP, _MIN_TIMESTAMP)
+        self.input_watermarks: tuple[int, int] | None = None
+        """Each input's own watermark; None where time is logical."""
         self.refusal: str | None = None
 
+    def __getattr__(self, name: str) -> NoReturn:
+        # Reached only where there is nothing of this name.
+        known = [each for each in vars(TimerService) if not each.startswith("_")]
+        msg = f"the timer service has no {name!r}{did_you_mean(name, known)}"
+        raise AttributeError(msg)
+
     def current_watermark(self) -> int:
-        """Give the operator's watermark; ``-2**63`` before every input has spoken."""
+        """Return the operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken."""
         return self.watermark
 
     def current_watermark1(self) -> int:
-        """Give the first input's own watermark; ``-2**63`` before it has spoken, ``2**63 - 1`` once it is finished."""
-        return self.input_watermarks[0]
+        """Return the first input's own watermark, in epoch milliseconds.
+
+        In arrival order it is ``-2**63`` before the input has spoken, and ``2**63 - 1`` once it is finished. In
+        event-time order it is ``current_watermark()``: how far an input was read depends on how batches were cut.
+        """
+        return self.watermark if self.input_watermarks is None else self.input_watermarks[0]
 
     def current_watermark2(self) -> int:
-        """Give the second input's own watermark; ``-2**63`` before it has spoken, ``2**63 - 1`` once it is finished."""
-        return self.input_watermarks[1]
+        """Return the second input's own watermark, in epoch milliseconds.
+
+        In arrival order it is ``-2**63`` before the input has spoken, and ``2**63 - 1`` once it is finished. In
+        event-time order it is ``current_watermark()``: how far an input was read depends on how batches were cut.
+        """
+        return self.watermark if self.input_watermarks is None else self.input_watermarks[1]
 
     def current_processing_time(self) -> int:
-        """Give the micro-batch's own processing time, the same when the batch is run again."""
+        """Return the micro-batch's own processing time in epoch milliseconds, the same when the batch is run again."""
         return self.processing_time
 
     def register_event_time_timer(self, timestamp: int) -> None:
         """Have ``on_timer`` called for the current key when the watermark reaches ``timestamp``; twice is once.
+
+        One for the past fires when the watermark moves next; set inside ``on_timer``, in the same sweep.
+
+        Args:
+            timestamp: Epoch milliseconds.
 
         Raises:
             FunctionError: The timestamp is no whole number of milliseconds.

@@ -25,7 +25,7 @@ from cojoin.errors import SchemaError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["SUPPORTED", "as_schema", "parse_schema", "parse_type", "schema_to_ddl", "type_to_ddl"]
+__all__ = ["SUPPORTED", "as_schema", "is_tagged", "parse_schema", "parse_type", "schema_to_ddl", "type_to_ddl"]
 
 _UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -58,14 +58,18 @@ def parse_schema(ddl: str, *, what: str = "schema") -> pa.Schema:
 
 
 def as_schema(declared: Any, what: str) -> pa.Schema:
-    """Take the columns that a user declares: DDL, an Arrow schema, or a PySpark ``StructType``.
+    """Return the columns that a user declares: one or more, as DDL, an Arrow schema, or a PySpark ``StructType``.
 
     Raises:
-        SchemaError: It is none of these, or does not parse; every message begins with ``what``.
+        SchemaError: It is none of these, has no column, or does not parse; every message begins with ``what``.
 
     >>> as_schema("trade_id long, tier string", "output_type").names
     ['trade_id', 'tier']
     """
+    names = getattr(declared, "names", None)
+    if names == [] or (isinstance(declared, str) and not declared.strip()):
+        msg = f"{what}: expected one or more columns, such as 'trade_id long, tier string', got none"
+        raise SchemaError(msg)
     if isinstance(declared, pa.Schema):
         schema_to_ddl(declared, what=what)  # refuses what Spark has no type for
         return declared
@@ -146,13 +150,13 @@ def _written_nested(dtype: pa.DataType, what: str) -> str | None:
     if types.is_map(dtype):
         key = type_to_ddl(dtype.key_type, what=f"{what}.key")
         return f"map<{key},{type_to_ddl(dtype.item_type, what=f'{what}.value')}>"
-    if types.is_struct(dtype) and not _is_tagged(dtype):
+    if types.is_struct(dtype) and not is_tagged(dtype):
         return f"struct<{','.join(_written(dtype, ':', what))}>"
     return type_to_ddl(dtype.value_type, what=what) if types.is_dictionary(dtype) else None
 
 
-def _is_tagged(struct: pa.StructType) -> bool:
-    """Tell whether this is the form in which Spark hands over a variant, geometry or geography."""
+def is_tagged(struct: pa.StructType) -> bool:
+    """Return whether this is the form in which Spark hands over a variant, geometry or geography."""
     tags = {name.encode() for name in UNSUPPORTED}
     return any(not tags.isdisjoint(field.metadata or ()) for field in struct)
 

@@ -69,15 +69,18 @@ class WatermarkMerge:
     def __init__(self, *, all_idle: AllIdle = "hold", returning: Returning = "hold") -> None:
         self._all_idle, self._returning = all_idle, returning
         self._channels: dict[str, _Channel] = {}
+        self._emptied = False
         self._current = NONE
 
     def register(self, name: str) -> None:
         """Add an active channel that has not spoken: it holds time until it does."""
+        self._emptied = False
         self._channels.setdefault(name, _Channel())
 
     def remove(self, name: str) -> None:
-        """Forget a channel; one that is not there is passed over."""
-        self._channels.pop(name, None)
+        """Forget a channel; one that is not there is passed over. Without the last one the whole is idle."""
+        if self._channels.pop(name, None) is not None:
+            self._emptied = not self._channels
 
     def update(self, name: str, watermark: int) -> None:
         """Take a channel's watermark, in epoch milliseconds; a lower one than before changes nothing."""
@@ -113,9 +116,11 @@ class WatermarkMerge:
         return self._current
 
     def status(self) -> Status:
-        """Give the merged status: idle or finished only when every channel is."""
+        """Return the merged status: idle or finished only when every channel is; idle when all were removed."""
         found = {channel.status for channel in self._channels.values()} - {"finished"}
-        if not self._channels or "active" in found:
+        if not self._channels:
+            return "idle" if self._emptied else "active"
+        if "active" in found:
             return "active"
         return "idle" if found else "finished"
 
@@ -143,15 +148,15 @@ class WatermarkMerge:
         return min(heard)[1] if heard else None
 
     def snapshot(self) -> dict[str, Any]:
-        """Give what survives a restart, as JSON values."""
+        """Return what survives a restart, as JSON values."""
         channels = {
             name: [each.watermark, each.status, each.caught_up] for name, each in sorted(self._channels.items())
         }
-        return {"current": self.current(), "channels": channels}
+        return {"current": self.current(), "channels": channels, "emptied": self._emptied}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Take what ``snapshot`` gave."""
-        self._current = int(snapshot["current"])
+        self._current, self._emptied = int(snapshot["current"]), bool(snapshot.get("emptied", False))
         self._channels = {name: _Channel(*saved) for name, saved in snapshot["channels"].items()}
 
 

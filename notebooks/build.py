@@ -27,7 +27,7 @@ def execute(source: Path) -> nbformat.NotebookNode:
         cell.id = f"cell-{number:02d}"
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [each for each in cell.outputs if each.get("name") != "stderr" and "ivy" not in str(each)]
+            cell.outputs = [each for each in cell.outputs if each.get("name") != "stderr"]
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     return notebook
 

@@ -7,31 +7,34 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis.core
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+from tests.seeds import SEED, SEED_TEXT
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
 
     from tests.servers.broker import Broker
 
+# Where the environment has CI, Hypothesis would draw the same examples each time: here the run's seed says which.
 # Long enough to find what random streams find, short enough for every push; a search by night sets another profile.
-settings.register_profile("push", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "push", max_examples=60, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("night", parent=settings.get_profile("push"), max_examples=3_000)
 settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
 
 PROJECT = Path(__file__).resolve().parents[1]
 # Every JVM of the tests lives for seconds or minutes: the quick compiler and a plain collector cost less of the cores.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m")
-
-DELTA = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
 
 SETTINGS = {
     "spark.driver.memory": "2g",
@@ -72,6 +75,7 @@ _GROUPS = {
         "tests/kafka/",
         "tests/servers/",
         "tests/checkpoints/",
+        "tests/releases/",
         "tests/test_notebooks.py",
         "tests/cli/test_run.py",
         "tests/cli/test_replay.py",
@@ -79,6 +83,26 @@ _GROUPS = {
     ),
 }
 """What needs a session; all else goes to whoever is free. (xdist's own groups do nothing under pytest 9.2.)"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have Hypothesis draw from the run's seed, if its own option does not say another."""
+    if config.getoption("hypothesis_seed") is None:
+        hypothesis.core.global_force_seed = SEED
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say the seed at the top of a run."""
+    return f"seed: {SEED_TEXT}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Say it under each failure, too."""
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"{SEED_TEXT} draws the same again"))
+    return report
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SessionScheduling:
@@ -91,14 +115,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests, with Delta and Kafka: a Python process can hold only one."""
     from pyspark.sql import SparkSession
 
-    from tests.servers.jars import kafka_session_conf
+    from tests.servers.jars import kafka_settings
 
     # Python workers take these from the environment: the interpreter that has the dependencies, and the tests' modules,
     # which they must find even when pytest was called from another folder.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    kafka = kafka_session_conf()
-    settings = SETTINGS | kafka | {"spark.jars.packages": f"{DELTA},{kafka['spark.jars.packages']}"}
+    settings = SETTINGS | kafka_settings()
     settings["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
     session = SparkSession.builder.master("local[2]").appName("cojoin-tests").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -108,8 +131,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """The Kafka broker of all tests; each test makes topics of its own."""
+    """The Kafka broker of all tests; each test makes topics of its own. Some log in, so it is guarded."""
     from tests.servers.broker import Broker
 
-    with Broker() as running:
+    with Broker(guarded=True) as running:
         yield running

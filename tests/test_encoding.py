@@ -85,3 +85,12 @@ def test_numpys_scalars_are_taken_where_they_fit() -> None:
         (1, 0.5, False, 0.5),
         (None, 2.0, None, 1.0),
     ]
+
+
+@pytest.mark.parametrize("columns", ["a long", "a long, b long"])
+def test_none_is_no_row(columns: str) -> None:
+    """As where a callback yields what a helper gives that forgot its return."""
+    with pytest.raises(
+        FunctionError, match=r"F: expected a row of .*, got None, which is no row \(yield nothing where"
+    ):
+        encode_rows([None], parse_schema(columns), "F")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from cojoin.key_run import _PIECE_ROWS
 from cojoin.process import KeyedCoProcess, KeyedCoProcessOperator
 from cojoin.side_outputs import OutputTag
 from cojoin.state import StateTtlConfig, ValueStateDescriptor
+from cojoin.watermarks import END_OF_TIME, NONE
 from tests.programs import OUTPUT, told
 from tests.streams import Rows, Streams, map_side, specs
 from tests.test_process import customer, trade
@@ -181,7 +183,7 @@ def test_a_timer_below_the_clock_that_sets_itself_for_ever_is_stopped() -> None:
 
     runs = operator(Loop())
     with pytest.raises(
-        FunctionError, match=r"Loop: on_timer set 10,000 timers at or below the watermark \(or the clock"
+        FunctionError, match="Loop: on_timer set 10,000 timers at or below the one that fires within one sweep"
     ):
         feed(runs, [trade(10)], now=9)
 
@@ -218,14 +220,42 @@ def test_a_huge_sweep_leaves_in_pieces() -> None:
         assert sizes == [_PIECE_ROWS, _PIECE_ROWS, 20_000]
 
 
-def test_the_inputs_own_watermarks_are_there_to_read() -> None:
-    class Inputs(KeyedCoProcessFunction):
-        def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
-            service = ctx.timer_service()
-            yield told(ctx, f"{service.current_watermark1()} {service.current_watermark2()}")
+class Inputs(Both):
+    """Tells both inputs' own watermarks, and the operator's; and sets a timer in each domain."""
 
+    def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+        super().process_element1(value, ctx)
+        yield self.tell(ctx)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield self.tell(ctx)
+
+    def tell(self, ctx: Any) -> Any:
+        service = ctx.timer_service()
+        return told(ctx, f"{service.current_watermark1()} {service.current_watermark2()} {service.current_watermark()}")
+
+
+def test_in_arrival_order_the_inputs_own_watermarks_move_between_rows_and_timers() -> None:
     runs = operator(Inputs())
-    assert feed(runs, [trade(10)], [customer(50)]) == [("output", "9 49", 10)]
+    assert feed(runs, [trade(10, amount=3)], [customer(50)], now=1) == [("output", f"{NONE} {NONE} {NONE}", 10)]
+    assert feed(runs, [trade(90, amount=0)], [customer(95)], now=4) == [
+        ("output", "9 49 9", 90),
+        ("output", "89 94 89", 13),
+        ("output", "89 94 89", 4),
+    ]
+    assert feed(runs, now=4, ends=True) == [("output", f"{END_OF_TIME} {END_OF_TIME} {END_OF_TIME}", 90)]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [2], [1, 2, 3]])
+def test_in_event_time_order_the_inputs_own_watermarks_do_not_depend_on_the_cuts(cuts: list[int]) -> None:
+    """The second input is read much faster than the first, or in step, or not."""
+    left, right = [trade(10, amount=2), trade(11, amount=7), trade(30), trade(40)], [customer(50), customer(70)]
+    runs, found = operator(Inputs(), "event_time"), []
+    for first, last in pairwise([0, *cuts, 4]):
+        found += feed(runs, left[first:last], right if first == 0 else [])
+    seen = [(what, at) for _, what, at in found if at >= 10]
+    expected = [(9, 10), (10, 11), (12, 12), (18, 18), (29, 30), (31, 31)]
+    assert seen == [(f"{watermark} {watermark} {watermark}", at) for watermark, at in expected]
 
 
 def test_time_is_asked_in_timers_only() -> None:
@@ -343,3 +373,43 @@ def test_a_processing_time_timer_is_no_moment_of_event_time(order: Any) -> None:
     # In arrival order expiry is judged by the watermark, which still stands at 20.
     seen = "7" if order == "arrival" else "None"
     assert ("output", seen, 500_000) in feed(runs, [trade(500_000, amount=-1)], [], now=1_000_001, ends=True)
+
+
+def test_a_side_output_declared_with_other_columns_is_told_with_both() -> None:
+    class Other(KeyedCoProcessFunction):
+        def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield OutputTag("beside", "a int, b int"), (1, 2)
+
+    runs = KeyedCoProcess(Other(), OUTPUT, "arrival", (OutputTag("beside", "a int"),)).create_operator(*specs())
+    said = '\'beside\' with the columns "a int, b int", but it was declared with "a int"; make one OutputTag'
+    with pytest.raises(FunctionError, match=said):
+        feed(runs, [trade(10)])
+
+
+def test_in_event_time_order_a_timer_that_the_clock_set_for_the_past_turns_no_time_back() -> None:
+    """Nor does a restart matter to what lives by event time: what has expired stays so."""
+
+    class Past(KeyedCoProcessFunction):
+        def open(self, ctx: Any) -> None:
+            ttl = StateTtlConfig("10 ms", time_domain="event_time")
+            self.kept = ctx.get_state(ValueStateDescriptor("kept", "long", ttl=ttl))
+
+        def process_element1(self, value: Any, ctx: Any) -> None:
+            self.kept.update(7)
+            ctx.timer_service().register_processing_time_timer(5)
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+            if ctx.time_domain().value == "processing_time":
+                ctx.timer_service().register_event_time_timer(3)
+            else:
+                yield told(ctx, str(self.kept.value()))
+                yield told(ctx, str(ctx.timer_service().current_watermark()))
+
+    for restarts in (False, True):
+        runs = operator(Past(), "event_time")
+        feed(runs, [trade(2)], [customer(3)], now=1)
+        feed(runs, [trade(30, "b")], [customer(30)], now=9)
+        if restarts:
+            saved, runs = runs.snapshot(), operator(Past(), "event_time")
+            runs.restore(saved)
+        assert feed(runs, [trade(40, "b")], [customer(40)], now=9) == [("output", "None", 3), ("output", "29", 3)]

@@ -176,3 +176,29 @@ def test_missing_java_is_said_in_one_sentence(tmp_path):
     assert ended.returncode == 2
     assert ended.stderr.startswith("cojoin: Spark needs Java 17 or later")
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--key-groups", "0"], "argument --key-groups: expected a whole number of 1 or more, got '0'"),
+        (["--key-groups", "40000"], "argument --key-groups: expected a whole number from 1 to 32768, got '40000'"),
+        (["--checkpoint", " "], "argument --checkpoint: expected the path of a directory, got none"),
+        (["--every", "soon"], "argument --every: duration: expected a duration such as '5 seconds'"),
+        (["--tolerance", "-1"], "argument --tolerance: duration: expected a duration such as '5 seconds'"),
+        (["--conf", "x"], "argument --conf: expected NAME=VALUE"),
+    ],
+)
+def test_what_cannot_be_is_said_before_spark_is_started(words, said, capsys):
+    code, out, err = typed(*RUN, *words, capsys=capsys)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_advice_is_in_the_command_lines_words(capsys, monkeypatch):
+    def fail(arguments):
+        msg = 'inputs both have \'tier\'; tell them apart with suffixes=("", "_customers")'
+        raise CheckpointError(msg)
+
+    monkeypatch.setattr(command_line, "_run", fail)
+    assert typed(*RUN, capsys=capsys)[2].endswith("tell them apart with --suffixes ,_customers\n")

@@ -112,3 +112,17 @@ def test_the_order_of_arrival_is_key_input_sequence_content(left: list[Any], rig
 def test_without_a_sequence_content_decides_column_by_column_as_declared() -> None:
     rows = [(0, 0, 1, 1.0), (0, 0, 0, 2.0), (0, 0, 0, 1.0)]
     assert total_order([part(rows, 0, ())]).tolist() == [2, 0, 1]
+
+
+def test_moments_beyond_pythons_years_have_their_order_in_nested_columns_too() -> None:
+    moments = [-(1 << 63), -62_135_596_800_000_000, 0, 253_402_300_800_000_000, (1 << 63) - 1]
+    times = pa.array(moments).cast(pa.timestamp("us", "UTC"))
+    offsets = pa.array(range(len(moments) + 1), pa.int32())
+    days = pa.array([-(1 << 31), -1, 0, 1, (1 << 31) - 1], pa.int32()).cast(pa.date32())
+    for column in (
+        pa.ListArray.from_arrays(offsets, times),
+        pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([days], names=["day"])),
+        pa.MapArray.from_arrays(offsets, times, days),
+    ):
+        keys = sort_keys(column.take(pa.array([4, 0, 3, 1, 2])))
+        assert np.lexsort(keys[::-1]).tolist() == [1, 3, 4, 2, 0]

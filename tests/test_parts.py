@@ -86,7 +86,7 @@ def test_a_flag_is_known_by_its_place() -> None:
 def test_headers_are_merged_into_one() -> None:
     counts = {"rows_in": 3, "done": 1, "late_applied": 1, "rejected": {"late": 1}}
     other = {"rows_in": 5, "done": 3, "late_applied": 0, "rejected": {"late": 1, "null_key": 1}}
-    shared = {"operator": "O", "watermark": {"merge": 1}}
+    shared = {"operator": "O", "watermark": {"merge": {"current": 1}}}
     one = {**shared, "counts": [counts, other], "rows_out": 2, "processing_time": 7, "saved": {"at": 1}}
     two = {**shared, "counts": [other, counts], "rows_out": 3, "processing_time": 9, "saved": None}
     both = {"rows_in": 8, "done": 4, "late_applied": 1, "rejected": {"late": 2, "null_key": 1}}
@@ -98,3 +98,5 @@ def test_headers_are_merged_into_one() -> None:
         "saved": None,
     }
     assert one["saved"] == {"at": 1}
+    behind = {"merge": {"current": 0}}
+    assert merged_header([one, {**two, "watermark": behind}])["watermark"] == behind

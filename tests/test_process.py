@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError, SchemaError
+from cojoin.event_time import Control
 from cojoin.functions import KeyedCoProcessFunction
+from cojoin.operator import Batch
 from cojoin.process import KeyedCoProcess, KeyedCoProcessOperator
 from cojoin.state import ValueStateDescriptor
-from cojoin.watermarks import NONE
+from cojoin.watermarks import END_OF_TIME, NONE
 from tests.programs import OUTPUT, EnrichTrades, told
 from tests.streams import Rows, Streams, map_side, specs
 
@@ -236,20 +238,73 @@ def test_a_time_that_python_cannot_show_is_told_with_its_input() -> None:
 
 
 class Restless(KeyedCoProcessFunction):
-    """Sets its timer anew, a millisecond later each time."""
+    """Sets its timer anew, some milliseconds later each time."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
 
     def process_element1(self, value: Any, ctx: Any) -> None:
         ctx.timer_service().register_event_time_timer(ctx.timestamp())
 
-    def on_timer(self, timestamp: int, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timer(timestamp + 1)
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(timestamp + self.step)
+        yield told(ctx, "beat")
 
 
-def test_a_sweep_that_sets_ten_thousand_timers_stops_with_the_functions_name_and_the_key() -> None:
-    runs = operator(Restless())
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+def test_a_sweep_that_does_not_go_forward_stops_with_the_functions_name_and_the_key(order: Any) -> None:
+    runs = operator(Restless(0), order)
     feed(runs, [trade(1)], [customer(1)])
     with pytest.raises(FunctionError, match=r"Restless.on_timer raised FunctionError: .*set 10,000 timers.*key 'a'"):
         feed(runs, [trade(20_000)], [customer(20_000)])
+
+
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_heartbeat_goes_on_after_hours_of_downtime(order: Any, ends: bool) -> None:
+    hours = 3 * 3_600_000
+    before = operator(Restless(1_000), order)
+    feed(before, [trade(1)], [customer(1)])
+    runs = operator(Restless(1_000), order)
+    runs.restore(before.snapshot())
+    beats = [at for _, at, _ in feed(runs, [trade(hours, "b")], [customer(hours)], ends=ends)]
+    assert beats[:10_800] == list(range(1, hours, 1_000))
+    waiting = 1 if order == "event_time" else 2
+    assert runs.details() == {"timers": 0 if ends else waiting, "timers_not_fired": 2 if ends else 0}
+
+
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+def test_at_the_end_of_time_a_heartbeat_ends_however_it_came(order: Any) -> None:
+    """Inputs that are finished one by one, or a watermark at the end of time, end time as a drain does."""
+    for controls in (
+        [Control(1, statuses={None: "finished"}), Control(2, statuses={None: "finished"})],
+        [Control(1, watermarks={"[0]": END_OF_TIME}), Control(2, watermarks={"[0]": END_OF_TIME})],
+    ):
+        runs = operator(Restless(1_000), order)
+        feed(runs, [trade(1), trade(2_500, "b")], [customer(1)])
+        nothing = tuple(spec.schema.empty_table() for spec in runs.inputs)
+        found = list(runs.process(Batch(nothing, controls)))  # type: ignore[arg-type]
+        assert sum(each.table.num_rows for each in found) == 4
+        assert runs.details()["timers_not_fired"] == 2
+
+
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+def test_a_timer_at_the_beginning_of_time_waits_for_the_first_watermark(order: Any) -> None:
+    class Earliest(KeyedCoProcessFunction):
+        def process_element1(self, value: Any, ctx: Any) -> None:
+            ctx.timer_service().register_event_time_timer(-(1 << 63))
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            yield told(ctx, "timer")
+
+    runs = operator(Earliest(), order)
+    assert feed(runs, [trade(1)], []) == []
+    assert feed(runs, [], []) == []
+    assert runs.details()["timers"] == (order == "arrival")
+    again = operator(Earliest(), order)
+    again.restore(runs.snapshot())
+    fired = feed(again, [trade(9, "b")], [customer(5)])
+    assert [each[:2] for each in fired] == [("timer", NONE)] * (1 if order == "event_time" else 2)
 
 
 def test_many_rows_come_out_in_pieces() -> None:

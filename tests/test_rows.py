@@ -30,6 +30,12 @@ def test_a_field_that_is_not_there_is_named_with_those_that_are() -> None:
         trade["amuont"]
 
 
+def test_a_field_that_is_called_as_what_a_row_can_do_is_read_by_its_name() -> None:
+    row = row_class(("as_dict", "count", "_fields", "def"))((1, 2, 3, 4))
+    assert (row["as_dict"], row.count, row["_fields"], row["def"]) == (1, 2, 3, 4)
+    assert row.as_dict() == {"as_dict": 1, "count": 2, "_fields": 3, "def": 4}
+
+
 def test_a_row_is_immutable() -> None:
     trade = row_class(("amount",))((2.5,))
     with pytest.raises(AttributeError):
@@ -92,6 +98,7 @@ def test_lists_as_keys_of_a_map_are_tuples() -> None:
     [
         ([0, 1 << 60], pa.timestamp("us", "UTC"), "13343998 days and 77406 seconds since 1970"),
         ([0, 10_000_000], pa.date32(), "10000000 days and 0 seconds since 1970"),
+        ([0, (1 << 31) - 1], pa.date32(), "2147483647 days and 0 seconds since 1970"),
     ],
 )
 def test_a_moment_beyond_pythons_years_raises_or_something_stands_for_it(values: Any, dtype: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""How watermarks follow rows: every kind of strategy, and when silence is idleness."""
+"""How watermarks follow rows: every kind of strategy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.strategies import IdlenessTimer, WatermarkGenerator, WatermarkStrategy
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError
+from cojoin.event_time import InputWatermark
+from cojoin.inputs import InputSpec, watermark_marks
+from cojoin.strategies import WatermarkGenerator, WatermarkStrategy
 from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
@@ -108,18 +110,67 @@ def test_a_punctuating_column_must_be_there_and_say_a_time() -> None:
             WatermarkStrategy.for_punctuated(column).generator.check(ROWS.schema, "input 'trades'")
 
 
-def test_silence_counts_from_the_first_look_that_finds_it() -> None:
-    timer = IdlenessTimer(10)
-    timer.activity()
-    assert [timer.is_idle(now) for now in (1, 6, 11, 16, 17)] == [False, False, False, False, True]
-    timer.activity()
-    assert [timer.is_idle(now) for now in (18, 19, 29, 30)] == [False, False, False, True]
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "gave None"),
+        ("5", "gave '5'"),
+        (2.5, "gave 2.5"),
+        (float("nan"), "gave nan"),
+        (float("inf"), "gave inf"),
+        (True, "gave True"),
+        (1 << 63, "gave 9223372036854775808"),
+    ],
+)
+def test_a_generator_that_gives_no_watermark_is_told(given: Any, said: str) -> None:
+    class Gives(WatermarkGenerator):
+        follows_clock = True
+
+        def watermark(self, mark: int, processing_time: int) -> Any:
+            return given
+
+    watermark = InputWatermark(WatermarkStrategy.for_generator(Gives()))
+    for call, mark in ((lambda: watermark.observe("p", 7), 7), (lambda: watermark.tick(0), NONE)):
+        with pytest.raises(FunctionError, match=rf"Gives.watermark\({mark}, 0\) {said}; expected a whole number"):
+            call()
 
 
-def test_silence_survives_a_restart_and_a_pause_forgets_it() -> None:
-    timer, other = IdlenessTimer(10), IdlenessTimer(10)
-    timer.is_idle(0)
-    other.restore(timer.snapshot())
-    assert other.is_idle(11)
-    other.restart()
-    assert not other.is_idle(12)
+def test_a_generator_may_give_numpys_numbers_and_less_than_the_least() -> None:
+    for given, expected in ((np.int64(5), 5), (5.0, 5), (-(1 << 70), NONE), (NONE, NONE)):
+        generator = Given(lambda mark, now, given=given: given)
+        assert generator.made(1, 2) == expected
+    with pytest.raises(FunctionError, match=r"Given.watermark\(1, 2\) raised ZeroDivisionError"):
+        Given(lambda mark, now: mark // 0).made(1, 2)
+
+
+@pytest.mark.parametrize("marks", [None, [1], 5, np.array([1.0]), np.array([1, 2]), np.array([True]), np.array([[1]])])
+def test_marks_are_one_whole_number_a_row(marks: Any) -> None:
+    with pytest.raises(
+        FunctionError, match=r"input 'l': Given.marks: expected a numpy array of 1 int64, one a row, got"
+    ):
+        watermark_marks(*one_row(lambda rows, times: marks))
+
+
+def test_marks_that_fail_name_input_and_generator() -> None:
+    with pytest.raises(FunctionError, match=r"input 'l': Given.marks raised KeyError: .*nope"):
+        watermark_marks(*one_row(lambda rows, times: rows.column("nope")))
+
+
+@dataclass(frozen=True)
+class Given(WatermarkGenerator):
+    """Gives what a function gives."""
+
+    gives: Any
+
+    def watermark(self, mark: int, processing_time: int) -> Any:
+        return self.gives(mark, processing_time)
+
+    def marks(self, rows: Any, timestamps: Any) -> Any:
+        return self.gives(rows, timestamps)
+
+
+def one_row(gives: Any) -> tuple[Any, ...]:
+    schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    spec = InputSpec("l", schema, ("k",), "at", watermark=WatermarkStrategy.for_generator(Given(gives)))
+    rows = pa.table([pa.array(["a"]), pa.array([7]).cast(schema.field(1).type)], schema=schema)
+    return rows, spec, spec.millis(rows), 0

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from cojoin.errors import FunctionError
 from cojoin.state import Cursor
-from cojoin.timers import MAX_TIMERS_PER_SWEEP, Timers, TimerService
+from cojoin.timers import MAX_STALLED_TIMERS, Timers, TimerService
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,12 +97,33 @@ def test_what_is_dumped_is_loaded() -> None:
     assert sweep(again, 9) == [-1, 5]
 
 
-def test_ten_thousand_timers_set_in_a_sweep_are_an_endless_loop() -> None:
+def test_a_chain_that_goes_forward_ends_by_itself_however_long_it_is() -> None:
     made = timers(0)
-    with pytest.raises(FunctionError, match="F: on_timer set 10,000 timers at or below the watermark"):
-        sweep(made, MAX_TIMERS_PER_SWEEP, lambda timestamp: made.register(timestamp + 1))
-    fewer = timers(0)
-    assert len(sweep(fewer, MAX_TIMERS_PER_SWEEP - 1, lambda timestamp: fewer.register(timestamp + 1))) == 10_000
+    last = 2 * MAX_STALLED_TIMERS
+    assert sweep(made, last, lambda timestamp: made.register(timestamp + 1)) == list(range(last + 1))
+
+
+@pytest.mark.parametrize("back", [0, 1, 7])
+def test_ten_thousand_timers_that_do_not_go_forward_are_an_endless_loop(back: int) -> None:
+    made = timers(9)
+
+    def on_timer(timestamp: int) -> None:
+        made.register(timestamp - back if timestamp == 9 else timestamp + 1)
+
+    with pytest.raises(FunctionError, match=f"F: on_timer set 10,000 timers at or below .*, the last at {9 - back} in"):
+        sweep(made, 100, on_timer)
+
+
+def test_a_chain_may_look_back_at_every_step() -> None:
+    """Each timer sets itself again once, and then the next: finite, so nothing to stop."""
+    made, again = timers(0), set[int]()
+
+    def on_timer(timestamp: int) -> None:
+        made.register(timestamp + (timestamp in again))
+        again.add(timestamp)
+
+    fired = sweep(made, MAX_STALLED_TIMERS + 5, on_timer)
+    assert fired == sorted(2 * list(range(MAX_STALLED_TIMERS + 6)))
 
 
 def test_in_a_drain_timers_beyond_the_largest_event_time_are_counted_once_each() -> None:

@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import doctest
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 import cojoin.types
 from cojoin.errors import SchemaError
-from cojoin.types import SUPPORTED, parse_schema, parse_type, schema_to_ddl, type_to_ddl
+from cojoin.side_outputs import OutputTag
+from cojoin.types import SUPPORTED, as_schema, parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from tests.ddl_texts import CHARS, TIMESTAMP, TYPES, same, spark_reads
 
 if TYPE_CHECKING:
@@ -172,3 +174,11 @@ def test_differential_sparks_frames_hold_chars_as_strings(spark: SparkSession, d
 @given(arrow_types(st.text("aB1_ `-é.'>", max_size=4)))
 def test_differential_spark_reads_what_is_written(spark: SparkSession, dtype: pa.DataType) -> None:
     assert same(dtype, spark_reads(type_to_ddl(dtype)))
+
+
+@pytest.mark.parametrize("declared", ["", "  ", pa.schema([]), StructType([])])
+def test_no_columns_are_none(declared: Any) -> None:
+    with pytest.raises(SchemaError, match=r"^output_type: expected one or more columns, such as .*, got none$"):
+        as_schema(declared, "output_type")
+    with pytest.raises(SchemaError, match=r"^side output 'x': expected one or more columns"):
+        OutputTag("x", declared)

@@ -37,6 +37,26 @@ def test_no_channel_is_no_time() -> None:
     assert (merge.current(), merge.status(), merge.holding()) == (NONE, "active", None)
 
 
+def test_when_the_last_channel_leaves_the_whole_is_idle_until_another_comes() -> None:
+    merge = merged(100, 50)
+    merge.remove("0")
+    assert (merge.current(), merge.status()) == (50, "active")
+    merge.remove("1")
+    merge.remove("1")
+    restored = WatermarkMerge()
+    restored.restore(merge.snapshot())
+    for each in (merge, restored):
+        assert (each.current(), each.status(), each.holding()) == (50, "idle", None)
+        each.register("2")
+        assert (each.current(), each.status(), each.holding()) == (50, "active", "2")
+
+
+def test_a_snapshot_of_release_0_5_0_has_not_lost_its_last_channel() -> None:
+    merge = WatermarkMerge()
+    merge.restore({"current": 50, "channels": {}})
+    assert (merge.current(), merge.status()) == (50, "active")
+
+
 def test_a_lower_watermark_changes_nothing() -> None:
     merge = merged(100, 100)
     merge.update("0", 5)

@@ -11,6 +11,7 @@ source in the order of the plan, the control input last.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import time
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.documents import Form, read_document, write_document
 from cojoin.checkpoints.java_classes import java_class
 from cojoin.errors import CheckpointError
 
@@ -36,6 +38,7 @@ __all__ = [
     "END_OF_INPUT",
     "NOTHING_READ",
     "begin_after",
+    "check_offsets",
     "drain_is_promised",
     "open_control",
     "plan_drain",
@@ -56,7 +59,18 @@ NOTHING_READ = "-"
 _FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
 _OFFSETS, _COMMITS, _SOURCES, _METADATA = "spark/offsets", "spark/commits", "spark/sources", "spark/metadata"
 _RUNS_FILE, _KEPT_RUNS = "runs.json", 5
+_RUNS = Form(
+    "the batches with which the last runs began",
+    1,
+    "put it back from a backup of the checkpoint, or delete it where the last run of the query has ended properly",
+    {"starts": list},
+    unsealed=0,
+)
 _VERSION = "v1"
+_PUT_BACK = (
+    "put it back from a backup of the checkpoint, or restore a snapshot into a new checkpoint with restore_from= "
+    "(`cojoin checkpoints list` shows them)"
+)
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
@@ -72,9 +86,12 @@ def open_control(spark: SparkSession, files: CheckpointFiles, labels: Sequence[i
 
 
 def source_offsets(files: CheckpointFiles, batch_id: int) -> list[str]:
-    """Give where each source stands at the end of a batch, a line each, as Spark logged it."""
-    text = files.read(f"{_OFFSETS}/{batch_id}")
-    return [] if text is None else text.splitlines()[2:]
+    """Return where each source stands at the end of a batch, a line each, as Spark logged it; nothing without a log.
+
+    Raises:
+        CheckpointError: The batch's file is damaged.
+    """
+    return _planned(files, batch_id)[2:] if files.exists(f"{_OFFSETS}/{batch_id}") else []
 
 
 def drain_is_promised(files: CheckpointFiles) -> bool:
@@ -94,11 +111,11 @@ def plan_drain(files: CheckpointFiles) -> bool:
     newest, committed = _newest(files, _OFFSETS), _newest(files, _COMMITS)
     if newest is None:
         return False
-    lines = (files.read(f"{_OFFSETS}/{newest}") or "").splitlines()
+    lines = _planned(files, newest)
     # Not the number of lines: an input that is read twice has a line for each, and one folder.
     control = _newest(files, _SOURCES)
-    if control is None or len(lines) < 3 or lines[0] != _VERSION:
-        msg = f"checkpoint {files.root}: the offset log's batch {newest} is not in the form {_VERSION}; got {lines[:1]}"
+    if control is None:
+        msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {_PUT_BACK}"
         raise CheckpointError(msg)
     read = None if lines[-1] == NOTHING_READ else int(json.loads(lines[-1])["logOffset"])
     if read is not None and _END_FILE in (files.read(f"{_SOURCES}/{control}/{read}") or ""):
@@ -145,7 +162,7 @@ def begin_after(files: CheckpointFiles, sources: Sequence[str]) -> None:
         files: The new checkpoint.
         sources: Where each stood, in Spark's own spelling.
     """
-    version, metadata, *first = (files.read(f"{_OFFSETS}/0") or "").splitlines()
+    version, metadata, *first = _planned(files, 0)
     text = "\n".join([version, metadata, *sources, first[-1]])
     files.write(f"{_OFFSETS}/0", text)
     if files.read(f"{_OFFSETS}/1") is None:
@@ -184,23 +201,78 @@ def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:
     newest, committed = _newest(files, _OFFSETS), _newest(files, _COMMITS)
     if newest is None or newest != committed:
         return False
-    version, metadata, *sources = (files.read(f"{_OFFSETS}/{newest}") or "").splitlines()
+    version, metadata, *sources = _planned(files, newest)
     entry = json.dumps({**json.loads(metadata), "batchTimestampMs": now})
     files.write(f"{_OFFSETS}/{newest + 1}", "\n".join([version, entry, *sources]))
     return True
 
 
 def resumed_batches(files: CheckpointFiles) -> frozenset[int]:
-    """Note that a run starts, and give the batches with which the last runs began anew.
+    """Note that a run starts, and return the batches with which the last runs began anew.
 
     A batch that an earlier run planned belongs to that run: executed again, it must not take itself for a new start.
+
+    Raises:
+        CheckpointError: The note of the earlier runs is damaged.
     """
-    text, newest = files.read(_RUNS_FILE), _newest(files, _OFFSETS)
+    earlier = read_document(files, _RUNS_FILE, _RUNS, lambda content: [*map(int, content["starts"])]) or []
+    newest = _newest(files, _OFFSETS)
     begins_with = 0 if newest is None else newest + 1
     # Each once: however often a run fails before it plans a batch, the start of the last one that did is kept.
-    starts = [*dict.fromkeys([*(json.loads(text)["starts"] if text else []), begins_with])][-_KEPT_RUNS:]
-    files.write(_RUNS_FILE, json.dumps({"starts": starts}))
+    starts = [*dict.fromkeys([*earlier, begins_with])][-_KEPT_RUNS:]
+    write_document(files, _RUNS_FILE, _RUNS, {"starts": starts})
     return frozenset(starts)
+
+
+def check_offsets(files: CheckpointFiles, batch_id: int, expected: Sequence[str]) -> None:
+    """See that Spark's offset log says of the last batch what its manifest says.
+
+    Args:
+        files: The checkpoint.
+        batch_id: The last batch that counts; those that Spark has committed since have moved no source.
+        expected: Where its manifest says that each source stood.
+
+    Raises:
+        CheckpointError: It says something else, so the query would go on at another place than where it stopped.
+    """
+    batch_id = max(batch_id, _newest(files, _COMMITS) or 0)
+    found = source_offsets(files, batch_id)
+    if found != list(expected):
+        differs = next((pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]), None)
+        told = (
+            f"{len(found)} sources, the manifest {len(expected)}"
+            if differs is None
+            else f"{differs[0]}, the manifest {differs[1]}"
+        )
+        msg = (
+            f"checkpoint {files.root}: {_OFFSETS}/{batch_id} is not what the query has counted: it says {told}; "
+            f"{_PUT_BACK}"
+        )
+        raise CheckpointError(msg)
+
+
+def _planned(files: CheckpointFiles, batch_id: int) -> list[str]:
+    """Return the lines of a batch in Spark's offset log."""
+    name = f"{_OFFSETS}/{batch_id}"
+    lines = (files.read(name) or "").splitlines()
+    # What other sources say of themselves is theirs; the control input is the last.
+    if len(lines) < 3 or lines[0] != _VERSION or not _is_object(lines[1]) or not _is_position(lines[-1]):
+        msg = (
+            f"checkpoint {files.root}: {name}, a batch in Spark's offset log, is not in the form {_VERSION}: it was "
+            f"cut or changed, or written by another version of Spark; {_PUT_BACK}"
+        )
+        raise CheckpointError(msg)
+    return lines
+
+
+def _is_position(line: str) -> bool:
+    return line == NOTHING_READ or (_is_object(line) and isinstance(json.loads(line).get("logOffset"), int))
+
+
+def _is_object(line: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return isinstance(json.loads(line), dict)
+    return False
 
 
 def _newest(files: CheckpointFiles, directory: str) -> int | None:

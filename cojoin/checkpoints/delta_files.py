@@ -1,10 +1,10 @@
 """Files that were written beside Spark become part of a Delta table, by one transaction of Delta's own.
 
-The transaction carries an application's id and version, and takes effect once: a second one of the same version, or of
-an earlier one, changes nothing. It also makes the table, where there is none, with a checkpoint of its log every 100
-commits. Delta does the rest as for a writer of its own: conflicts, those checkpoints, history. Only tables whose files
-are plain ones take files written by others (``shape_of``). Costs some tens of milliseconds and a millisecond a file, on
-the driver. (Delta's protocol, "Actions".)
+The transaction carries an application's id and version (``transactions`` sees that it takes effect once), and what the
+commit says of itself. It also makes the table, where there is none, with a checkpoint of its log every 100 commits.
+Delta does the rest as for a writer of its own: conflicts, those checkpoints, history. Only tables whose files are plain
+ones take files written by others (``shape_of``). Costs some tens of milliseconds and a millisecond a file, on the
+driver. (Delta's protocol, "Actions".)
 """
 
 from __future__ import annotations
@@ -113,33 +113,33 @@ def table_log(session: SparkSession, location: str) -> Any:
 
 def append_files(
     session: SparkSession,
-    log: Any,
+    transaction: Any,
     schema: pa.Schema,
     files: Sequence[WrittenFile],
     *,
     app_id: str,
     version: int,
     query_id: str,
-    may_repeat: bool = True,
-) -> None:
-    """Append files that lie in a table's folder; none make the table and nothing else.
+    metadata: str | None = None,
+) -> int:
+    """Append files that lie in a table's folder, in a transaction; no files make the table and nothing else.
 
     Args:
         session: The session.
-        log: Delta's log of the table, or of the folder that becomes one.
+        transaction: A transaction of Delta's on the table, or on the folder that becomes one.
         schema: The files' columns.
         files: The files.
         app_id: Who writes.
-        version: Which of its writes this is; one that the table has seen already changes nothing.
+        version: Which of its writes this is.
         query_id: What the table's history says of who wrote.
-        may_repeat: Whether the table may have seen this version: to find out takes a job on its log.
+        metadata: What the commit says of itself (``userMetadata``).
+
+    Returns:
+        The table's version that the commit made.
 
     Raises:
         QueryFailedError: The table is not, or no longer, one of plain files with these columns.
     """
-    transaction = log.startTransaction()
-    if may_repeat and transaction.txnVersion(app_id) >= version:
-        return
     read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
     if transaction.readVersion() < 0:
         transaction.updateMetadataForNewTable(read(_new_table(schema, _properties(session))))
@@ -148,10 +148,13 @@ def append_files(
         raise QueryFailedError(msg)
     transaction.registerSQLMetrics(session._jsparkSession, _metrics(session, files))  # noqa: SLF001
     mode = java_class(session, "org.apache.spark.sql.streaming.OutputMode").Append()
-    nothing = java_class(session, "scala.Option").apply(None)
+    told = java_class(session, "scala.Option").apply(metadata)
     update = java_class(session, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
     actions = [read(line) for line in _actions(files, app_id, version)]
-    transaction.commit(java_class(session, _PYTHON_UTILS).toSeq(actions), update(mode, query_id, version, nothing))
+    committed = transaction.commit(
+        java_class(session, _PYTHON_UTILS).toSeq(actions), update(mode, query_id, version, told)
+    )
+    return int(committed)
 
 
 def shape_of(metadata: Any) -> Shape:

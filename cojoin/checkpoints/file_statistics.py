@@ -3,7 +3,8 @@
 From the statistics that parquet keeps itself: for the first 32 columns that are not nested the number of nulls, and the
 least and the largest value where Delta has a use for them. What can't be told exactly is left out, which costs a reader
 time and never a row: bounds of a column with NaN (the largest value to Spark, none to parquet), infinities, years that
-have no four digits. Texts are cut after 32 characters, as Delta does it. (Delta's protocol, "Per-file Statistics".)
+have no four digits, the largest of texts that is not UTF-8. Texts are cut after 32 characters, as Delta does it.
+(Delta's protocol, "Per-file Statistics".)
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def _leaves(dtype: pa.DataType) -> int:
 
 
 def _value(statistics: Any, which: str) -> Any:
-    is_time = statistics.logical_type.type in {"TIMESTAMP", "DATE"}
-    return getattr(statistics, f"{which}_raw" if is_time else which)
+    # Texts by their bytes: not all are UTF-8, and by these parquet has compared them.
+    is_raw = statistics.logical_type.type in {"TIMESTAMP", "DATE", "STRING"}
+    return getattr(statistics, f"{which}_raw" if is_raw else which)
 
 
 def _spelled(value: Any, dtype: pa.DataType, *, largest: bool) -> str | None:  # noqa: PLR0911 - one a type
@@ -116,7 +118,14 @@ def _moment(**since_epoch: int) -> datetime | None:
     return moment if moment.year >= 1000 else None
 
 
-def _cut(text: str, *, largest: bool) -> str | None:
+def _cut(value: bytes, *, largest: bool) -> str | None:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        # What comes before the first bad byte is not above the text; nothing that JSON can hold is surely not below it.
+        if largest:
+            return None
+        text = value[: error.start].decode()
     if len(text) > _CHARACTERS and largest:
         if text[_CHARACTERS] == _HIGHEST:
             return None

@@ -13,22 +13,38 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.java_classes import java_class
+from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointFiles"]
+__all__ = ["CheckpointFiles", "UnplacedFileError", "UnreadableFileError"]
 
+# PySpark turns some of Java's errors into its own, wherever they come from.
+_JavaErrors = (Py4JJavaError, PySparkException)
 _FORMER = ".former"
 _TRIES = 5
 
 
-class _ReplacedError(Exception):
-    """A file is not there, or is being replaced."""
+class UnreadableFileError(CheckpointError):
+    """A file is there and can't be read.
+
+    Attributes:
+        why: What the file system says.
+    """
+
+    def __init__(self, root: str, name: str, why: str) -> None:
+        super().__init__(f"checkpoint {root}: {name} can't be read: {why}; put it back from a backup of the checkpoint")
+        self.why = why
+
+
+class UnplacedFileError(CheckpointError):
+    """A file was written and did not get its name: there is no right to, or another process was quicker each time."""
 
 
 class CheckpointFiles:
@@ -37,15 +53,28 @@ class CheckpointFiles:
     Args:
         spark: The session whose Hadoop configuration reaches the directory.
         root: The directory; a path without a scheme is on Spark's default file system.
+        what: What the directory is, for messages.
+
+    Raises:
+        CheckpointError: Spark has no file system for it.
     """
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
-        self._hadoop_path = java_class(spark, "org.apache.hadoop.fs.Path")
+    def __init__(self, spark: SparkSession, root: str, what: str = "checkpoint") -> None:
+        self._what, self._hadoop_path = what, java_class(spark, "org.apache.hadoop.fs.Path")
         self._as_text = java_class(spark, "org.apache.commons.io.IOUtils").toString
         configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - PySpark has no way to Hadoop's file systems
-        path = self._hadoop_path(root)
-        self._system = path.getFileSystem(configuration)
-        self._root = self._system.makeQualified(path)
+        try:
+            path = self._hadoop_path(root)
+            self._system = path.getFileSystem(configuration)
+            self._root = self._system.makeQualified(path)
+        except _JavaErrors as error:
+            msg = (
+                f"{what} {root!r}: Spark has no file system for it ({_said(error)}); expected a path that Spark "
+                f"reaches, such as '/lake/{what}'. An object store needs its connector's package in "
+                f"spark.jars.packages, and the scheme that this serves: s3a:// for S3, abfss:// for Azure, gs:// for "
+                f"Google"
+            )
+            raise CheckpointError(msg) from error
 
     @property
     def root(self) -> str:
@@ -61,49 +90,62 @@ class CheckpointFiles:
         return str(self._path(name).toUri().toString())
 
     def exists(self, name: str = "") -> bool:
-        """Tell whether a file or directory is there."""
-        return any(self._system.exists(place) for place in self._places(name))
+        """Return whether a file or directory is there."""
+        with self._told(name, "looked for"):
+            return any(self._system.exists(place) for place in self._places(name))
 
     def read(self, name: str) -> str | None:
-        """Give a file's text, or None where there is none."""
+        """Return a file's text, or None where there is none.
+
+        Raises:
+            UnreadableFileError: It is there and can't be read.
+        """
+        why = ""
         for _ in range(_TRIES):
             for place in self._places(name):
-                with contextlib.suppress(_ReplacedError):
-                    return self._read_at(place)
+                text, why = self._read_at(name, place)
+                if text is not None:
+                    return text
             if not self.exists(name):
                 return None
-        msg = f"{self.path(name)} can't be read: its checksum is another's"
-        raise OSError(msg)
+        raise UnreadableFileError(self.root, name, why)
 
-    def _read_at(self, place: Any) -> str:
+    def _read_at(self, name: str, place: Any) -> tuple[str | None, str]:
+        """Return the text, or why there is none at this moment."""
         try:
             stream = self._system.open(place)
             try:
-                return str(self._as_text(stream, "UTF-8"))
+                return str(self._as_text(stream, "UTF-8")), ""
             finally:
                 stream.close()
-        except Py4JJavaError as error:
+        except _JavaErrors as error:
             # A local file and its checksum are two files, of which a successor's may be the one and not the other.
-            if any(name in str(error.java_exception) for name in ("FileNotFoundException", "ChecksumException")):
-                raise _ReplacedError from error
-            raise
+            said = _said(error)
+            if any(kind in said for kind in ("FileNotFoundException", "ChecksumException")):
+                return None, said
+            raise UnreadableFileError(self.root, name, said) from error
 
     def write(self, name: str, text: str) -> None:
         """Write a text file whole, in place of an earlier one."""
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file whole, in place of an earlier one."""
+        """Write a file whole, in place of an earlier one.
+
+        Raises:
+            CheckpointError: The directory is none that can be made, or none that can be written to.
+        """
         target = self._path(name)
         partial = self._hadoop_path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
-        stream = self._system.create(partial, True)
-        try:
-            stream.write(bytearray(content))
-        finally:
-            stream.close()
+        with self._told(name, "written"):
+            stream = self._system.create(partial, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
         former = self._former(target)
         for _ in range(_TRIES):
-            with contextlib.suppress(Py4JJavaError):
+            with contextlib.suppress(*_JavaErrors):
                 # Whoever replaces it at the same moment may have moved it away since.
                 if self._system.exists(target):
                     self._system.delete(former, False)
@@ -111,12 +153,43 @@ class CheckpointFiles:
             if self._system.rename(partial, target):
                 self._system.delete(former, False)
                 return
-        msg = f"could not rename {partial.toString()} to {target.toString()}"
-        raise OSError(msg)
+        msg = (
+            f"checkpoint {self.root}: {name} can't be put in place: the file system does not rename "
+            f"{partial.getName()}; see that nothing else writes there, and start again"
+        )
+        raise UnplacedFileError(msg)
 
     def make_directory(self, name: str) -> None:
-        """Make a directory, where it is not there."""
-        self._system.mkdirs(self._path(name))
+        """Make a directory, where it is not there.
+
+        Raises:
+            CheckpointError: It can't be made.
+        """
+        self._make(self._path(name), name)
+
+    def check_place(self) -> None:
+        """See that the directory is there or can be made; one that was made to see it is taken away again.
+
+        Raises:
+            CheckpointError: It can't be made.
+        """
+        made, place = [], self._root
+        with self._told("", "looked for"):
+            while place is not None and not self._system.exists(place):
+                made.append(place)
+                place = place.getParent()
+        if made:
+            self._make(self._root, "")
+            with contextlib.suppress(*_JavaErrors):
+                # What another process has put there meanwhile keeps it.
+                for each in made:
+                    self._system.delete(each, False)
+
+    def _make(self, place: Any, name: str) -> None:
+        with self._told(name, "made"):
+            made = self._system.mkdirs(place)
+        if not made:
+            raise self._refused(name, "made", "the file system declines")
 
     def modified(self, name: str) -> int:
         """Give when a file was last written, in epoch milliseconds."""
@@ -140,9 +213,24 @@ class CheckpointFiles:
         """List the finished files of a directory, or nothing where it is not there."""
         if not self.exists(directory):
             return []
-        names = {status.getPath().getName() for status in self._system.listStatus(self._path(directory))}
+        with self._told(directory, "listed"):
+            names = {status.getPath().getName() for status in self._system.listStatus(self._path(directory))}
         former = {name[1:].removesuffix(_FORMER) for name in names if name.startswith(".") and name.endswith(_FORMER)}
         return sorted(former.union(name for name in names if not name.startswith(".")))
+
+    @contextlib.contextmanager
+    def _told(self, name: str, what: str) -> Iterator[None]:
+        """Return what the file system says, in a line."""
+        try:
+            yield
+        except _JavaErrors as error:
+            raise self._refused(name, what, _said(error)) from error
+
+    def _refused(self, name: str, what: str, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._what} {self.root}: {name or 'the directory'} can't be {what}: {why}; expected a directory that is "
+            f"there or can be made, and that Spark's driver may read and write"
+        )
 
     def _places(self, name: str) -> Iterator[Any]:
         """Give where a file may be: at its path, aside, or at its path again, if its successor has come meanwhile."""
@@ -157,3 +245,10 @@ class CheckpointFiles:
 
     def _path(self, name: str) -> Any:
         return self._hadoop_path(self._root, name) if name else self._root
+
+
+def _said(error: BaseException) -> str:
+    """Return what Java says, in a line, without the package of the error's class."""
+    said = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    kind, colon, text = said.strip().partition("\n")[0].partition(": ")
+    return f"{kind.rpartition('.')[2]}{colon}{text}"

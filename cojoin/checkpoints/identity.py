@@ -9,11 +9,11 @@ column more, or wider types (``cojoin.evolution``). Also kept: which sources the
 
 from __future__ import annotations
 
-import json
 import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin import evolution
+from cojoin.checkpoints.documents import Form, read_document, to_text, write_document
 from cojoin.errors import CheckpointError
 from cojoin.types import parse_schema, schema_to_ddl
 
@@ -25,14 +25,31 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.inputs import InputSpec
 
-__all__ = ["SourceDescription", "check_evolution", "claim_checkpoint", "describe_query", "note_sources", "read_query"]
+__all__ = [
+    "SourceDescription",
+    "check_evolution",
+    "claim_checkpoint",
+    "describe_query",
+    "known_sources",
+    "note_sources",
+    "read_query",
+]
 
-SourceDescription: TypeAlias = "Mapping[str, str | None] | None"
-"""What tells a source from others: its ``format`` and ``location``; None for a bare DataFrame, of which nothing is
-known."""
+SourceDescription: TypeAlias = "Mapping[str, Any] | None"
+"""What tells a source from others: its ``format`` and ``location``, of Kafka also ids of the cluster and the topics;
+None for a bare DataFrame, of which nothing is known."""
 
-FORMAT = 4
 _FILE = "query.json"
+_FORM = Form(
+    "the description of its query",
+    5,
+    "put it back from a backup of the checkpoint; without it nothing here can be used, and a new checkpoint= begins "
+    "the query anew",
+    {"query_id": str, "query": dict, "sources": list},
+    unsealed=4,
+)
+_OTHERS = {"lease.json", "manifest", "spark", "snapshots", "state"}
+"""What lies beside it in a checkpoint that was used."""
 
 
 def describe_query(
@@ -85,18 +102,15 @@ def claim_checkpoint(
         The query's id, the same for all runs on this checkpoint.
 
     Raises:
-        CheckpointError: It belongs to another query, to another shape of this one, or to something else.
+        CheckpointError: It belongs to another query, to another shape of this one, or to something else; or its
+            description is damaged.
     """
-    if files.read(_FILE) is None:
+    if not files.exists(_FILE):
         found = files.names("")
         if found:
-            msg = (
-                f"checkpoint {files.root}: the directory holds {', '.join(map(repr, found[:3]))} and no {_FILE}, "
-                f"so it is no checkpoint of cojoin's; choose another directory, or an empty one"
-            )
-            raise CheckpointError(msg)
+            raise _without_description(files, found)
         query_id = str(uuid.uuid4())
-        _write(files, query_id, query, sources)
+        write_document(files, _FILE, _FORM, _content(query_id, query, sources))
         return query_id
     stored = read_query(files)
     # Two operations have little in common, so that one differs says it all.
@@ -121,32 +135,27 @@ def note_sources(files: CheckpointFiles, sources: Sequence[SourceDescription]) -
         The query's id.
     """
     stored = read_query(files)
-    if list(sources) != stored["sources"]:
-        _write(files, stored["query_id"], stored["query"], sources)
+    content = _content(stored["query_id"], stored["query"], sources)
+    # One of an earlier release is sealed now.
+    if files.read(_FILE) != to_text(_FILE, _FORM, content):
+        write_document(files, _FILE, _FORM, content)
     return str(stored["query_id"])
 
 
+def known_sources(files: CheckpointFiles) -> Sequence[SourceDescription]:
+    """Return what the inputs of a checkpoint's query have read; of both nothing is known where there is no query."""
+    return (None, None) if files.read(_FILE) is None else list(read_query(files)["sources"])
+
+
 def read_query(files: CheckpointFiles) -> dict[str, Any]:
-    """Give what a checkpoint says of its query: ``query_id``, ``query``, ``sources``.
+    """Return what a checkpoint says of its query: ``query_id``, ``query``, ``sources``.
 
     Raises:
-        CheckpointError: It is no checkpoint, or one of another format.
+        CheckpointError: It is no checkpoint, or one of another format; or its description is damaged.
     """
-    text = files.read(_FILE)
-    if text is None:
-        there = "there is no such directory" if not files.exists() else f"the directory has no {_FILE}"
-        msg = f"checkpoint {files.root}: {there}, so it is no checkpoint of cojoin's; name a query's checkpoint="
-        raise CheckpointError(msg)
-    stored = _parse(text, files)
-    if stored["format"] > FORMAT:
-        msg = f"checkpoint {files.root}: its format {stored['format']} is newer than {FORMAT}; upgrade cojoin"
-        raise CheckpointError(msg)
-    if stored["format"] < FORMAT:
-        msg = (
-            f"checkpoint {files.root}: its format {stored['format']} is that of an earlier version of cojoin, which "
-            f"this one can't go on with; start with a new checkpoint, or with the version that wrote it"
-        )
-        raise CheckpointError(msg)
+    stored = read_document(files, _FILE, _FORM, _parse)
+    if stored is None:
+        raise _without_description(files, files.names("") if files.exists() else None)
     return stored
 
 
@@ -194,22 +203,46 @@ def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) ->
     return [f"{what}: {difference}" for difference in found]
 
 
-def _write(
-    files: CheckpointFiles, query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDescription]
-) -> None:
-    content = {"format": FORMAT, "query_id": query_id, "query": query, "sources": list(sources)}
-    files.write(_FILE, json.dumps(content, indent=2))
+def _content(query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDescription]) -> dict[str, Any]:
+    return {"query_id": query_id, "query": query, "sources": list(sources)}
 
 
-def _parse(text: str, files: CheckpointFiles) -> dict[str, Any]:
-    try:
-        stored = json.loads(text)
-    except ValueError:
-        stored = None
-    if not isinstance(stored, dict) or not {"format", "query_id", "query"} <= set(stored):
-        msg = f"checkpoint {files.root}: its {_FILE} was not written by cojoin; choose another directory"
-        raise CheckpointError(msg)
-    return stored
+def _parse(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content, once it is seen that it describes two inputs and an operation."""
+    query, inputs = content["query"], content["query"]["inputs"]
+    is_described = all(isinstance(query[name], str) for name in ("operator", "output")) and len(inputs) == 2
+    for each in inputs:
+        is_described &= all(isinstance(each[name], str) for name in ("name", "columns"))
+        # Rows that are taken in the order of their arrival may have no time.
+        is_described &= isinstance(each["event_time"], (str, type(None)))
+        is_described &= all(isinstance(each[name], list) for name in ("key", "partition", "sequence"))
+    if not is_described or not isinstance(query["key_groups"], int):
+        msg = "it describes no operation on two inputs"
+        raise ValueError(msg)
+    return content
+
+
+def _without_description(files: CheckpointFiles, found: Sequence[str] | None) -> CheckpointError:
+    """Return the error of a directory without a description of its query.
+
+    Args:
+        files: The directory.
+        found: What lies there; None where it is not there itself.
+    """
+    if found is None:
+        why = "there is no such directory, so it is no checkpoint of cojoin's; name a query's checkpoint="
+    elif _OTHERS & set(found):
+        why = (
+            f"{_FILE}, {_FORM.what}, is gone, and the rest of a checkpoint is there ({', '.join(found[:3])}): "
+            f"{_FORM.cure}"
+        )
+    else:
+        holds = f"holds {', '.join(map(repr, found[:3]))} and" if found else "has"
+        why = (
+            f"the directory {holds} no {_FILE}, so it is no checkpoint of cojoin's; name a query's checkpoint, or "
+            f"choose an empty directory for a new one"
+        )
+    return CheckpointError(f"checkpoint {files.root}: {why}")
 
 
 def _differences(stored: Any, asked: Any, place: str = "") -> list[str]:

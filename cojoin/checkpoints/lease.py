@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import socket
 import threading
@@ -21,8 +20,10 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cojoin.checkpoints.documents import Form, from_text, read_text, to_text
+from cojoin.checkpoints.files import UnplacedFileError
 from cojoin.errors import CheckpointError, QueryFailedError
 
 if TYPE_CHECKING:
@@ -30,8 +31,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "end", "ended", "holder", "is_live"]
 
-FORMAT = 1
 _FILE = "lease.json"
+_FORM = Form(
+    "the lease that keeps a second query away",
+    2,
+    "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "
+    "this file",
+    {
+        "epoch": int,
+        "owner": str,
+        "host": str,
+        "pid": int,
+        "process_started": (str, type(None)),
+        "beat": int,
+        "beat_seconds": (int, float),
+        "released": bool,
+        "ended": (str, type(None)),
+    },
+    unsealed=1,
+)
 # Two takers must see each other's file: longer than one needs from its look to its write.
 _SETTLE_SECONDS = 0.2
 _POLL_SECONDS = 0.25
@@ -55,15 +73,11 @@ class _Record:
     released: bool = False
     ended: str | None = None
 
-    def to_json(self) -> str:
-        return json.dumps({"format": FORMAT, **asdict(self)})
+    def to_text(self) -> str:
+        return to_text(_FILE, _FORM, asdict(self))
 
     def __str__(self) -> str:
         return f"host {self.host!r}, process {self.pid}, epoch {self.epoch}"
-
-
-# What a crash of the machine left behind holds no name; only whether it changes can tell.
-_UNREADABLE = _Record(epoch=0, owner="", host="unknown", pid=0, process_started=None)
 
 
 class Lease:
@@ -94,9 +108,10 @@ class Lease:
             beat_seconds: How often this lease beats.
 
         Raises:
-            CheckpointError: Another query runs on it; or it was ended for good.
+            CheckpointError: Another query runs on it; or it was ended for good; or nobody can tell, since its lease is
+                damaged.
         """
-        text = files.read(_FILE)
+        text = read_text(files, _FILE, _FORM)
         before = _parse(files, text)
         if before is not None:
             _refuse_ended(files, before)
@@ -126,9 +141,14 @@ class Lease:
         """See that the lease is still held; one small read.
 
         Raises:
-            QueryFailedError: Another query took over, or the checkpoint was ended or deleted.
+            QueryFailedError: Another query took over, or the checkpoint was ended or deleted, or its lease is damaged.
         """
-        now = _parse(self._files, self._files.read(_FILE))
+        try:
+            now = _parse(self._files, read_text(self._files, _FILE, _FORM))
+        except CheckpointError as error:
+            self._forget()
+            msg = f"{error}. This query held epoch {self.epoch} and stops here, since another may have taken over"
+            raise QueryFailedError(msg) from error
         if now is not None and self._is_ours(now):
             return
         self._forget()
@@ -147,8 +167,10 @@ class Lease:
         raise QueryFailedError(msg)
 
     def release(self) -> None:
-        """Give the checkpoint back; what is no longer held is left alone."""
-        self._finish(ended=None)
+        """Release the checkpoint; what is no longer held, or damaged, is left alone."""
+        # Whoever takes it next is told of the damage.
+        with contextlib.suppress(CheckpointError):
+            self._finish(ended=None)
 
     def end(self, reason: str) -> None:
         """Give the checkpoint back as ended for good: nobody can take it again.
@@ -163,20 +185,20 @@ class Lease:
             if not self.is_held:
                 return
             self._forget()
-            now = _parse(self._files, self._files.read(_FILE))
+            now = _parse(self._files, read_text(self._files, _FILE, _FORM))
             if now is not None and self._is_ours(now):
-                self._files.write(_FILE, replace(now, released=True, ended=ended).to_json())
+                self._files.write(_FILE, replace(now, released=True, ended=ended).to_text())
 
     def _take(self, seen: str | None) -> None:
         """Write the record, unless someone was quicker, and see that it stays."""
-        found = self._files.read(_FILE)
+        found = read_text(self._files, _FILE, _FORM)
         # The same text: whoever beats or took it in between is alive.
         if found == seen:
             # Another's rename may come between ours: then theirs stands, and the look below says so.
-            with contextlib.suppress(OSError):
-                self._files.write(_FILE, self._record.to_json())
+            with contextlib.suppress(UnplacedFileError):
+                self._files.write(_FILE, self._record.to_text())
             time.sleep(_SETTLE_SECONDS)
-            found = self._files.read(_FILE)
+            found = read_text(self._files, _FILE, _FORM)
         now = _parse(self._files, found)
         if now is None:
             msg = f"checkpoint {self._files.root}: {_FILE} was deleted while the query started; start it again"
@@ -190,10 +212,10 @@ class Lease:
             with contextlib.suppress(Exception), self._lock:
                 if not self.is_held:
                     return
-                now = _parse(self._files, self._files.read(_FILE))
+                now = _parse(self._files, read_text(self._files, _FILE, _FORM))
                 if now is not None and self._is_ours(now):
-                    self._files.write(_FILE, replace(now, beat=now.beat + 1).to_json())
-                elif now is not None and now is not _UNREADABLE:
+                    self._files.write(_FILE, replace(now, beat=now.beat + 1).to_text())
+                elif now is not None:
                     self._forget()
 
     def _is_ours(self, record: _Record) -> bool:
@@ -212,35 +234,46 @@ def end(files: CheckpointFiles, reason: str) -> None:
         files: The checkpoint.
         reason: What a person is told who tries to run on it.
     """
-    before = _parse(files, files.read(_FILE))
+    before = _parse(files, read_text(files, _FILE, _FORM))
     if before is not None and before.ended is not None:
         return
     epoch = 1 if before is None else before.epoch + 1
     started = _process_started(os.getpid())
     record = _Record(epoch, str(uuid.uuid4()), socket.gethostname(), os.getpid(), started, released=True, ended=reason)
-    files.write(_FILE, record.to_json())
+    files.write(_FILE, record.to_text())
 
 
 def ended(files: CheckpointFiles) -> str | None:
-    """Give why a checkpoint was ended for good; None where it was not."""
-    record = _parse(files, files.read(_FILE))
+    """Return why a checkpoint was ended for good; None where it was not.
+
+    Raises:
+        CheckpointError: Its lease is damaged.
+    """
+    record = _parse(files, read_text(files, _FILE, _FORM))
     return None if record is None else record.ended
 
 
 def holder(files: CheckpointFiles) -> str | None:
-    """Say who holds a checkpoint, dead or alive, for people; None where it is free."""
-    record = _parse(files, files.read(_FILE))
+    """Return who holds a checkpoint, dead or alive, for people; None where it is free.
+
+    Raises:
+        CheckpointError: Its lease is damaged.
+    """
+    record = _parse(files, read_text(files, _FILE, _FORM))
     return None if record is None or record.released else str(record)
 
 
 def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
-    """Tell whether a query runs on a checkpoint, without taking it.
+    """Return whether a query runs on a checkpoint, without taking it.
 
     Args:
         files: The checkpoint.
         patience_seconds: For how long another machine's beat is watched, as in ``Lease.acquire``.
+
+    Raises:
+        CheckpointError: Nobody can tell, since its lease is damaged.
     """
-    text = files.read(_FILE)
+    text = read_text(files, _FILE, _FORM)
     record = _parse(files, text)
     return record is not None and _lives(files, record, text, patience_seconds)
 
@@ -255,10 +288,10 @@ def _lives(files: CheckpointFiles, record: _Record, text: str | None, patience_s
             with _live_lock:
                 return record.owner in _live
         return _process_started(record.pid) == there
-    deadline = time.monotonic() + max(patience_seconds, _STANDING_BEATS * record.beat_seconds * (record.pid != 0))
+    deadline = time.monotonic() + max(patience_seconds, _STANDING_BEATS * record.beat_seconds)
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        found = files.read(_FILE)
+        found = read_text(files, _FILE, _FORM)
         if found != text:
             now = _parse(files, found)
             return now is not None and not now.released
@@ -266,17 +299,7 @@ def _lives(files: CheckpointFiles, record: _Record, text: str | None, patience_s
 
 
 def _parse(files: CheckpointFiles, text: str | None) -> _Record | None:
-    if text is None:
-        return None
-    try:
-        values: dict[str, Any] = json.loads(text)
-        found = values.pop("format")
-        if found <= FORMAT:
-            return _Record(**values)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return _UNREADABLE
-    msg = f"checkpoint {files.root}: the format {found} of its {_FILE} is newer than {FORMAT}; upgrade cojoin"
-    raise CheckpointError(msg)
+    return None if text is None else from_text(files, _FILE, _FORM, text, lambda content: _Record(**content))
 
 
 def _refuse_ended(files: CheckpointFiles, record: _Record) -> None:

@@ -6,10 +6,18 @@ batches and for all that are not yet in the progress table. Costs one small file
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from cojoin.checkpoints.documents import (
+    Form,
+    damaged,
+    numbered_name,
+    numbers_in,
+    read_document,
+    write_document,
+)
+from cojoin.errors import QueryFailedError
 from cojoin.report import BatchReport
 
 if TYPE_CHECKING:
@@ -20,6 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["Manifest", "Manifests"]
 
 _DIRECTORY = "manifest"
+_FORM = Form(
+    "the manifest of a batch",
+    2,
+    "put it back from a backup of the checkpoint, or restore a snapshot into a new checkpoint with restore_from= "
+    "(`cojoin checkpoints list` shows them)",
+    {
+        "query_id": str,
+        "report": dict,
+        "offsets": list,
+        "outputs": dict,
+        "durations_ms": dict,
+        "epoch": int,
+        "segments": list,
+    },
+    unsealed=1,
+)
 
 
 @dataclass(frozen=True)
@@ -51,15 +75,13 @@ class Manifest:
         """The micro-batch."""
         return self.report.batch_id
 
-    def to_json(self) -> str:
-        """Spell it as a JSON document."""
-        return json.dumps({"format": 1, **asdict(self)}, indent=1)
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        """Read what ``to_json`` spelled."""
-        values = json.loads(text)
-        values.pop("format")
+    def from_dict(cls, values: Mapping[str, Any]) -> Manifest:
+        """Read what ``as_dict`` returned."""
         return cls(**{**values, "report": BatchReport.from_dict(values["report"])})
 
 
@@ -70,20 +92,42 @@ class Manifests:
         self._files = files
 
     def write(self, manifest: Manifest) -> None:
-        """Make a batch count."""
-        self._files.write(self._name(manifest.batch_id), manifest.to_json())
+        """Make a batch count.
+
+        Raises:
+            QueryFailedError: A later run of the query has made it count already.
+        """
+        there = self.read(manifest.batch_id)
+        if there is not None and there.epoch > manifest.epoch:
+            msg = (
+                f"checkpoint {self._files.root}: fenced off: another run, of epoch {there.epoch}, has finished batch "
+                f"{manifest.batch_id} meanwhile; this query held epoch {manifest.epoch} and stops here"
+            )
+            raise QueryFailedError(msg)
+        write_document(self._files, self._name(manifest.batch_id), _FORM, manifest.as_dict())
 
     def read(self, batch_id: int) -> Manifest | None:
-        """Give a batch's manifest, or None where it does not count or was cleaned away."""
-        text = self._files.read(self._name(batch_id))
-        return None if text is None else Manifest.from_json(text)
+        """Return a batch's manifest, or None where it does not count or was cleaned away.
+
+        Raises:
+            CheckpointError: Its file is damaged, or of a newer format.
+        """
+        name = self._name(batch_id)
+        manifest = read_document(self._files, name, _FORM, Manifest.from_dict)
+        if manifest is not None and manifest.batch_id != batch_id:
+            raise damaged(self._files, name, _FORM, f"it is that of batch {manifest.batch_id}")
+        return manifest
 
     def batch_ids(self) -> list[int]:
         """List the batches whose manifests are there, oldest first."""
-        return sorted(int(name.removesuffix(".json")) for name in self._files.names(_DIRECTORY))
+        return numbers_in(self._files, _DIRECTORY)
 
     def last(self) -> Manifest | None:
-        """Give the newest manifest."""
+        """Return the newest manifest.
+
+        Raises:
+            CheckpointError: Its file is damaged, or of a newer format.
+        """
         ids = self.batch_ids()
         return self.read(ids[-1]) if ids else None
 
@@ -94,4 +138,4 @@ class Manifests:
                 self._files.delete(self._name(batch_id))
 
     def _name(self, batch_id: int) -> str:
-        return f"{_DIRECTORY}/{batch_id:012d}.json"
+        return numbered_name(_DIRECTORY, batch_id)

@@ -34,6 +34,7 @@ __all__ = [
     "check_output",
     "commit_versions",
     "cut_back",
+    "find_commit",
     "is_same_table",
     "later_commits",
     "open_log",
@@ -42,8 +43,8 @@ __all__ = [
 
 _COMMIT_FILE = re.compile(r"(\d{20})\.json")
 _ACTIONS = """
-    txn struct<appId: string>, commitInfo struct<timestamp: bigint, operation: string,
-    operationParameters: map<string, string>, operationMetrics: map<string, string>>
+    txn struct<appId: string, version: bigint>, commitInfo struct<timestamp: bigint, operation: string,
+    operationParameters: map<string, string>, operationMetrics: map<string, string>, userMetadata: string>
 """
 _ALL_ROWS = ("[]", '["true"]')
 # Delta refuses to look back further than deleted files are kept; what is looked at here is checked to be there.
@@ -61,6 +62,8 @@ class Commit:
         timestamp: When, if the log says so.
         rows: How many rows it added, if the log says so.
         leaves: The version whose content a ``RESTORE`` brought back; -1 for a delete of all rows; else None.
+        app_version: Which of that application's writes it is, if it gave an id.
+        metadata: What the writer had the commit say of itself (``userMetadata``).
     """
 
     version: int
@@ -69,6 +72,8 @@ class Commit:
     timestamp: datetime | None
     rows: int | None = None
     leaves: int | None = None
+    app_version: int | None = None
+    metadata: str | None = None
 
     def __str__(self) -> str:
         when = "" if self.timestamp is None else f" of {self.timestamp:%Y-%m-%d %H:%M:%S} UTC"
@@ -84,12 +89,14 @@ class CutBack:
         version: The version whose content it shall have; None for no rows at all.
         commits: How many commits are taken back.
         rows: How many rows they added, if the log says so.
+        newest: The table's version when that was found out.
     """
 
     location: str
     version: int | None
     commits: int
     rows: int | None
+    newest: int
 
 
 def open_log(spark: SparkSession, location: str) -> Any:
@@ -159,14 +166,38 @@ def later_commits(spark: SparkSession, location: str, version: int) -> list[Comm
         raise CheckpointError(msg)
     if not wanted:
         return []
+    return _read_commits(spark, log, list(wanted))
+
+
+def find_commit(spark: SparkSession, location: str, app_id: str, app_version: int, *, after: int) -> Commit | None:
+    """Return the commit of a Delta table that is a given write of an application.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        app_id: The application.
+        app_version: Which of its writes.
+        after: A version that the commit follows; -1 where none is known.
+
+    Returns:
+        None where the log does not have it, or no longer.
+    """
+    log = open_log(spark, location)
+    versions = [] if log is None else [each for each in commit_versions(spark, log) if each > after]
+    commits = _read_commits(spark, log, versions) if versions else []
+    found = [each for each in commits if (each.app_id, each.app_version) == (app_id, app_version)]
+    return found[-1] if found else None
+
+
+def _read_commits(spark: SparkSession, log: Any, versions: Sequence[int]) -> list[Commit]:
     root = log.logPath().toString()
-    lines = spark.read.schema(_ACTIONS).json([f"{root}/{each:020d}.json" for each in wanted])
+    lines = spark.read.schema(_ACTIONS).json([f"{root}/{each:020d}.json" for each in versions])
     told = F.col("txn").isNotNull() | F.col("commitInfo").isNotNull()
     rows = lines.select(F.col("_metadata.file_name").alias("file"), "txn", "commitInfo").where(told).collect()
-    told_of: dict[int, list[Any]] = {each: [] for each in wanted}
+    told_of: dict[int, list[Any]] = {each: [] for each in versions}
     for row in rows:
         told_of[int(row.file.removesuffix(".json"))].append(row)
-    return [_commit(each, told_of[each]) for each in wanted]
+    return [_commit(each, told_of[each]) for each in versions]
 
 
 def check_output(
@@ -239,27 +270,30 @@ def check_output(
             f"cut_back_output=True, or name a new table"
         )
         raise CheckpointError(msg)
-    return CutBack(location, None if version < 0 else version, len(own), rows)
+    return CutBack(location, None if version < 0 else version, len(own), rows, later[-1].version)
 
 
-def cut_back(spark: SparkSession, location: str, version: int | None) -> None:
-    """Give a Delta table the content that it had at a version; done twice is done once.
+def cut_back(spark: SparkSession, found: CutBack) -> None:
+    """Bring back the content that a Delta table had at a version.
 
-    It takes back whatever came after: call it for what ``check_output`` gave, and right after it.
+    It takes back whatever came after, so it is called right after ``check_output``.
 
     Args:
         spark: The session.
-        location: The table's path, with a ``/``, or its name.
-        version: The version; None for no rows at all.
+        found: What ``check_output`` has found.
 
     Raises:
-        CheckpointError: Delta can't do it, as when the table only allows to append.
+        CheckpointError: The table was written since; or Delta can't do it, as when the table only allows to append.
     """
-    wanted = -1 if version is None else version
+    location, version = found.location, found.version
     log = open_log(spark, location)
     newest = None if log is None else _newest(log)
-    if newest == wanted or (newest is not None and later_commits(spark, location, newest - 1)[0].leaves == wanted):
-        return
+    if newest != found.newest:
+        msg = (
+            f"Delta table {location}: somebody wrote to it at this moment (it was at version {found.newest} and is at "
+            f"{newest}), which cutting it back would take away; start again"
+        )
+        raise CheckpointError(msg)
     # Not Delta's Python package: it runs in another session of the JVM.
     tables = java_class(spark, "io.delta.tables.DeltaTable")
     by_path = is_path(location)
@@ -281,10 +315,11 @@ def _newest(log: Any) -> int:
 
 
 def _commit(version: int, actions: Sequence[Any]) -> Commit:
-    app_ids = [row.txn.appId for row in actions if row.txn is not None]
+    transactions = [row.txn for row in actions if row.txn is not None]
+    app_id, app_version = (transactions[0].appId, transactions[0].version) if transactions else (None, None)
     information = next((row.commitInfo for row in actions if row.commitInfo is not None), None)
     if information is None:
-        return Commit(version, next(iter(app_ids), None), "unknown operation", None)
+        return Commit(version, app_id, "unknown operation", None, app_version=app_version)
     parameters, metrics = information.operationParameters or {}, information.operationMetrics or {}
     operation = information.operation or "unknown operation"
     leaves = None
@@ -296,9 +331,11 @@ def _commit(version: int, actions: Sequence[Any]) -> Commit:
     timestamp = information.timestamp
     return Commit(
         version,
-        next(iter(app_ids), None),
+        app_id,
         operation,
         None if timestamp is None else datetime.fromtimestamp(timestamp / 1000, tz=timezone.utc),
         int(rows) if rows.isdigit() else None,
         leaves,
+        app_version,
+        information.userMetadata,
     )

@@ -21,11 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_files import WrittenFile, append_files, plain_defaults, table_log
 from cojoin.checkpoints.file_statistics import file_statistics
+from cojoin.checkpoints.transactions import TableTransactions
 from cojoin.encoding import encode_rows
 from cojoin.types import parse_schema
 from cojoin.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
@@ -49,7 +52,7 @@ PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
 """The table's columns."""
 
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
-_KEPT_MANIFESTS = 100
+_KEPT_MANIFESTS, _TRIES = 100, 5
 
 
 class ProgressTable:
@@ -80,7 +83,7 @@ class ProgressTable:
         """Make the table, where it is not there; for the JVM it is also the first of its kind, which takes a second."""
         with self._lock:
             if self._written < 0 and plain_defaults(self._spark) and not self._files.exists("progress"):
-                self._append_files([], "cojoin", -1, "")
+                self._make()
 
     def add(self, manifest: Manifest) -> None:
         """Take a batch; the group is written once it is large or old enough."""
@@ -107,32 +110,47 @@ class ProgressTable:
         if not self._waiting:
             return
         last = self._waiting[-1]
-        rows = [progress_row(manifest) for manifest in self._waiting]
-        self._append(encode_rows(rows, PROGRESS_SCHEMA, "progress"), last)
+        transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress")
+        for _ in range(_TRIES):
+            # A driver that was taken for dead, or its successor, may have written some of them.
+            _, newest = transactions.look()
+            waiting = [each for each in self._waiting if each.batch_id > newest]
+            if not waiting or self._append(waiting, newest, transactions):
+                break
         self._waiting = []
         self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
 
-    def _append(self, rows: pa.Table, last: Manifest) -> None:
-        app_id = f"cojoin-{last.query_id}-progress"
+    def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
+        """Add batches that come after the newest in the table; return whether it was still the newest."""
+        rows = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
+        last = waiting[-1]
         if not plain_defaults(self._spark):
             # As Arrow they become a local relation; as Python rows they would start a worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
-            writer.option("txnAppId", app_id).option("txnVersion", last.batch_id).save(self._path)
-            return
-        # Few rows of the driver's own: as a file and a transaction they take a fifth of what a job of Spark's takes.
-        self._append_files([self._write_file(rows)], app_id, last.batch_id, last.query_id)
+            writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id).save(self._path)
+            return True
+        found = [newest]
 
-    def _append_files(self, files: list[WrittenFile], app_id: str, version: int, query_id: str) -> None:
+        def is_done(now: int) -> bool:
+            found.append(now)
+            return now > newest
+
+        # Few rows of the driver's own: as a file and a transaction they take a fifth of what a job of Spark's takes.
+        files = [self._write_file(rows)]
+        transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
+        return found[-1] == newest
+
+    def _make(self) -> None:
+        """Make the table, without rows."""
         append_files(
             self._spark,
-            table_log(self._spark, self._path),
+            table_log(self._spark, self._path).startTransaction(),
             PROGRESS_SCHEMA,
-            files,
-            app_id=app_id,
-            version=version,
-            query_id=query_id,
-            may_repeat=False,
+            [],
+            app_id="cojoin",
+            version=-1,
+            query_id="",
         )
 
     def _write_file(self, rows: pa.Table) -> WrittenFile:

@@ -7,11 +7,12 @@ were taken by the clock; what the newest of them needs is never removed.
 
 from __future__ import annotations
 
-import json
+import contextlib
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from cojoin.checkpoints.documents import Form, damaged, numbered_name, numbers_in, read_document, write_document
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.errors import CheckpointError
 
@@ -26,7 +27,24 @@ SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored"]
 """Why a snapshot was taken: its time had come; somebody asked for it; the query began with it."""
 
 _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
-_FORMAT = 1
+_FORM = Form(
+    "the index of a snapshot",
+    2,
+    "put it back from a backup of the checkpoint, or restore another snapshot with at= (`cojoin checkpoints list` "
+    "shows them)",
+    {
+        "manifest": dict,
+        "kind": str,
+        "key_groups": int,
+        "rows": int,
+        "state_bytes": int,
+        "written_bytes": int,
+        "content_batch_ids": dict,
+        "seal": str,
+        "remembered": bool,
+    },
+    unsealed=1,
+)
 
 
 @dataclass(frozen=True)
@@ -74,42 +92,36 @@ class Snapshots:
 
     def write(self, snapshot: Snapshot) -> None:
         """Make a snapshot count."""
-        values = {name: value for name, value in asdict(snapshot).items() if name != "manifest"}
-        document = {"format": _FORMAT, **values, "manifest": json.loads(snapshot.manifest.to_json())}
-        self._files.write(self._name(snapshot.batch_id), json.dumps(document, indent=1))
+        self._write(snapshot, _DIRECTORY)
+
+    def _write(self, snapshot: Snapshot, directory: str) -> None:
+        write_document(self._files, numbered_name(directory, snapshot.batch_id), _FORM, asdict(snapshot))
 
     def read(self, batch_id: int) -> Snapshot | None:
-        """Give the snapshot of a batch, or None.
+        """Return the snapshot of a batch, or None.
 
         Raises:
-            CheckpointError: Its file is of a newer format, or damaged.
+            CheckpointError: Its file is damaged, or of a newer format.
         """
         return self._read(batch_id, _DIRECTORY)
 
     def _read(self, batch_id: int, directory: str) -> Snapshot | None:
-        text = self._files.read(self._name(batch_id, directory))
-        if text is None:
-            return None
-        what = f"checkpoint {self._files.root}: snapshot of batch {batch_id}"
-        try:
-            values: dict[str, Any] = json.loads(text)
-            if values["format"] > _FORMAT:
-                msg = f"{what}: its format {values['format']} is newer than {_FORMAT}; upgrade cojoin"
-                raise CheckpointError(msg)
-            del values["format"]
-            return Snapshot(**{**values, "manifest": Manifest.from_json(json.dumps(values["manifest"]))})
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            msg = f"{what}: its file {self._name(batch_id)} is damaged ({error}); restore another snapshot"
-            raise CheckpointError(msg) from error
+        name = numbered_name(directory, batch_id)
+        snapshot = read_document(self._files, name, _FORM, _parse)
+        if snapshot is not None and snapshot.batch_id != batch_id:
+            raise damaged(self._files, name, _FORM, f"it is that of batch {snapshot.batch_id}")
+        return snapshot
 
     def batch_ids(self) -> list[int]:
         """List the batches that have one, oldest first."""
-        return sorted(int(name.removesuffix(".json")) for name in self._files.names(_DIRECTORY))
+        return numbers_in(self._files, _DIRECTORY)
 
     def all(self) -> list[Snapshot]:
-        """Give all, oldest first."""
+        """Return all, oldest first.
+
+        Raises:
+            CheckpointError: A file is damaged, or of a newer format.
+        """
         return [snapshot for batch_id in self.batch_ids() if (snapshot := self.read(batch_id)) is not None]
 
     def holders(self) -> set[int]:
@@ -118,20 +130,25 @@ class Snapshots:
 
     def remove(self, batch_id: int) -> None:
         """Have a snapshot count no longer; ``removed`` remembers it until its rows are gone."""
-        text = self._files.read(self._name(batch_id))
-        if text is not None:
-            self._files.write(self._name(batch_id, _REMOVED), text)
-            self._files.delete(self._name(batch_id))
+        snapshot = self.read(batch_id)
+        if snapshot is not None:
+            self._write(snapshot, _REMOVED)
+            self._files.delete(numbered_name(_DIRECTORY, batch_id))
 
     def removed(self) -> list[Snapshot]:
-        """Give the snapshots that count no longer and whose rows may still be there."""
-        names = self._files.names(_REMOVED)
-        found = [self._read(int(name.removesuffix(".json")), _REMOVED) for name in names]
+        """Return the snapshots that count no longer and whose rows may still be there.
+
+        One whose file is damaged is passed over: its rows stay, and do no harm.
+        """
+        found = []
+        for batch_id in numbers_in(self._files, _REMOVED):
+            with contextlib.suppress(CheckpointError):
+                found.append(self._read(batch_id, _REMOVED))
         return [snapshot for snapshot in found if snapshot is not None]
 
     def forget(self, batch_id: int) -> None:
         """Forget a removed snapshot: its rows are gone."""
-        self._files.delete(self._name(batch_id, _REMOVED))
+        self._files.delete(numbered_name(_REMOVED, batch_id))
 
     def superfluous(self, keep: int, *, savepoints_too: bool = False) -> list[int]:
         """List the batches whose snapshots are not to be kept.
@@ -150,5 +167,8 @@ class Snapshots:
         """Give the batch of the snapshot on which the query's next one builds; None where there is none."""
         return max((each.batch_id for each in snapshots if each.remembered), default=None)
 
-    def _name(self, batch_id: int, directory: str = _DIRECTORY) -> str:
-        return f"{directory}/{batch_id:012d}.json"
+
+def _parse(values: dict[str, Any]) -> Snapshot:
+    manifest = {name: value for name, value in values["manifest"].items() if name != "format"}
+    holders = {str(int(batch_id)): [*map(int, groups)] for batch_id, groups in values["content_batch_ids"].items()}
+    return Snapshot(**{**values, "manifest": Manifest.from_dict(manifest), "content_batch_ids": holders})

@@ -8,19 +8,20 @@ and a log that lacks one is refused by Spark and here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.files import CheckpointFiles
 
-__all__ = ["compact_interval", "entries", "write_log"]
+__all__ = ["LogDigests", "compact_interval", "entries", "write_log"]
 
 _VERSION, _COMPACT = "v1", ".compact"
 _INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
@@ -107,6 +108,50 @@ def write_log(
     # The newest last: Spark takes it for the log's end, and looks for the others from there.
     for name in sorted(texts, key=lambda name: int(name.removesuffix(_COMPACT))):
         files.write(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]))
+
+
+class LogDigests:
+    """Digests of the files that file sources took up to an offset, which is only the number of an entry in their logs.
+
+    Args:
+        files: The checkpoint.
+    """
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
+        self._known: dict[tuple[int, str], str] = {}
+
+    def of(self, offsets: Sequence[str]) -> list[str]:
+        """Return a digest of the newest entry of each log that offsets point into.
+
+        Args:
+            offsets: Where each source stands, as Spark's offset log spells it.
+        """
+        found: dict[tuple[int, str], str] = {}
+        for n, line in enumerate(offsets):
+            number = _log_offset(line)
+            if number is not None:
+                place = (n, number)
+                found[place] = self._known.get(place) or self._digest(n, number)
+        # A source that stands still is not read again.
+        self._known = found
+        return list(found.values())
+
+    def _digest(self, n: int, number: str) -> str:
+        for name in (number, f"{number}{_COMPACT}"):
+            text = self._files.read(f"{_folder(n)}/{name}")
+            if text is not None:
+                return hashlib.sha256(text.encode()).hexdigest()
+        return ""
+
+
+def _log_offset(line: str) -> str | None:
+    """Return the number of a file source's entry; None for the offsets of other sources."""
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return None
+    return str(offset["logOffset"]) if isinstance(offset, dict) and offset.keys() == {"logOffset"} else None
 
 
 def _read(files: CheckpointFiles, name: str) -> list[dict[str, Any]]:

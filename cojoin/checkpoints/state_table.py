@@ -7,7 +7,7 @@ and rewrites nothing. A snapshot is one commit; done again it replaces what it w
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.snapshot_row import read_content, seal_of
 from cojoin.checkpoints.snapshots import Snapshot, SnapshotKind, Snapshots
 from cojoin.errors import CheckpointError, CodecError
+from cojoin.types import schema_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -94,10 +95,10 @@ class StateTable:
         return snapshot
 
     def headers(self, snapshot: Snapshot) -> list[Row]:
-        """Give a snapshot's rows without their content, by key group.
+        """Return a snapshot's rows without their content, by key group, once they are what its index says.
 
         Raises:
-            CheckpointError: The table, or its files, are not there.
+            CheckpointError: The table, or its files, are not there, or not as they were written.
         """
         rows = self._load().where(F.col("batch_id") == snapshot.batch_id).drop("content")
         found = {row.key_group: row for row in self._collect(rows, snapshot)}
@@ -109,7 +110,13 @@ class StateTable:
             raise CheckpointError(msg)
         rows_in_order = [found[group] for group in sorted(found)]
         seals = [row.seal for row in rows_in_order]
-        if seal_of(*seals) != snapshot.seal or seals != [seal_of(row.header, row.fingerprint) for row in rows_in_order]:
+        holders = {group: int(batch_id) for batch_id, groups in snapshot.content_batch_ids.items() for group in groups}
+        if (
+            seal_of(*seals) != snapshot.seal
+            or seals != [seal_of(row.header, row.fingerprint) for row in rows_in_order]
+            or holders != {row.key_group: row.content_batch_id for row in rows_in_order}
+            or snapshot.rows != sum(table.rows for row in rows_in_order for table in row.tables)
+        ):
             msg = (
                 f"{self._what(snapshot)}: its rows in the table {_NAME} are not those that were written; "
                 f"restore another snapshot"
@@ -135,16 +142,19 @@ class StateTable:
             CheckpointError: Something is missing or not as it was written; the message says what.
         """
         what = self._what(snapshot)
-        fingerprints = {row.key_group: row.fingerprint for row in self.headers(snapshot)}
+        expected = {
+            row.key_group: (row.fingerprint, [(each.name, each.rows, each.columns) for each in row.tables])
+            for row in self.headers(snapshot)
+        }
 
         def faults(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _faults(batches, fingerprints, what)
+            return _faults(batches, expected, what)
 
         found = self._collect(self.contents(snapshot).mapInArrow(faults, "key_group int, fault string"), snapshot)
         told = sorted(row.fault for row in found if row.fault is not None)
         if told:
             raise CheckpointError(told[0])
-        missing = sorted(set(fingerprints) - {row.key_group for row in found})
+        missing = sorted(set(expected) - {row.key_group for row in found})
         if missing:
             msg = (
                 f"{what}: the content of key group {missing[0]} (of {len(missing)} in all) is not there; "
@@ -218,7 +228,11 @@ class StateTable:
                 f"checkpoint {self._files.root}: it has no table {_NAME!r}, so no snapshot; restore another checkpoint"
             )
             raise CheckpointError(msg)
-        return self._spark.read.format("delta").load(self._path)
+        try:
+            return self._spark.read.format("delta").load(self._path)
+        except (PySparkException, Py4JError) as error:
+            msg = f"checkpoint {self._files.root}: {self._unreadable(error)}; restore another checkpoint"
+            raise CheckpointError(msg) from error
 
     def _collect(self, frame: DataFrame, snapshot: Snapshot) -> list[Row]:
         try:
@@ -231,29 +245,41 @@ class StateTable:
                     f"restore another snapshot"
                 )
                 raise CheckpointError(msg) from error
-            raise
+            msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
+            raise CheckpointError(msg) from error
         return rows
+
+    @staticmethod
+    def _unreadable(error: BaseException) -> str:
+        return f"its table {_NAME} can't be read: {str(error).strip().partition(chr(10))[0]}"
 
     def _what(self, snapshot: Snapshot) -> str:
         return f"checkpoint {self._files.root}: snapshot of batch {snapshot.batch_id}"
 
 
-def _faults(batches: Iterable[pa.RecordBatch], fingerprints: dict[int, str], what: str) -> Iterator[pa.RecordBatch]:
+_Expected: TypeAlias = "tuple[str, list[tuple[str, int, str]]]"
+"""Of a key group's content: its fingerprint, and each table's name, rows and columns."""
+
+
+def _faults(batches: Iterable[pa.RecordBatch], expected: dict[int, _Expected], what: str) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         groups = batch.column("key_group").to_pylist()
         faults = [
-            _fault(content.as_py(), fingerprints[group], f"{what}, key group {group}")
+            _fault(content.as_py(), expected[group], f"{what}, key group {group}")
             for group, content in zip(groups, batch.column("content"), strict=True)
         ]
         columns = [pa.array(groups, pa.int32()), pa.array(faults, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, names=["key_group", "fault"])
 
 
-def _fault(content: bytes | None, fingerprint: str, where: str) -> str | None:
+def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None:
+    fingerprint, described = expected
     try:
-        read_content(content, fingerprint, where)
+        tables = read_content(content, fingerprint, where)
     except CodecError as error:
         return str(error)
+    if described != [(name, table.num_rows, schema_to_ddl(table.schema)) for name, table in tables.items()]:
+        return f"{where}: its row in the table {_NAME} describes other tables than there are; restore another snapshot"
     return None
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.checkpoints.checkpoint import Checkpoint
+from cojoin.cli.hints import in_options
 from cojoin.cli.kafka_arguments import KafkaArguments, check_kafka, kafka_arguments
 from cojoin.cli.options import build_parser
 from cojoin.durations import milliseconds
@@ -193,7 +194,7 @@ def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
             return CheckpointsArguments(**{**values, "conf": dict(typed.conf)})
         return _run_arguments(typed)
     except ConfigurationError as error:
-        checked[typed.command].error(str(error))
+        checked[typed.command].error(in_options(str(error)))
 
 
 def _run_arguments(typed: argparse.Namespace) -> RunArguments:

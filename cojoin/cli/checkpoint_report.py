@@ -172,7 +172,9 @@ def _sources(query: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _place(place: Mapping[str, Any]) -> str:
     where = " ".join(
-        f"{kind} {without_login(str(value))}" for kind, value in place.items() if kind not in {"version", "batch_id"}
+        f"{kind} {without_login(str(value))}"
+        for kind, value in place.items()
+        if kind not in {"version", "id", "batch_id"}
     )
     if place["batch_id"] is None:
         return f"{where}, nothing written yet"

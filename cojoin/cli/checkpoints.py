@@ -6,17 +6,20 @@ All but ``savepoint`` and ``clean`` only read, also while the query runs. ``rest
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cojoin.cli import checkpoint_report, report
 from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
 from cojoin.cli.report import say, tell
 from cojoin.cli.session import local_session
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.rows import decode_rows
+from cojoin.texts import dump_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["run_checkpoints"]
 
+_Read = TypeVar("_Read")
+
 # A short look gains more from quick compiling than from fast code.
 _SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def run_checkpoints(arguments: CheckpointsArguments) -> int:
-    """Run the command; gives the exit code."""
+    """Run the command; returns the exit code."""
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-checkpoints-", ignore_cleanup_errors=True) as folder,
         local_session(
@@ -79,22 +84,35 @@ class _Command:
         from cojoin.checkpoints.lease import holder  # noqa: PLC0415
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 
-        found = self._snapshots.all()
+        read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
+        found = [each for each in read if each is not None]
         if self._arguments.json:
             self._print_json([checkpoint_report.snapshot_values(each) for each in found])
             return
-        last = Manifests(self._files).last()
-        say(checkpoint_report.headline(self._arguments.path, self._query["query"], last, holder(self._files)))
+        last, held_by = self._readable(Manifests(self._files).last), self._readable(partial(holder, self._files))
+        say(checkpoint_report.headline(self._arguments.path, self._query["query"], last, held_by))
         say()
         say(checkpoint_report.snapshots(found))
+
+    def _readable(self, read: Callable[[], _Read | None]) -> _Read | None:
+        """Return what is read; what is damaged is told beside, for this is where whoever was told so looks."""
+        try:
+            return read()
+        except CheckpointError as error:
+            _aside(f"cojoin: {error}")
+            return None
 
     def show(self) -> None:
         """Show one snapshot."""
         from cojoin.checkpoints.checkpoint import find_snapshot  # noqa: PLC0415
         from cojoin.checkpoints.lease import holder, is_live  # noqa: PLC0415
 
-        snapshot = find_snapshot(self._files, self._arguments.at)
         held_by = holder(self._files)
+        if self._arguments.at is None and not self._snapshots.batch_ids():
+            # A query that is new, or takes no snapshots, is as healthy as any.
+            self._show_without_snapshot(held_by)
+            return
+        snapshot = find_snapshot(self._files, self._arguments.at)
         if self._arguments.json:
             values = checkpoint_report.snapshot_values(snapshot, self._query, detailed=True)
             self._print_json({**values, "lease": held_by})
@@ -102,8 +120,17 @@ class _Command:
         lives = held_by is not None and is_live(self._files)
         say(checkpoint_report.snapshot(snapshot, self._query, held_by, lives=lives))
 
+    def _show_without_snapshot(self, held_by: str | None) -> None:
+        from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
+
+        last = Manifests(self._files).last()
+        values = {"batch_id": None, "newest_batch": None if last is None else last.batch_id, "lease": held_by}
+        headline = checkpoint_report.headline(self._arguments.path, self._query["query"], last, held_by)
+        self._show(values, f"{headline}\n\n{checkpoint_report.snapshots([])}")
+
     def state(self) -> None:
         """Show what the state holds."""
+        from cojoin.checkpoints.reading.key_state import plain  # noqa: PLC0415
         from cojoin.checkpoints.reading.read import read_state  # noqa: PLC0415
 
         arguments = self._arguments
@@ -113,7 +140,8 @@ class _Command:
             self._show(found.as_dict(), str(found))
         elif arguments.name is not None:
             rows = self._part(state, arguments.name).limit(arguments.limit).toArrow()
-            self._show(rows.to_pylist() if arguments.json else None, report.rows(rows))
+            listed = [plain(row) for row in decode_rows(rows, beyond=str)] if arguments.json else None
+            self._show(listed, report.rows(rows))
         else:
             tables = [{"name": name, "rows": rows, "bytes": size} for name, rows, size in state.tables()]
             values = {"batch_id": state.batch_id, "taken_at": state.taken_at, "watermark": state.watermark}
@@ -160,8 +188,8 @@ class _Command:
             return
         tell(
             f"Kept the state after batch {snapshot.batch_id}: {snapshot.rows:,} rows. "
-            f"start(restore_from=cojoin.Checkpoint({self._arguments.path!r}, at={snapshot.batch_id})) begins a new "
-            f"query with it."
+            f"`cojoin checkpoints restore {shlex.quote(self._arguments.path)} --at {snapshot.batch_id} ...` begins a "
+            f"new query with it."
         )
 
     def clean(self) -> None:
@@ -220,4 +248,4 @@ class _Command:
             say(text)
 
     def _print_json(self, values: Any) -> None:
-        say(json.dumps(values, indent=1, default=as_json, ensure_ascii=False))
+        say(dump_json(values, indent=1, default=as_json))

@@ -134,15 +134,15 @@ def kafka_arguments(
 
 
 def up_to(source: Source, offset: str) -> Source:
-    """Give topics as far as a query has read them.
+    """Return topics as far as a query has read them.
 
     Args:
         source: The topics.
         offset: Where the query stands, as Spark's offset log has it.
     """
     from cojoin.kafka.kafka_source import KafkaSource  # noqa: PLC0415
-    from cojoin.kafka.ranges import Point, Range  # noqa: PLC0415 - so that --help is quick
-    from cojoin.kafka.reader import positions_of  # noqa: PLC0415
+    from cojoin.kafka.positions import positions_of  # noqa: PLC0415
+    from cojoin.kafka.ranges import Point  # noqa: PLC0415 - so that --help is quick
 
     assert isinstance(source, KafkaSource)
     if offset == _NOTHING_READ:
@@ -150,4 +150,4 @@ def up_to(source: Source, offset: str) -> Source:
     # A partition that came since is read up to its beginning: not at all.
     ends: dict[tuple[str | None, int | None], Point] = {(None, None): Point("earliest")}
     ends |= {each: Point("offset", at) for each, at in positions_of(json.loads(offset)).items()}
-    return replace(source, range=Range(source.range.from_, ends, source.what))
+    return replace(source, range=replace(source.range, to=ends))

@@ -53,7 +53,7 @@ offset, or JSON by topic and partition, such as '{"trades": {"0": 1200, "1": "la
 Times go by the records' timestamps. `cojoin run --every '10 seconds'` goes on live later on.
 
 Option values are never printed. Exits with 0; with 1 where --verify finds a difference;
-with 2 where something must be put right; with 130 after Ctrl-C before it was live.
+with 2 where something must be put right; with 130 after Ctrl-C.
 """
 
 

@@ -150,7 +150,9 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
     )
-    parser.add_argument("--seed", type=int, default=7, metavar="N", help="what the rows are made from (default: 7)")
+    parser.add_argument(
+        "--seed", type=values.count, default=7, metavar="N", help="what the rows are made from (default: 7)"
+    )
     parser.add_argument(
         "--directory", metavar="PATH", help="where the files go, and stay (default: a temporary folder)"
     )
@@ -223,7 +225,10 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         help="what becomes of left rows without a match (default: left, with nulls)",
     )
     join.add_argument(
-        "--tolerance", metavar="DURATION", help="how old a match may be, such as '1 hour' (default: any age)"
+        "--tolerance",
+        type=values.reader(values.duration),
+        metavar="DURATION",
+        help="how old a match may be, such as '1 hour' (default: any age)",
     )
     join.add_argument("--no-exact-matches", action="store_true", help="a right row of the same microsecond is no match")
     join.add_argument(
@@ -234,7 +239,7 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
     )
     join.add_argument(
         "--key-groups",
-        type=int,
+        type=values.key_groups,
         default=8,
         metavar="N",
         help="units of parallel work and of state; fixed with the checkpoint until it is restored (default: 8)",
@@ -256,6 +261,7 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
     )
     outputs.add_argument(
         "--checkpoint",
+        type=values.path,
         required=True,
         metavar="PATH",
         help="the directory of this query's checkpoint; keep it between runs",
@@ -297,7 +303,10 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         add_then_live(ends)
     else:
         ends.add_argument(
-            "--every", metavar="DURATION", help="run until Ctrl-C, a batch each interval, such as '10 seconds'"
+            "--every",
+            type=values.reader(values.duration),
+            metavar="DURATION",
+            help="run until Ctrl-C, a batch each interval, such as '10 seconds'",
         )
     _add_spark(running)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.report import text_table
 from cojoin.rows import decode_column
+from cojoin.texts import show_text
 from cojoin.watermarks import format_time
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _NUMBERS = (int, float, Decimal)
 
 def say(text: str = "") -> None:
     """Print a line at once, so that it stands in order with the progress line."""
-    print(text, flush=True)
+    print(show_text(text), flush=True)
 
 
 def tell(text: str) -> None:
@@ -44,7 +45,7 @@ def ending(report: BatchReport) -> str:
 
 
 def rows(table: pa.Table, width: int | None = None) -> str:
-    """Give a few rows as a text table.
+    """Return a few rows as a text table.
 
     Times all of one day lose the date, which stands below then, as do the names of columns that there is no room for.
 
@@ -55,7 +56,7 @@ def rows(table: pa.Table, width: int | None = None) -> str:
     if not table.num_rows:
         return "(no rows)"
     width = width or _columns()
-    columns = {name: decode_column(table.column(name)) for name in table.column_names}
+    columns = {name: decode_column(table.column(name), str) for name in table.column_names}
     days = {value.date() for values in columns.values() for value in values if isinstance(value, datetime)}
     cells = {}
     for name, values in columns.items():

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli import report
+from cojoin.cli.interrupts import INTERRUPTED
 from cojoin.cli.kafka_arguments import up_to
 from cojoin.cli.report import say, tell
 from cojoin.cli.session import local_session
 from cojoin.cli.verification import compare, expected_rows, without_rejected
 from cojoin.cli.waiting import wait_for
+from cojoin.durations import milliseconds
 from cojoin.locations import is_path
 from cojoin.watermarks import NONE
 
@@ -35,11 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["run_join"]
 
-_INTERRUPTED = 130
-
 
 def run_join(arguments: RunArguments) -> int:
-    """Run the join; gives the exit code."""
+    """Run the join, and return the exit code."""
+    for side in (arguments.left, arguments.right):
+        if side.kafka is not None:
+            from cojoin.kafka.cluster_options import check_installed  # noqa: PLC0415 - an extra
+
+            check_installed(f"input {side.name!r}")  # before Spark starts, which takes a while
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-run-", ignore_cleanup_errors=True) as folder,
         local_session(Path(folder), tell, master=arguments.master, conf=arguments.conf, log=arguments.log) as spark,
@@ -63,7 +68,7 @@ class _Run:
         try:
             wait_for(query)
         except KeyboardInterrupt:
-            return self._stopped(query, arguments.trigger)
+            return self._stopped(query)
         progress = query.progress
         self._report(progress)
         if progress is not None:
@@ -80,13 +85,13 @@ class _Run:
         try:
             wait_for(query)
         except KeyboardInterrupt:
-            return self._stopped(query, trigger)
+            return self._stopped(query)
         return 0
 
-    def _stopped(self, query: Query, trigger: Trigger) -> int:
+    def _stopped(self, query: Query) -> int:
         self._report(query.progress)
         say("Stopped. The same command goes on from here.")
-        return _INTERRUPTED if trigger.is_bounded else 0
+        return INTERRUPTED
 
     def _announce(self) -> None:
         arguments = self._arguments
@@ -107,7 +112,9 @@ class _Run:
         if side.kafka is None:
             return side.location.source(self._spark, side.schema, side.options)
         archive = side.kafka.archive
-        return side.kafka.source(None if archive is None else archive.source(self._spark, None, {}), live=live)
+        made = side.kafka.source(None if archive is None else archive.source(self._spark, None, {}), live=live)
+        ahead = self._arguments.max_ahead
+        return made if ahead is None else made.believing(milliseconds(ahead, "--max-ahead"))
 
     def _joined(self, sources: Sequence[Source]) -> Joined:
         from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is looked for before Spark is touched

@@ -20,7 +20,7 @@ _OPTION = re.compile(r"--[\w-]*(?:opt|conf)[\w-]*(?:=.*)?", re.DOTALL)
 _TELLTALE = re.compile(r"pass|secret|token|key|cred|jaas|sasl|auth|sas\b|private", re.IGNORECASE)
 _PARTS = re.compile(r"\"([^\"]+)\"|'([^']+)'|=([^\s;\"']+)")
 _URL_LOGIN = re.compile(r"://([^/@\s]+)@")
-_LONG = 12
+_LONG, _FEW = 12, 4
 _MASK = "***"
 
 
@@ -49,9 +49,12 @@ class Secrets:
         self._values = sorted(found - {""}, key=len, reverse=True)
 
     def mask(self, text: str) -> str:
-        """Give a text with every secret replaced."""
+        """Return a text with every secret replaced; one of a few characters only where it stands by itself."""
         for value in self._values:
-            text = text.replace(value, _MASK)
+            if len(value) >= _FEW:
+                text = text.replace(value, _MASK)
+            else:
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: _MASK, text)
         return text
 
 

@@ -1,8 +1,8 @@
 """Starts an embedded Spark without its chatter.
 
-The JVM inherits the process's outputs for all its life, so while it starts they point to a log file: Ivy's report,
-Java's warnings and Spark's own lines land there, and the terminal belongs to the person. If Spark does not start, the
-log's own words say why. A session that runs already is used as it is and left running.
+The JVM inherits the process's outputs for all its life, so while it starts they point to a log file: Java's warnings
+and Spark's own lines land there, and the terminal belongs to the person. If Spark does not start, the log's own words
+say why. A session that runs already is used as it is and left running.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import os
 import re
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cojoin.cli.interrupts import Interrupts
 from cojoin.errors import CojoinError, EnvironmentSetupError
-from cojoin.spark.session import DELTA_PACKAGE, check_java, spark_session
+from cojoin.spark.jars import jar_settings
+from cojoin.spark.session import check_java, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -30,7 +32,7 @@ _SETTINGS = {
     "spark.driver.memory": "2g",
     "spark.sql.session.timeZone": "UTC",
 }
-_TELLING = re.compile(r"unresolved dependency|Exception in thread|Caused by|^Error|UNRESOLVED", re.IGNORECASE)
+_TELLING = re.compile(r"Exception in thread|Caused by|^Error", re.IGNORECASE)
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def local_session(
     conf: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a session; one that was made here is stopped at the end.
+    """Yield a session; one that was made here is stopped at the end.
 
     Args:
         folder: Where Spark's scratch files go.
@@ -52,7 +54,7 @@ def local_session(
         log: Where Spark's log goes; a file in the folder if not given.
 
     Raises:
-        EnvironmentSetupError: Java is missing or too old, or Spark did not start.
+        EnvironmentSetupError: Java is missing or too old, the jars can't be fetched, or Spark did not start.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - so that --help is quick
 
@@ -61,11 +63,13 @@ def local_session(
         return
     check_java()
     settings = {**_SETTINGS, "spark.sql.warehouse.dir": str(folder / "spark-warehouse"), **(conf or {})}
-    say(_starting(settings))
+    settings |= jar_settings(settings, kafka=False, say=say)
+    say("Starting Spark on this machine ...")
     log = log or folder / "spark.log"
     try:
         with _outputs_to(log):
             spark = spark_session(master=master, conf=settings)
+        Interrupts.take_back(folder)
     except CojoinError:
         raise
     except Exception as error:
@@ -101,20 +105,8 @@ def _outputs_to(log: Path) -> Iterator[None]:
         os.close(target)
 
 
-def _starting(settings: Mapping[str, str]) -> str:
-    ivy = Path(settings.get("spark.jars.ivy", Path.home() / ".ivy2.5.2")).expanduser() / "jars"
-    if (ivy / f"{_jar(DELTA_PACKAGE)}.jar").exists():
-        return "Starting Spark on this machine ..."
-    return f"Starting Spark on this machine; it first fetches {DELTA_PACKAGE}, once, which may take minutes ..."
-
-
-def _jar(package: str) -> str:
-    organisation, module, version = package.split(":")
-    return f"{organisation}_{module}-{version}"
-
-
 def _reason(log: Path, error: Exception) -> str:
-    """Find the lines that tell why in Spark's log; without any, give the error's own."""
+    """Return the lines of Spark's log that tell why; without any, the error's own."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines: dict[str, Any] = dict.fromkeys(line.strip() for line in text.splitlines() if _TELLING.search(line))
     return "; ".join(list(lines)[:3]) or str(error).strip().splitlines()[0]

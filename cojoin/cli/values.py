@@ -26,14 +26,18 @@ __all__ = [
     "duration",
     "duration_or_none",
     "interval",
+    "key_groups",
     "names",
     "pair",
+    "path",
     "positive",
     "reader",
     "schema",
     "sink",
     "suffixes",
 ]
+
+_MOST_KEY_GROUPS = 32_768
 
 
 def reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -125,6 +129,23 @@ def suffixes(text: str) -> tuple[str, str]:
         msg = f"expected two different suffixes with a comma between, such as ',_customer', got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return left, right
+
+
+def key_groups(text: str) -> int:
+    """Read how many key groups there are."""
+    number = positive(text)
+    if number > _MOST_KEY_GROUPS:
+        msg = f"expected a whole number from 1 to {_MOST_KEY_GROUPS}, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return number
+
+
+def path(text: str) -> str:
+    """Read where something is."""
+    if not text.strip():
+        msg = "expected the path of a directory, got none"
+        raise argparse.ArgumentTypeError(msg)
+    return text
 
 
 def positive(text: str) -> int:

@@ -3,8 +3,9 @@
 A slice ends at one time for every partition: just before its first record of that time or later. It is the longest that
 no input's limit of records cuts short, rounded down to a multiple of a power of two of milliseconds, and a few smaller
 powers beyond. So two readers that ask the same logs find the same time, without a word between them; readers that start
-a little apart find the same one soon; stretches without any record cost nothing. A millisecond with more records than
-the limit is taken whole, for time can't part them. Costs a handful of questions to the logs.
+a little apart find the same one soon; stretches without any record cost nothing. Where time can't part the records, as
+in a millisecond that holds more than the limit, the slice is cut by offsets into parts, as many as the input with most
+needs, and time stands still until the last. Costs a handful of questions to the logs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Partition
 
-__all__ = ["Side", "next_time", "positions_at"]
+__all__ = ["Side", "Slice", "next_slice", "part_of", "positions_at"]
 
 _LARGEST_POWER = 45
 """Of milliseconds: a thousand years, more than any topic holds."""
@@ -34,7 +35,7 @@ class Side:
         positions: The next offset of each partition.
         ends: The offset at which each ends.
         limit: How many records of it a batch may hold.
-        first_at: Gives, for a time in epoch milliseconds, each partition's first record that is not earlier, as
+        first_at: Returns, for a time in epoch milliseconds, each partition's first record that is not earlier, as
             ``(offset, timestamp)``; None where there is none.
     """
 
@@ -49,11 +50,15 @@ class Side:
         return all(position >= self.ends[each] for each, position in self.positions.items())
 
     def fits(self, ends: Mapping[Partition, int]) -> bool:
-        """Tell whether a batch may hold all up to these offsets."""
-        return sum(end - self.positions[partition] for partition, end in ends.items()) <= self.limit
+        """Return whether a batch may hold all up to these offsets."""
+        return self.count(ends) <= self.limit
+
+    def count(self, ends: Mapping[Partition, int]) -> int:
+        """Return how many records there are at the most up to these offsets."""
+        return sum(end - self.positions[partition] for partition, end in ends.items())
 
     def first_timestamp(self, after: int) -> int | None:
-        """Give the earliest timestamp that is still to be read and not before a time; None where there is none."""
+        """Return the earliest timestamp that is still to be read and not before a time; None where there is none."""
         found = self.first_at(after)
         unread = (
             found[partition]
@@ -64,7 +69,7 @@ class Side:
 
 
 def positions_at(side: Side, time: int) -> dict[Partition, int]:
-    """Give where each partition of an input stands once all before a time is read.
+    """Return where each partition of an input stands once all before a time is read.
 
     Args:
         side: The input.
@@ -77,19 +82,31 @@ def positions_at(side: Side, time: int) -> dict[Partition, int]:
     }
 
 
-def next_time(sides: Sequence[Side], after: int, hint: int = 20) -> tuple[int | None, int]:
-    """Choose the time at which the next batch ends.
+@dataclass(frozen=True)
+class Slice:
+    """What is read next.
+
+    Attributes:
+        time: The time at which it ends, in epoch milliseconds; None where that is all there is.
+        parts: In how many batches it is read.
+        hint: For the search of the next one.
+    """
+
+    time: int | None
+    parts: int
+    hint: int
+
+
+def next_slice(sides: Sequence[Side], after: int, hint: int = 20) -> Slice:
+    """Choose what is read next.
 
     Args:
         sides: The inputs, each where it stands once all before ``after`` is read.
-        after: Where the last batch ended, in epoch milliseconds.
+        after: Where the last slice ended, in epoch milliseconds.
         hint: The power of two with which the search begins; it changes what the search costs, not what it finds.
-
-    Returns:
-        The time in epoch milliseconds, None where one batch may hold all that there is; and the hint for the next.
     """
     if all(side.fits(side.ends) for side in sides):
-        return None, hint
+        return Slice(None, 1, hint)
     starts = [start for side in sides if (start := side.first_timestamp(after)) is not None]
     # Without one, only records that came out of order are left, all before `after`.
     first = min(starts, default=after)
@@ -99,16 +116,38 @@ def next_time(sides: Sequence[Side], after: int, hint: int = 20) -> tuple[int | 
 
     power = _largest(lambda each: fits(_next_multiple(first, each)), hint)
     if power is None:
-        return first + 1, 0
+        counts = [side.count(positions_at(side, first + 1)) for side in sides]
+        return Slice(first + 1, max(-(-count // side.limit) for count, side in zip(counts, sides, strict=True)), 0)
     time = _next_multiple(first, power)
     for smaller in range(power - 1, max(-1, power - 1 - _REFINEMENTS), -1):
         if fits(time + (1 << smaller)):
             time += 1 << smaller
-    return time, power
+    return Slice(time, 1, power)
+
+
+def part_of(side: Side, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Return where a batch ends that takes as many records as it may, of all partitions alike.
+
+    Args:
+        side: The input.
+        ends: Offsets up to which there are more than it may take.
+
+    >>> side = Side({("trades", 0): 10, ("trades", 1): 0}, {}, 50, lambda time: {})
+    >>> part_of(side, {("trades", 0): 310, ("trades", 1): 100})
+    {('trades', 0): 47, ('trades', 1): 13}
+    """
+    total, passed, taken = side.count(ends), 0, 0
+    found = {}
+    for partition, end in ends.items():
+        passed += end - side.positions[partition]
+        share = passed * side.limit // total - taken
+        taken += share
+        found[partition] = side.positions[partition] + share
+    return found
 
 
 def _largest(fits: Callable[[int], bool], hint: int) -> int | None:
-    """Give the largest power that fits, given that all smaller ones do then; None where none does."""
+    """Return the largest power that fits, given that all smaller ones do then; None where none does."""
     power = min(max(hint, 0), _LARGEST_POWER)
     if fits(power):
         while power < _LARGEST_POWER and fits(power + 1):
@@ -122,7 +161,7 @@ def _largest(fits: Callable[[int], bool], hint: int) -> int | None:
 
 
 def _next_multiple(time: int, power: int) -> int:
-    """Give the first multiple of a power of two after a time."""
+    """Return the first multiple of a power of two after a time."""
     return ((time >> power) + 1) << power
 
 

@@ -1,10 +1,10 @@
-"""History in files beside a topic: which offsets the archive holds, and a cluster that answers for both parts.
+"""History in files beside a topic: which offsets the archive holds.
 
 Positions stay Kafka's offsets. Of each partition the archive holds those from its first up to its *cut*, one after its
 last; all others are the brokers'. Its records are counted by buckets of time, so a time within a bucket becomes the
 next bucket's begin: a slice may read a little more than need be, never less; the times of ``from_`` and ``to`` begin
-buckets of their own, so a range is exact. Holes within an archive are taken for what compaction left. Costs no more
-questions than Kafka alone, and the memory of an index: some bytes a bucket and file.
+buckets of their own, so a range is exact. Offsets are counted by blocks, to know where some are missing. Costs the
+memory of an index: some bytes a bucket, block and file.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cojoin.errors import ConfigurationError
-from cojoin.kafka.client import Cluster, ClusterOptions, Partition
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["ArchiveIndex", "Layout", "Piece", "Section", "Spliced", "Stretch", "bucket_begins", "connected"]
+    from cojoin.kafka.client import Partition
+
+__all__ = ["ArchiveIndex", "Blocks", "Layout", "Piece", "Section", "Stretch", "bucket_begins"]
 
 
 class Piece(NamedTuple):
@@ -55,6 +54,50 @@ class Section(NamedTuple):
     is_archived: bool
 
 
+class Blocks(NamedTuple):
+    """Offsets of a partition that the archive does not hold all of, as ranges in order, each up to before its end.
+
+    Attributes:
+        holed: Of these at least one offset is missing.
+        empty: Of these all are.
+    """
+
+    holed: tuple[tuple[int, int], ...] = ()
+    empty: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, begin: int, cut: int, width: int, rows: Mapping[int, int]) -> Blocks:
+        """Find the blocks with holes.
+
+        Args:
+            begin: The partition's smallest offset.
+            cut: One after its largest.
+            width: How many offsets a block has; the first begins at offset 0.
+            rows: How many records each block holds, by its number.
+
+        >>> Blocks.of(5, 60, 10, {0: 5, 1: 9, 2: 10, 5: 10})
+        Blocks(holed=((10, 20), (30, 50)), empty=((30, 50),))
+        """
+        numbers = np.arange(begin // width, (cut - 1) // width + 1, dtype=np.int64)
+        begins, ends = np.maximum(numbers * width, begin), np.minimum((numbers + 1) * width, cut)
+        counts = np.array([rows.get(number, 0) for number in numbers.tolist()], np.int64)
+        return cls(_runs(begins, ends, counts < ends - begins), _runs(begins, ends, counts == 0))
+
+
+_WITHOUT_HOLES = Blocks()
+
+
+def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
+    """Join neighbours that are wanted."""
+    runs: list[tuple[int, int]] = []
+    for begin, end in zip(begins[wanted].tolist(), ends[wanted].tolist(), strict=True):
+        if runs and runs[-1][1] == begin:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((begin, end))
+    return tuple(runs)
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the archive's columns are called.
@@ -79,6 +122,7 @@ class Stretch:
         begins: The buckets of time that hold records, by their first milliseconds, in order.
         offsets: For each of them, the smallest offset of its records and all later buckets'.
         pieces: The files' shares, in the order of their first offsets.
+        blocks: What is missing between the first and the last.
     """
 
     begin: int
@@ -87,9 +131,17 @@ class Stretch:
     begins: NDArray[np.int64]
     offsets: NDArray[np.int64]
     pieces: tuple[Piece, ...]
+    blocks: Blocks = _WITHOUT_HOLES
 
     @classmethod
-    def of(cls, begins: NDArray[np.int64], smallest: NDArray[np.int64], last: int, pieces: Iterable[Piece]) -> Stretch:
+    def of(
+        cls,
+        begins: NDArray[np.int64],
+        smallest: NDArray[np.int64],
+        last: int,
+        pieces: Iterable[Piece],
+        blocks: Blocks = _WITHOUT_HOLES,
+    ) -> Stretch:
         """Put one together.
 
         Args:
@@ -97,12 +149,38 @@ class Stretch:
             smallest: The smallest offset of each.
             last: The largest timestamp.
             pieces: The files' shares.
+            blocks: What is missing.
         """
         order = np.argsort(begins, kind="stable")
         found, first = np.unique(begins[order], return_index=True)
         later = np.minimum.accumulate(smallest[order][::-1])[::-1]
         held = tuple(sorted(pieces, key=lambda each: (each.begin, each.path)))
-        return cls(held[0].begin, max(each.end for each in held), last, found, later[first], held)
+        return cls(held[0].begin, max(each.end for each in held), last, found, later[first], held, blocks)
+
+    def has_holes_at(self, offset: int) -> bool:
+        """Return whether an offset is in a block with holes."""
+        return any(begin <= offset < end for begin, end in self.blocks.holed)
+
+    def parts(self, begin: int, end: int, kept: int) -> list[tuple[int, int, bool]]:
+        """Cut offsets of the archive by whether the brokers are to fill its holes there.
+
+        Args:
+            begin: The first offset.
+            end: One after the last.
+            kept: The first offset that the brokers still have.
+
+        Returns:
+            Ranges in order, each with whether it is filled.
+        """
+        parts: list[tuple[int, int, bool]] = []
+        at = begin
+        for holed, stop in self.blocks.holed:
+            first, last = max(holed, at, kept), min(stop, end)
+            if first < last:
+                parts += [(at, first, False)] if at < first else []
+                parts.append((first, last, True))
+                at = last
+        return [*parts, (at, end, False)] if at < end else parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,113 +238,6 @@ Section(begin=30, end=40, is_archived=False)]
     def pieces(self, partition: Partition, begin: int, end: int) -> tuple[Piece, ...]:
         """Give the files' shares that meet some offsets."""
         return tuple(each for each in self.stretches[partition].pieces if each.begin < end and begin < each.end)
-
-
-class Spliced(Cluster):
-    """A cluster whose older records lie in an archive: it answers for both parts, as if they were one.
-
-    Args:
-        options: How the cluster is reached.
-        what: Who asks, for messages.
-        archive: What the archive holds.
-    """
-
-    def __init__(self, options: ClusterOptions, what: str, archive: ArchiveIndex) -> None:
-        super().__init__(options, what)
-        self.archive = archive
-
-    def kept(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Give each partition's first offset that the brokers still have."""
-        return super().earliest(partitions)
-
-    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Give each partition's first offset, in the archive or with the brokers."""
-        stretches = self.archive.stretches
-        kept = self.kept(partitions)
-        return {each: min(at, stretches[each].begin) if each in stretches else at for each, at in kept.items()}
-
-    def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
-        """Find each partition's first record at or after a time; in the archive to the bucket."""
-        found = super().first_at(partitions, timestamp_ms)
-        for each in found.keys() & self.archive.stretches.keys():
-            stretch, brokers = self.archive.stretches[each], found[each]
-            if brokers is not None and brokers[0] < stretch.begin:
-                continue
-            archived = self.archive.first_at(each, timestamp_ms)
-            if archived is not None:
-                found[each] = archived
-            elif brokers is not None:
-                found[each] = (max(brokers[0], stretch.cut), brokers[1])
-        return found
-
-    def last_timestamps(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """Give each partition's largest record timestamp in epoch milliseconds; None of an empty one."""
-        found = super().last_timestamps(partitions)
-        for each in found.keys() & self.archive.stretches.keys():
-            found[each] = max(self.archive.stretches[each].last, found[each] or 0)
-        return found
-
-    def next_there(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Give the first offset at or after each position that is in the archive or with the brokers."""
-        kept = self.kept(positions)
-        return {each: self._next_there(each, at, kept[each]) for each, at in positions.items()}
-
-    def _next_there(self, partition: Partition, position: int, kept: int) -> int:
-        stretch = self.archive.stretches.get(partition)
-        if stretch is None or position >= stretch.cut:
-            return max(position, kept)
-        return position if position >= stretch.begin else max(position, min(kept, stretch.begin))
-
-    def check_ends(self, partitions: Iterable[Partition]) -> None:
-        """See that the archive is one of these topics.
-
-        Raises:
-            ConfigurationError: It has a partition that the topic has not, or offsets beyond the topic's end.
-        """
-        read = list(partitions)
-        there, ends = self.partitions(), self.latest(read)
-        for (topic, number), stretch in self.archive.stretches.items():
-            problem = None
-            if topic in there and number not in there[topic]:
-                problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
-                problem += f" {there[topic]}"
-            elif ends.get((topic, number), stretch.cut) < stretch.cut:
-                problem = f"goes up to offset {stretch.cut - 1:,} of topic {topic} partition {number}, and the topic"
-                problem += f" ends before {ends[topic, number]:,}"
-            if problem is not None:
-                msg = f"{self._what}: {self.archive.what} {problem}: it was made anew, or the archive is another one's"
-                raise ConfigurationError(msg)
-
-    def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
-        """See that the brokers have what the archive has not.
-
-        Args:
-            begins: Where reading begins.
-            ends: Where it ends; None is all that is there.
-
-        Raises:
-            ConfigurationError: Some of what is to be read is in neither part.
-        """
-        kept, wrong = self.kept(begins), []
-        for partition, begin in begins.items():
-            end = max(begin, kept[partition]) if ends is None else ends[partition]
-            for section in self.archive.sections(partition, begin, end):
-                gone = min(section.end, kept[partition])
-                if not section.is_archived and section.begin < gone:
-                    topic, number = partition
-                    count = f"({gone - section.begin:,} records)"
-                    wrong.append(f"topic {topic} partition {number}: offsets {section.begin:,} to {gone - 1:,} {count}")
-        if wrong:
-            msg = (
-                f"{self._what}: {'; '.join(wrong)}: neither {self.archive.what} nor the brokers have them; archive "
-                f'them, begin later, or go on without them with data_loss="skip"'
-            )
-            raise ConfigurationError(msg)
-
-
-def connected(options: ClusterOptions, what: str, archive: ArchiveIndex | None) -> Cluster:
-    """Reach a cluster, with its archive where there is one."""
-    return Cluster(options, what) if archive is None else Spliced(options, what, archive)
 
 
 def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int64]:

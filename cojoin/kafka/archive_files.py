@@ -1,7 +1,8 @@
 """The archive's files, read by the tasks: parquet, by pyarrow, only the row groups and columns that are needed.
 
-Rows come as those of Kafka do, with the same columns and faults. An offset that is there twice ends the query. Costs
-about a microsecond a record; a file whose offsets are in no order is read whole by each batch that needs some of them.
+Rows come as those of Kafka do, with the same columns and faults, in pieces of no more records or bytes: a row group is
+read page by page, for Spark's hold 128 MB and more. An offset that is there twice ends the query. Costs about a
+microsecond a record; a file whose offsets are in no order is read whole by each batch that needs some of them.
 """
 
 from __future__ import annotations
@@ -10,27 +11,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.file_systems import file_system
+from cojoin.kafka.fetching import PIECE_BYTES, PIECE_RECORDS
 from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, PARTS, TIME, TOMBSTONE, VALUE, Record, decode_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.kafka.archive import Piece
+    from cojoin.kafka.client import Partition
     from cojoin.kafka.records import RecordFormat
     from cojoin.kafka.tasks import ArchivedSpan
 
 __all__ = ["Footer", "archived", "footer"]
 
-_ROWS = 20_000
-"""So many records make an Arrow batch."""
-
-# Spark writes times as INT96 unless told otherwise; as nanoseconds, which pyarrow makes of them, they end in 2262.
-_PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+# Of a column's pages so much is read at once; a row group's pages need not be there together.
+_READ_BYTES = 2 << 20
 
 
 class Footer(NamedTuple):
@@ -64,13 +64,16 @@ def footer(uri: str, what: str) -> Footer:
         raise ConfigurationError(msg) from error
 
 
-def archived(spans: Sequence[ArchivedSpan], form: RecordFormat, what: str) -> Iterator[pa.RecordBatch]:
-    """Give a task's records of the archive.
+def archived(
+    spans: Sequence[ArchivedSpan], form: RecordFormat, what: str, held: dict[Partition, set[int]]
+) -> Iterator[pa.RecordBatch]:
+    """Read a task's records of the archive.
 
     Args:
         spans: What is read.
         form: What of a record is given.
         what: The input, for messages.
+        held: Becomes the offsets that were found where the brokers fill holes, by partition.
 
     Raises:
         QueryFailedError: A file is gone or can't be read, or holds an offset for the second time.
@@ -94,6 +97,8 @@ def archived(spans: Sequence[ArchivedSpan], form: RecordFormat, what: str) -> It
                 msg = f"{what}: the archive's file {piece.path} can't be read: {error}"
                 raise QueryFailedError(msg) from error
         _check_once(seen, span, what)
+        if span.is_filled:
+            held.setdefault(span.partition, set()).update(*(each.tolist() for each in seen))
 
 
 def _check_once(seen: Sequence[Any], span: ArchivedSpan, what: str) -> None:
@@ -110,27 +115,54 @@ def _check_once(seen: Sequence[Any], span: ArchivedSpan, what: str) -> None:
 
 
 def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.RecordBatch]:
-    """Give what a file holds of a range."""
+    """Read what a file holds of a range."""
     assert form.archive is not None
     system, path = file_system(piece.path, "the archive")
-    fragment = _PARQUET.make_fragment(path, filesystem=system)
-    own = {name.lower(): name for name in fragment.physical_schema.names}
-    names, wanted = form.archive.names, [*form.archive.names.values(), *(form.archive.fields or ())]
-    there = {name: ds.field(own[name.lower()]) for name in wanted if name.lower() in own}
-    offset = there[names["offset"]]
-    chosen = (offset >= span.begin) & (offset < span.end)
-    # A file without these columns lies in a folder that names them, and holds no others.
-    for name, value in zip(("topic", "partition"), piece.partition, strict=True):
-        if names[name] in there:
-            chosen &= there[names[name]] == value
-    scanner = fragment.scanner(columns=there, filter=chosen, batch_size=_ROWS, batch_readahead=2, use_threads=False)
-    for batch in scanner.to_batches():
-        if batch.num_rows:
-            yield _converted(batch, piece, form)
+    # Spark writes times as INT96 unless told otherwise; as nanoseconds, which pyarrow makes of them, they end in 2262.
+    options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False, "buffer_size": _READ_BYTES}
+    with pq.ParquetFile(path, filesystem=system, **options) as file:
+        own = {name.lower(): name for name in file.schema_arrow.names}
+        names, wanted = form.archive.names, [*form.archive.names.values(), *(form.archive.fields or ())]
+        there = {own[name.lower()]: name for name in wanted if name.lower() in own}
+        # A file without these columns lies in a folder that names them, and holds no others.
+        places = zip(("topic", "partition"), piece.partition, strict=True)
+        place = {names[name]: value for name, value in places if names[name].lower() in own}
+        for group in range(file.metadata.num_row_groups):
+            rows = _rows_at_once(file.metadata.row_group(group), set(there), own[names["offset"].lower()], span)
+            if not rows:
+                continue
+            for batch in file.iter_batches(rows, [group], list(there), use_threads=False):
+                found = _chosen(batch.rename_columns(there), names["offset"], place, span)
+                if found.num_rows:
+                    yield _converted(found, piece, form)
+
+
+def _rows_at_once(group: Any, columns: set[str], offset: str, span: ArchivedSpan) -> int:
+    """Return how many rows of a row group make a piece; none where it holds nothing of a range."""
+    size, count = 1, int(group.num_rows)
+    for number in range(group.num_columns):
+        column = group.column(number)
+        name = column.path_in_schema
+        known = column.statistics if name == offset and column.is_stats_set else None
+        if known is not None and known.has_min_max and (known.max < span.begin or span.end <= known.min):
+            return 0
+        # A nested column's parts are called after it.
+        if any(name == each or name.startswith(f"{each}.") for each in columns):
+            size += column.total_uncompressed_size
+    return max(1, min(PIECE_RECORDS, count * PIECE_BYTES // size))
+
+
+def _chosen(batch: pa.RecordBatch, offset: str, place: Mapping[str, Any], span: ArchivedSpan) -> pa.RecordBatch:
+    """Return the rows of a range."""
+    offsets = batch.column(offset)
+    chosen = pc.and_(pc.greater_equal(offsets, span.begin), pc.less(offsets, span.end))
+    for name, value in place.items():
+        chosen = pc.and_(chosen, pc.equal(batch.column(name), value))
+    return batch if pc.all(chosen, skip_nulls=False).as_py() else batch.filter(chosen)
 
 
 def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.RecordBatch:
-    """Give rows of a file as those of Kafka are."""
+    """Return rows of a file as those of Kafka are."""
     assert form.archive is not None
     count, names, fields = batch.num_rows, form.archive.names, form.archive.fields
     topic, number = piece.partition
@@ -154,7 +186,7 @@ def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.Re
 
 
 def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.Array:
-    """Give a column in its type; one that the file, or the archive, has not is of nulls."""
+    """Return a column in its type; one that the file, or the archive, has not is of nulls."""
     if name is None or name not in batch.schema.names:
         return pa.nulls(batch.num_rows, dtype)
     found = batch.column(name)

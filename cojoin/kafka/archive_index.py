@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.archive import ArchiveIndex, Layout, Piece, Stretch, bucket_begins
+from cojoin.kafka.archive import ArchiveIndex, Blocks, Layout, Piece, Stretch, bucket_begins
 from cojoin.kafka.archive_files import footer
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
 from cojoin.locations import is_path
@@ -54,6 +54,9 @@ _FINER = 4
 
 _MANY, _MOST_BUCKETS = 5_000_000, 500_000
 _FOOTERS_AT_ONCE = 16
+
+_BLOCK, _MOST_BLOCKS = 20_000, 1_000
+"""So many offsets are a block at least, and about so many blocks a partition has at most."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +165,18 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
         if wanted.reads(each.partition):
             pieces.setdefault(each.partition, []).append(Piece(each.file, each.partition, each.begin, each.end + 1))
     last = {partition: max(each.last for each in shares if each.partition == partition) for partition in pieces}
+    spans = {
+        partition: (min(each.begin for each in found), max(each.end for each in found))
+        for partition, found in pieces.items()
+    }
+    counts = {each: sum(share.rows for share in shares if share.partition == each) for each in spans}
+    blocks = _blocks(frame, names, {each: span for each, span in spans.items() if counts[each] < span[1] - span[0]})
     stretches = {
-        partition: Stretch.of(*buckets[partition], last[partition], found) for partition, found in pieces.items()
+        partition: Stretch.of(*buckets[partition], last[partition], found, blocks.get(partition, Blocks()))
+        for partition, found in pieces.items()
     }
     for partition, stretch in stretches.items():
-        count = sum(each.rows for each in shares if each.partition == partition)
+        count = counts[partition]
         if count > stretch.cut - stretch.begin:
             msg = (
                 f"{what}: it has {count:,} rows of topic {partition[0]} partition {partition[1]}, of offsets "
@@ -264,6 +274,9 @@ def _counted(frame: DataFrame, names: Mapping[str, str], wanted: Wanted) -> tupl
     widest = 1 << max(0, wanted.max_drift_ms.bit_length() - 1)
     width = max(1, widest // _FINER)
     millis = F.coalesce(F.unix_millis(_col(names[TIME])), F.lit(-1))
+    if wanted.range.believed is not None:
+        # A stamp far ahead is at no time, as one that is not there.
+        millis = F.when(millis > wanted.range.believed, F.lit(-1)).otherwise(millis)
     rows = frame.select(
         F.col("_metadata.file_path").alias("file"),
         _col(names["topic"]).alias("topic"),
@@ -292,6 +305,25 @@ def _counted(frame: DataFrame, names: Mapping[str, str], wanted: Wanted) -> tupl
         fine.unpersist()
     held = [_Share(each.pop("file"), (each.pop("topic"), each.pop("number")), **each) for each in shares]
     return held, *_by_partition(found, width, wanted)
+
+
+def _blocks(
+    frame: DataFrame, names: Mapping[str, str], spans: Mapping[Partition, tuple[int, int]]
+) -> dict[Partition, Blocks]:
+    """Find where partitions lack offsets between their first and their last; costs nothing where none does."""
+    if not spans:
+        return {}
+    width = max(_BLOCK, *((cut - begin) // _MOST_BLOCKS for begin, cut in spans.values()))
+    numbered = frame.where(_col(names["topic"]).isin(sorted({topic for topic, _ in spans}))).select(
+        _col(names["topic"]).alias("topic"),
+        _col(names["partition"]).cast("int").alias("number"),
+        F.floor(_col(names["offset"]) / width).alias("block"),
+    )
+    found = numbered.groupBy("topic", "number", "block").agg(F.count(F.lit(1)).alias("rows")).toArrow()
+    rows: dict[Partition, dict[int, int]] = {each: {} for each in spans}
+    for each in found.to_pylist():
+        rows.get((each["topic"], each["number"]), {})[each["block"]] = each["rows"]
+    return {each: Blocks.of(*span, width, rows[each]) for each, span in spans.items()}
 
 
 def _by_partition(found: pa.Table, width: int, wanted: Wanted) -> tuple[_Buckets, int]:

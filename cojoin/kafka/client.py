@@ -2,7 +2,8 @@
 
 Keeps: one connection, made by the first question. Answers are offsets, each the next to be read, and times in epoch
 milliseconds. While no broker answers, a question is asked again about every second, until ``patience_ms`` has passed
-since it was asked first; what patience can't mend (a wrong password, no permission, no such topic) is an error at once.
+since it was asked first; what patience can't mend (a wrong password, no permission, no such topic) is an error at once,
+and before a query starts so is, within seconds, a listener that speaks another protocol (``refusals``).
 No value of a setting that may be secret stands in a message, and what librdkafka logs goes to the logger
 ``cojoin.kafka.client``, at the level ``DEBUG`` and with its secrets masked. Costs: one round trip a question, for all
 its partitions: less than a millisecond for 8 of them on one machine; the first question, some 60 ms.
@@ -10,22 +11,19 @@ its partitions: less than a millisecond for 8 of them on one machine; the first 
 
 from __future__ import annotations
 
-import logging
-import re
 import time
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError, did_you_mean
+from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.kafka.cluster_options import ClusterOptions, DebugLog, check_installed
+from cojoin.kafka.refusals import Hearing, is_ended, login_problem, protocol_problem, setting_problem
 
 try:
-    from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
-except ImportError:  # an extra of the package's
-    _IS_INSTALLED = False
-else:
-    _IS_INSTALLED = True
+    from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+    from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+except ImportError:
+    pass  # an extra of the package's: ``check_installed`` says so
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -39,9 +37,10 @@ Partition: TypeAlias = tuple[str, int]
 
 _Answer = TypeVar("_Answer")
 
-_LOG = logging.getLogger(__name__)
-_SECRET = re.compile(r"password|secret|token|key|jaas|\.pem|oauthbearer\.config", re.IGNORECASE)
 _FIRST_TRY_SECONDS, _LONGEST_TRY_SECONDS, _PAUSE_SECONDS = 1.0, 10.0, 0.5
+
+# A broker that is just starting ends connections as one does that speaks another protocol.
+_OTHER_PROTOCOL_SECONDS = 6.0
 
 # librdkafka's own waits are up to 10 s: a broker that is back would look as if it were not.
 _DEFAULTS = {"reconnect.backoff.ms": "100", "reconnect.backoff.max.ms": "1000"}
@@ -58,6 +57,8 @@ _LOGIN = {
     "ILLEGAL_SASL_STATE",
 }
 _PERMISSION = {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}
+_READS = {"READ", "ALL"}
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # zero, in Kafka's spelling
 _MOVED = {"FENCED_LEADER_EPOCH", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_LEADER_EPOCH"}
 _PASSING = _MOVED | {
     *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE", "_WAIT_COORD", "_WAIT_CACHE"),
@@ -77,38 +78,14 @@ _NO_GROUP = {
 }
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """How a Kafka cluster is reached. It can be pickled, and shows its servers alone.
-
-    Attributes:
-        bootstrap_servers: Such as ``"localhost:9092"``.
-        settings: librdkafka's, such as ``security.protocol``; they may hold secrets.
-        patience_ms: For how many milliseconds no broker may answer; None is for ever.
-
-    >>> ClusterOptions("localhost:9092", {"sasl.password": "opensesame"})
-    ClusterOptions(bootstrap_servers='localhost:9092')
-    """
-
-    bootstrap_servers: str
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    patience_ms: int | None = field(default=60_000, repr=False)
-
-    def mask(self, text: str) -> str:
-        """Give a text with the value of every setting that may be secret replaced."""
-        secrets = {str(value) for name, value in self.settings.items() if _SECRET.search(name)} - {""}
-        # The longest first: a part of a value must not break the mask of the whole.
-        for value in sorted(secrets, key=len, reverse=True):
-            text = text.replace(value, "***")
-        return text
-
-
 class Cluster:
     """A Kafka cluster, for one thread of one process.
 
     Args:
         options: How it is reached.
         what: Who asks, for messages, such as ``"input 'trades'"``.
+        at_start: Whether no query runs yet: then a listener that speaks another protocol is an error after seconds,
+            and not what a broker may do that is just starting.
 
     Raises:
         EnvironmentSetupError: confluent-kafka is not installed.
@@ -121,32 +98,118 @@ class Cluster:
     {('trades', 0): 1200, ('trades', 1): 0}
     """
 
-    def __init__(self, options: ClusterOptions, what: str) -> None:
-        if not _IS_INSTALLED:
-            msg = f'{what}: expected the package confluent-kafka, found none; run: pip install "cojoin[kafka]"'
-            raise EnvironmentSetupError(msg)
-        self._options, self._what = options, what
+    def __init__(self, options: ClusterOptions, what: str, *, at_start: bool = False) -> None:
+        check_installed(what)
+        self._options, self._what, self._at_start = options, what, at_start
+        self.cluster_id: str | None = None
         self._heard: list[KafkaError] = []
+        self._hearing = Hearing()
         self._admin: AdminClient | None = self._made(AdminClient, options.settings)
         uncommitted = options.settings.get("isolation.level", "").lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
 
-    def partitions(self) -> dict[str, list[int]]:
-        """Give every topic's partition numbers, the cluster's internal topics among them."""
+    @property
+    def patience_ms(self) -> int | None:
+        """For how many milliseconds no broker may answer; None is for ever."""
+        return self._options.patience_ms
+
+    def kept(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return each partition's first offset that the brokers still have."""
+        return Cluster.earliest(self, partitions)
+
+    def partitions(self, named: Iterable[str] = ()) -> dict[str, list[int]]:
+        """Return every topic's partition numbers, the cluster's internal topics among them.
+
+        Afterwards ``cluster_id`` is the cluster's own id, None where it has none.
+
+        Args:
+            named: Topics that must not be missing for want of permission: a cluster lists those alone that the user
+                may see.
+        """
 
         def ask(timeout: float) -> dict[str, list[int]]:
-            topics = self._client.list_topics(timeout=timeout).topics
+            answer = self._client.list_topics(timeout=timeout)
+            self.cluster_id = answer.cluster_id or None
             # A topic without partitions is one that is being made or deleted.
-            return {name: sorted(topic.partitions) for name, topic in sorted(topics.items()) if topic.partitions}
+            return {name: sorted(topic.partitions) for name, topic in sorted(answer.topics.items()) if topic.partitions}
+
+        found = self._patiently(ask)
+        self.describe(name for name in named if name not in found)
+        return found
+
+    def describe(self, topics: Iterable[str]) -> dict[str, str | None]:
+        """Return the topics' ids, having seen that this user may read them.
+
+        Args:
+            topics: Their names; one that is not there is passed over.
+
+        Returns:
+            By name the id, which no topic that is made anew shares; None where the brokers, before Kafka 2.8, have
+            none.
+        """
+        names = list(dict.fromkeys(topics))
+        found: dict[str, str | None] = {}
+
+        def ask(timeout: float) -> None:
+            asked = TopicCollection([name for name in names if name not in found])
+            described = self._client.describe_topics(asked, include_authorized_operations=True, request_timeout=timeout)
+            failed: KafkaException | None = None
+            for name, future in described.items():
+                error = future.exception()
+                if isinstance(error, KafkaException):
+                    failed = error if self._may_pass(name, error.args[0]) else failed
+                    continue
+                topic = future.result()
+                # Brokers before Kafka 2.3 do not tell.
+                allowed = {str(getattr(each, "name", each)) for each in topic.authorized_operations or ()}
+                if allowed and not _READS & allowed:
+                    self._refuse_topic(name)
+                found[name] = None if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
+            if failed is not None:
+                raise failed
+
+        if names:
+            self._patiently(ask)
+        return found
+
+    def setting(self, topic: str, name: str) -> str | None:
+        """Return a setting of a topic's, such as ``cleanup.policy``; None where this user may not ask for it."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+        def ask(timeout: float) -> str | None:
+            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
+            try:
+                return str(answer.result()[name].value)
+            except KafkaException as error:
+                if error.args[0].name() in _PERMISSION:
+                    return None
+                raise
 
         return self._patiently(ask)
 
+    def _may_pass(self, topic: str, error: KafkaError) -> bool:
+        """Return whether a topic is to be asked for again; not where there is none, or nothing is known of it."""
+        if error.name() in _PERMISSION:
+            self._refuse_topic(topic)
+        if error.name() in _UNKNOWN or error.name() == "_UNSUPPORTED_FEATURE":
+            return False
+        if not self.is_passing(error):
+            self._refuse(error)
+        return True
+
+    def _refuse_topic(self, name: str) -> NoReturn:
+        msg = (
+            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or there is none: grant it READ "
+            f"and DESCRIBE on the topic; rights on consumer groups are not needed"
+        )
+        raise ConfigurationError(msg)
+
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Give each partition's first offset that is still there; of an empty one, its end."""
+        """Return each partition's first offset that is still there; of an empty one, its end."""
         return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.earliest).items()}
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Give each partition's end: the offset behind the last record.
+        """Return each partition's end: the offset behind the last record.
 
         Records of transactions that are still open lie behind the end, unless the settings say
         ``isolation.level=read_uncommitted``.
@@ -154,7 +217,9 @@ class Cluster:
         return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.latest).items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
-        """Find each partition's first record, by offset, whose timestamp is at or after a time.
+        """Find where each partition's first record, by offset, stands whose timestamp is at or after a time.
+
+        A broker also names markers of transactions, with the clock of their commit: see ``times``.
 
         Args:
             partitions: The partitions.
@@ -166,29 +231,27 @@ class Cluster:
         # Kafka knows no time before 1970, and takes negative ones for other questions.
         return self._records(partitions, lambda: OffsetSpec.for_timestamp(max(0, timestamp_ms)))
 
-    def last_timestamps(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """Give each partition's largest record timestamp in epoch milliseconds; None of an empty one."""
-        found = self._records(partitions, OffsetSpec.max_timestamp)
-        return {each: None if record is None else record[1] for each, record in found.items()}
-
-    def consumer(self) -> Consumer:
+    def consumer(self, fetching: Mapping[str, str] | None = None) -> Consumer:
         """Make a consumer for ``assign``: in no group, committing nothing, telling of each partition's end.
 
         An offset that is not there is its error: nothing is passed over. The caller closes it.
+
+        Args:
+            fetching: librdkafka's settings of how much is fetched at once, where that is little.
         """
         group = {"group.id": f"cojoin-{uuid.uuid4().hex}"}
-        return self._made(Consumer, group | _READING | dict(self._options.settings) | _NO_GROUP)
+        return self._made(Consumer, group | _READING | dict(self._options.settings) | dict(fetching or {}) | _NO_GROUP)
 
     def is_passing(self, error: KafkaError) -> bool:
-        """Say whether an error, such as a consumer's, is one that may pass by itself: a broker is away."""
+        """Return whether an error, such as a consumer's, is one that may pass by itself: a broker is away."""
         return error.name() in _PASSING or error.retriable()
 
     def text(self, error: KafkaError) -> str:
-        """Give an error's words, without secrets."""
+        """Return an error's words, without secrets."""
         return self._options.mask(error.str().strip())
 
     def close(self) -> None:
-        """Give up the connection; a second call does nothing."""
+        """Close the connection; a second call does nothing."""
         self._admin = None
 
     @property
@@ -236,11 +299,10 @@ class Cluster:
         names = {each: error.args[0].name() for each, error in failed.items()}
         for (topic, _), name in names.items():
             if name in _PERMISSION:
-                msg = f"{self._what}: {self._servers} do not let this user read topic {topic!r}: give it the permission"
-                raise ConfigurationError(msg)
+                self._refuse_topic(topic)
         unknown = [each for each, name in names.items() if name in _UNKNOWN]
         # A broker that has just started may not know its topics yet: those that are there are asked again.
-        there = self.partitions() if unknown else {}
+        there = self.partitions([topic for topic, _ in unknown]) if unknown else {}
         for topic, number in unknown:
             if topic not in there:
                 near = did_you_mean(topic, [each for each in there if not each.startswith("__")])
@@ -253,7 +315,7 @@ class Cluster:
     def _patiently(self, ask: Callable[[float], _Answer]) -> _Answer:
         """Ask until there is an answer, or patience ends; each try waits for longer than the one before."""
         begin, patience = time.monotonic(), self._options.patience_ms
-        seconds, self._heard = _FIRST_TRY_SECONDS, []
+        seconds, self._heard, self._hearing = _FIRST_TRY_SECONDS, [], Hearing()
         while True:
             left = None if patience is None else begin + patience / 1_000 - time.monotonic()
             timeout = seconds if left is None else min(seconds, max(left, _FIRST_TRY_SECONDS))
@@ -270,19 +332,22 @@ class Cluster:
             if reason.name() not in _UNKNOWN and not self.is_passing(reason):
                 self._refuse(reason)
             for heard in self._heard:
-                if heard.name() in _LOGIN:
+                # One that was ended in its middle may be a broker's that stops or starts.
+                if heard.name() in _LOGIN and not is_ended(heard.str()):
                     self._refuse(heard)
+            if self._at_start and waited > _OTHER_PROTOCOL_SECONDS and self._hearing.ended is not None:
+                break
             if patience is not None and waited + _PAUSE_SECONDS >= patience / 1_000:
                 self._give_up(waited, reason)
             seconds = min(2 * seconds, _LONGEST_TRY_SECONDS)
             time.sleep(_PAUSE_SECONDS)
+        ended = str(self._hearing.ended)
+        msg = f"{self._what}: {protocol_problem(self._servers, self._options.settings, ended)}"
+        raise ConfigurationError(msg)
 
     def _refuse(self, reason: KafkaError) -> NoReturn:
         if reason.name() in _LOGIN:
-            msg = (
-                f"{self._what}: {self._servers} refused the login: {self.text(reason)}; "
-                f"see the options security.protocol, sasl.* and ssl.*"
-            )
+            msg = f"{self._what}: {login_problem(self._servers, self._options.settings, self.text(reason))}"
             raise ConfigurationError(msg) from None
         if reason.name() in _PERMISSION:
             msg = f"{self._what}: {self._servers} do not let this user ask: {self.text(reason)}"
@@ -293,6 +358,9 @@ class Cluster:
     def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
         telling = [each for each in self._heard if each.name() != "_ALL_BROKERS_DOWN"]
         last = self.text(telling[-1] if telling else reason)
+        ended = self._hearing.ended
+        if ended is not None:
+            last = protocol_problem(self._servers, self._options.settings, ended)
         msg = (
             f"{self._what}: {self._servers} did not answer as a Kafka cluster for {waited:.0f} s: {last}; see that the "
             f"brokers run and can be reached, or wait for longer with patience="
@@ -307,7 +375,7 @@ class Cluster:
         defaults = {} if _DEFAULTS.keys() & settings.keys() else _DEFAULTS
         config: dict[str, Any] = {**defaults, **settings, "bootstrap.servers": self._servers}
         try:
-            return kind(config | {"error_cb": self._hear, "logger": _DebugLog(self._options)})
+            return kind(config | {"error_cb": self._hear, "logger": DebugLog(self._options, self._overhear)})
         except KafkaException as error:
             text = error.args[0].str().strip()
         # Here, not above: an error's context would hold librdkafka's text, which may quote a value.
@@ -315,33 +383,18 @@ class Cluster:
 
     def _refuse_setting(self, text: str) -> NoReturn:
         settings = self._options.settings
-        name = max((name for name in settings if name in text), key=len, default=None)
-        setting = "options" if name is None else f"option {name!r}"
-        if name is not None and settings[name]:
-            text = re.sub(rf"(?<![\w.-]){re.escape(settings[name])}(?![\w.-])", "***", text)
-        hint = ""
-        if any(name.startswith("kafka.") for name in settings):
-            hint = "; librdkafka's names have no 'kafka.' in front"
-        elif "JAAS" in text:
-            hint = "; expected sasl.mechanism, sasl.username and sasl.password instead of sasl.jaas.config"
-        msg = f"{self._what}: {setting}: librdkafka refuses it: {self._options.mask(text)}{hint}"
+        said = self._options.mask(text)
+        named = [name for name in settings if name in said]
+        msg = f"{self._what}: {setting_problem(settings, named, said)}"
         raise ConfigurationError(msg)
 
     def _hear(self, error: KafkaError) -> None:
         self._heard = [*self._heard[-9:], error]
+        self._overhear(self.text(error))
+
+    def _overhear(self, text: str) -> None:
+        self._hearing.hear(text)
 
 
 def _no_answer(timeout: float) -> KafkaError:
     return KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout:.0f} s")  # noqa: SLF001 - its public name
-
-
-@dataclass(frozen=True)
-class _DebugLog:
-    """What librdkafka takes for a logger."""
-
-    options: ClusterOptions
-
-    def log(self, level: int, text: str, *values: object) -> None:
-        del level  # a broker that is away for a moment is no error of the program's
-        if _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s", self.options.mask(text % values))

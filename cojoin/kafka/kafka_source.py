@@ -6,8 +6,8 @@ be secret stands in ``options`` alone, which no ``repr`` shows, no Spark option 
 
 from __future__ import annotations
 
-import json
 import uuid
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -16,14 +16,15 @@ from pyspark.sql import SparkSession
 
 from cojoin.durations import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.kafka.archive import Spliced, connected
 from cojoin.kafka.archive_index import Archive, Wanted
-from cojoin.kafka.client import Cluster, ClusterOptions
+from cojoin.kafka.cluster_options import ClusterOptions
 from cojoin.kafka.columns import RecordColumn, check_columns, decoded
+from cojoin.kafka.losses import gaps_since, moved_behind
 from cojoin.kafka.ranges import Bound, Range
-from cojoin.kafka.reader import Reading, data_source, positions_of
+from cojoin.kafka.reader import Reading, data_source
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE, Record, RecordFormat
-from cojoin.kafka.tasks import Gap
+from cojoin.kafka.spliced import Spliced, connected
+from cojoin.kafka.topic_ids import difference, merged
 from cojoin.kafka.topics import Topics
 from cojoin.spark.sources import Source
 from cojoin.types import parse_schema
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.kafka.archive import ArchiveIndex
+    from cojoin.kafka.client import Cluster, Partition
+    from cojoin.kafka.tasks import Gap
 
 __all__ = ["KafkaSource", "source"]
 
@@ -59,12 +62,14 @@ DataLoss: TypeAlias = Literal["fail", "skip"]
 """
 
 _FORMAT = "cojoin-kafka"
-_NOTHING_READ = ("", "-", "null")
 
 
 @dataclass(frozen=True)
 class KafkaSource(Source):
     """Topics of a Kafka cluster, read by event time; made by ``source``.
+
+    A checkpoint keeps the cluster's id and the topics' ids: a topic that was deleted and made anew, or another cluster,
+    is refused at every start, and while a query runs (``cojoin.kafka.topic_ids``).
 
     Attributes:
         cluster: How the cluster is reached.
@@ -125,10 +130,33 @@ class KafkaSource(Source):
             raise ConfigurationError(msg)
         return replace(self, beside=replace(other, beside=None))
 
+    def believing(self, max_ahead_ms: int) -> KafkaSource:
+        """Return this source, where records that are stamped further ahead of the clock say nothing of time."""
+        return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms))
+
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
-        """Give what tells it from other sources: its topics, in order."""
+        """Return what tells it from other sources: its topics, in order."""
         del spark
         return {"format": self.format, "location": str(replace(self.topics, names=tuple(sorted(self.topics.names))))}
+
+    def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return its identity with the ids of its cluster and topics, having seen that they are those of before.
+
+        Args:
+            spark: The session.
+            what: The input, for messages.
+            known: What the checkpoint keeps; None where nothing was read yet.
+
+        Raises:
+            CheckpointError: A topic was made anew, or it is another cluster.
+        """
+        with closing(self._connect(what)) as cluster:
+            found = self._surveyed(cluster, what)[1]
+        problem = difference(known or {}, found, self.cluster.bootstrap_servers)
+        if problem is not None:
+            msg = f"{what}: {problem}"
+            raise CheckpointError(msg)
+        return {**self.identity(spark), **merged(known or {}, found)}
 
     def check(self, *, is_new: bool) -> None:
         """See, before the query starts, that all is there that can be asked for.
@@ -137,12 +165,16 @@ class KafkaSource(Source):
             is_new: Whether the query begins with this range, or goes on from a checkpoint.
 
         Raises:
-            ConfigurationError: A topic or partition is not there, the range is wrong, or a part of it is gone.
+            ConfigurationError: A topic or partition is not there or may not be read, the range is wrong, a part of it
+                is gone, or the cluster can't be talked to with these options.
             QueryFailedError: No broker answers.
         """
-        cluster = self._connect(self.what)
-        try:
-            partitions = self.topics.found(cluster.partitions(), self.what)
+        self._checked(is_new=is_new)
+
+    def _checked(self, *, is_new: bool) -> dict[str, str]:
+        """Do what ``check`` does, and return the topics' ids."""
+        with closing(self._connect(self.what)) as cluster:
+            partitions, found = self._surveyed(cluster, self.what)
             if isinstance(cluster, Spliced):
                 cluster.check_ends(partitions)
             if is_new:
@@ -151,22 +183,19 @@ class KafkaSource(Source):
                     cluster.check_seam(begins, ends)
             else:
                 self.range.end(cluster, partitions)
-        finally:
-            cluster.close()
+        return dict(found["topics"])
+
+    def _surveyed(self, cluster: Cluster, what: str) -> tuple[list[Partition], dict[str, Any]]:
+        """Return what is read, and the ids of its cluster and topics."""
+        partitions = self.topics.found(cluster.partitions(self.topics.names), what)
+        ids = {name: each for name, each in cluster.describe(name for name, _ in partitions).items() if each}
+        return partitions, {"cluster": cluster.cluster_id, "topics": ids}
 
     def span(self) -> tuple[int, int] | None:
-        """Give the timestamps of the first and the last record of the range as it is now; None where it is empty."""
-        cluster = self._connect(self.what)
-        try:
+        """Return the timestamps of the first and the last record of the range as it is now; None where it is empty."""
+        with closing(self._connect(self.what)) as cluster:
             partitions = self.topics.found(cluster.partitions(), self.what)
-            found = cluster.first_at(partitions, self.range.from_ms or 0)
-            last = [each for each in cluster.last_timestamps(partitions).values() if each is not None]
-        finally:
-            cluster.close()
-        first = [each[1] for each in found.values() if each is not None]
-        if not first or not last:
-            return None
-        return min(first), max(last) if self.range.to_ms is None else min(self.range.to_ms, max(last))
+            return self.range.span(cluster, partitions)
 
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Open it with the active Spark session.
@@ -183,9 +212,10 @@ class KafkaSource(Source):
             msg = f"{self.what}: there is no Spark session; make one with cojoin.spark_session()"
             raise ConfigurationError(msg)
         index = self._archived(again=True)
-        self.check(is_new=False)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
-        spark.dataSource.register(data_source(name, self.reading(spark.sparkContext.defaultParallelism)))
+        ids = self._checked(is_new=False)
+        reading = replace(self.reading(spark.sparkContext.defaultParallelism), topic_ids=ids)
+        spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
         rows = decoded(
             reader.format(name).load(),
@@ -198,53 +228,19 @@ class KafkaSource(Source):
         return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
-        """Say what the brokers no longer have of what follows a position of Spark's offset log."""
+        """Return what the brokers no longer have of what follows a position of Spark's offset log."""
         del spark
         return [f"{what}: {gap}" for gap in self._gaps(what, offset)]
 
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
-        """Give a position moved behind what the brokers no longer have."""
+        """Return a position moved behind what the brokers no longer have."""
         del spark
         gaps = self._gaps(what, offset)
-        if not gaps or offset is None:
-            return offset
-        position = json.loads(offset)
-        for gap in gaps:
-            topic, number = gap.partition
-            position["positions"][topic][str(number)] = gap.end
-        return json.dumps(position)
+        return moved_behind(gaps, offset) if gaps and offset is not None else offset
 
     def _gaps(self, what: str, offset: str | None) -> list[Gap]:
-        if offset is None or offset.strip() in _NOTHING_READ:
-            return []
-        try:
-            positions = positions_of(json.loads(offset))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
-            raise CheckpointError(msg) from None
-        cluster = self._connect(what)
-        try:
-            there = set(self.topics.found(cluster.partitions(), what))
-            gone = sorted(set(positions) - there)
-            if gone:
-                msg = (
-                    f"{what}: the checkpoint has read topic {gone[0][0]!r} partition {gone[0][1]}, which {self.topics} "
-                    f"does not have; name it, or start a new query"
-                )
-                raise CheckpointError(msg)
-            there_next = cluster.next_there if isinstance(cluster, Spliced) else cluster.earliest
-            earliest = there_next(positions)
-            latest = cluster.latest(positions)
-        finally:
-            cluster.close()
-        for (topic, number), position in positions.items():
-            if latest[topic, number] < position:
-                msg = (
-                    f"{what}: topic {topic} partition {number} ends at offset {latest[topic, number]:,}, before the "
-                    f"checkpoint's {position:,}: the topic was made anew or cut off since; start a new query"
-                )
-                raise CheckpointError(msg)
-        return [Gap(each, at, earliest[each]) for each, at in positions.items() if at < earliest[each]]
+        with closing(self._connect(what)) as cluster:
+            return gaps_since(cluster, self.topics, what, offset)
 
     def reading(self, tasks: int) -> Reading:
         """Give what its reader is told.
@@ -280,7 +276,7 @@ class KafkaSource(Source):
         )
 
     def _connect(self, what: str) -> Cluster:
-        return connected(self.cluster, what, self._archived())
+        return connected(self.cluster, what, self._archived(), at_start=True)
 
     def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
         """Give what the archive holds, if there is one; looked at again, if asked for, whether it has grown."""
@@ -332,16 +328,19 @@ def source(
         max_drift: How far a partition may be behind the others: a record is in its topic, and its event time, at most
             so much apart from its timestamp. A partition, or a whole topic, without records for longer than this no
             longer holds the join; a longer drift holds more rows, a shorter one trusts the timestamps more.
-        max_records: How many records of this input a micro-batch may hold.
+        max_records: How many records of this input a micro-batch may hold. Tasks read them in pieces of 16 MB, but a
+            micro-batch of large ones has all their bytes: 10,000 records of 1 MB are 10 GB.
         undecodable: Whether a record that can't be decoded goes to ``rejected`` or ends the query.
         tombstones: Whether a record without a value goes to ``rejected`` or is kept as a row of nulls.
-        data_loss: Whether records that aged out before they were read end the query, or are told as ``rejected``.
+        data_loss: Whether records that aged out before they were read end the query, or are told as ``rejected``. A
+            topic that was deleted and made anew ends it in any case: its records are other ones.
         patience: For how long no broker may answer; None waits for ever. Then the query ends, saying so.
         archive: Where the older records are, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or
             parquet files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives
             them, and the columns of ``schema`` or the raw ``value``. Each partition's newer records are read from
             Kafka, from the archive's last offset on.
-        options: librdkafka's, such as ``{"security.protocol": "SASL_SSL"}``; never shown nor stored.
+        options: librdkafka's, such as ``{"security.protocol": "SASL_SSL"}``; never stored, and never shown where they
+            may be secret. The user needs READ and DESCRIBE on the topics, and no rights on consumer groups.
 
     Returns:
         A source with the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.

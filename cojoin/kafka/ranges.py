@@ -4,19 +4,23 @@ Keeps: for all, a topic or one partition, a *point*: earliest, latest, an offset
 a partition's own, then its topic's, then that of all, then the earliest; and without a ``to``, the run's own end.
 A beginning is inclusive, an end exclusive. A time is the record's timestamp, rounded up to Kafka's milliseconds: a
 partition begins at its first record (by offset) at or after it and ends before such a one; where it has none, at its
-end. So with timestamps out of order, earlier ones behind such a record belong to what follows it.
-Costs: one round trip to the cluster for each kind of point and each time.
+end. So with timestamps out of order, earlier ones behind such a record belong to what follows it. Markers of
+transactions are no records, and a record that is stamped further ahead of the clock than ``max_ahead`` is at no time.
+Costs: one round trip to the cluster for each kind of point and each time, and a look at the records found.
 """
 
 from __future__ import annotations
 
 import re
+import time as clock
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.kafka.peeking import Peeking
+from cojoin.kafka.times import Times, first_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -72,11 +76,13 @@ class Range:
         from_: The points by scope: a topic and a partition's number, either of them None for all.
         to: The ends in the same way; None where none was given.
         what: What is read, for messages, such as ``"input 'trades'"``.
+        max_ahead_ms: How far a record's stamp may be ahead of the clock to say a time; None believes any.
     """
 
     from_: Mapping[_Scope, Point]
     to: Mapping[_Scope, Point] | None
     what: str
+    max_ahead_ms: int | None = None
 
     @classmethod
     def of(cls, from_: Bound = "earliest", to: Bound | None = None, *, what: str) -> Range:
@@ -119,7 +125,7 @@ class Range:
     def resolve(
         self, cluster: Cluster, partitions: Iterable[Partition]
     ) -> tuple[dict[Partition, int], dict[Partition, int] | None]:
-        """Give ``begin`` and ``end``, which agree: no partition ends before it begins.
+        """Return ``begin`` and ``end``, which agree: no partition ends before it begins.
 
         Raises:
             ConfigurationError: As ``begin`` and ``end``; or a partition begins after its end where both were asked
@@ -142,7 +148,7 @@ class Range:
     def begin(
         self, cluster: Cluster, partitions: Iterable[Partition], *, skip_lost: bool = False
     ) -> dict[Partition, int]:
-        """Give each partition's first offset to be read.
+        """Return each partition's first offset to be read.
 
         Args:
             cluster: Answers.
@@ -156,7 +162,7 @@ class Range:
         read = list(partitions)
         self._check_scopes("from_", self.from_, read)
         wanted = {each: self._from(each) for each in read}
-        offsets = _resolved(cluster, wanted)
+        offsets = self._resolved(cluster, wanted)
         asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
         if asked:
             first = cluster.earliest(asked)
@@ -167,7 +173,7 @@ class Range:
         return {each: offsets[each] for each in read}
 
     def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
-        """Give each partition's first offset no longer to be read.
+        """Return each partition's first offset no longer to be read.
 
         Args:
             cluster: Answers; ``"latest"`` is the end at this moment.
@@ -186,11 +192,51 @@ class Range:
         read = list(partitions)
         self._check_scopes("to", self.to, read)
         wanted = {each: self._to(each) or _LATEST for each in read}
-        offsets = _resolved(cluster, wanted)
+        offsets = self._resolved(cluster, wanted)
         asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
         if asked:
             self._check_ends("to", cluster, asked)
         return {each: (offsets | asked)[each] for each in wanted}
+
+    @property
+    def believed(self) -> int | None:
+        """The latest stamp that says a time now, in epoch milliseconds; None where any does."""
+        return None if self.max_ahead_ms is None else int(1000 * clock.time()) + self.max_ahead_ms
+
+    def _resolved(self, cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
+        """Ask for all points but offsets, together by what is asked."""
+        found: dict[Partition, int] = {}
+        ask: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
+        ask = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
+        for kind, question in ask.items():
+            of_kind = [each for each, point in wanted.items() if point.kind == kind]
+            # Of a time the end comes first: a record that is written meanwhile is not passed over.
+            found |= question(of_kind) if of_kind else {}
+        times = sorted({point.value for point in wanted.values() if point.kind == "time"})
+        peeking, believed = Peeking(cluster, self.what), self.believed
+        try:
+            for moment in times:
+                of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
+                first = first_records(cluster, peeking, of_time, moment, believed)
+                found |= {each: record[0] for each, record in first.items() if record is not None}
+        finally:
+            peeking.close()
+        return found
+
+    def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
+        """Return the timestamps of the first and the last record as of now; None where there is none."""
+        read, peeking = list(partitions), Peeking(cluster, self.what)
+        try:
+            found = first_records(cluster, peeking, read, self.from_ms or 0, self.believed)
+            times = Times(cluster, peeking, 1, 0)
+            times.believed = self.believed
+            last = times.newest(cluster.earliest(read), cluster.latest(read))
+        finally:
+            peeking.close()
+        first = [each[1] for each in found.values() if each is not None]
+        if not first or last is None:
+            return None
+        return min(first), last if self.to_ms is None else min(self.to_ms, last)
 
     def _from(self, scope: _Scope) -> Point:
         return _nearest(self.from_, scope) or _EARLIEST
@@ -253,22 +299,6 @@ def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> 
         for each, offset in wanted.items()
         if offset < earliest[each]
     ]
-
-
-def _resolved(cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
-    """Ask for all points but offsets, together by what is asked."""
-    found: dict[Partition, int] = {}
-    ask: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
-    ask = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
-    for kind, question in ask.items():
-        of_kind = [each for each, point in wanted.items() if point.kind == kind]
-        # Of a time the end comes first: a record that is written meanwhile is not passed over.
-        found |= question(of_kind) if of_kind else {}
-    for time in sorted({point.value for point in wanted.values() if point.kind == "time"}):
-        of_time = [each for each, point in wanted.items() if point == Point("time", time)]
-        first = cluster.first_at(of_time, time)
-        found |= {each: record[0] for each, record in first.items() if record is not None}
-    return found
 
 
 def _points(bound: Any, what: str) -> dict[_Scope, Point]:

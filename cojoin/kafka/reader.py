@@ -3,9 +3,9 @@
 The reader chooses where each micro-batch ends (``alignment``); it knows both inputs, so the other one's reader, which
 runs in a process of its own, chooses the same time. Spark keeps its offsets: the next offset of each partition, and the
 time up to which both inputs are read. A batch's task reads ranges of offsets and gives Arrow batches. Where a slice
-ends at a time, each partition's *mark* travels with the rows: all of it up to there is read, less the drift that the
-user allows; so a partition that is silent, or at its end, holds nothing. In a run without an end nothing is marked once
-it has caught up: there only ``with_idleness`` tells silence from delay.
+ends at a time, each partition's *mark* travels with the rows: all of it up to there is read, as the record that is next
+confirms (``times``), less the drift that the user allows; so a partition that is silent, or at its end, holds nothing.
+In a run without an end nothing is marked once it has caught up: there only ``with_idleness`` tells silence from delay.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.alignment import Side, next_time, positions_at
-from cojoin.kafka.archive import ArchiveIndex, connected
+from cojoin.kafka.alignment import Side, next_slice, part_of, positions_at
+from cojoin.kafka.peeking import Peeking
+from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.records import RecordFormat, read_task
+from cojoin.kafka.spliced import connected
 from cojoin.kafka.tasks import Task, make_tasks
+from cojoin.kafka.times import Times
+from cojoin.kafka.topic_ids import difference, merged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from cojoin.kafka.archive import ArchiveIndex
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
 
-__all__ = ["Reading", "data_source", "positions_of"]
+__all__ = ["Reading", "data_source"]
 
 _NO_LIMIT = 1 << 62
 
@@ -54,6 +59,7 @@ class Reading:
         tasks: Into how many tasks a batch is cut, if it has enough records.
         archive: What the archive of its older records holds, where there is one.
         beside: The other input, whose records are read up to the same times; None reads alone.
+        topic_ids: The ids of the topics when they were opened, by name.
     """
 
     what: str
@@ -67,18 +73,20 @@ class Reading:
     tasks: int
     archive: ArchiveIndex | None = field(default=None, repr=False)
     beside: Reading | None = field(default=None, repr=False)
+    topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give a task's records, of the archive first; runs on a worker."""
+        """Return a task's records, of the archive first; runs on a worker."""
         assert isinstance(task, Task)
+        held: dict[Partition, set[int]] = {}
         if task.archived:
             from cojoin.kafka.archive_files import archived  # noqa: PLC0415 - it takes as long as all the rest
 
-            yield from archived(task.archived, self.format, self.what)
-        yield from read_task(task, self.cluster, self.format, self.what)
+            yield from archived(task.archived, self.format, self.what, held)
+        yield from read_task(task, self.cluster, self.format, self.what, held)
 
     def on_a_worker(self) -> Reading:
-        """Give what a worker needs to know: nothing that grows with the archive."""
+        """Return what a worker needs to know: nothing that grows with the archive."""
         return replace(self, archive=None, beside=None)
 
 
@@ -88,35 +96,53 @@ class _Log:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.cluster = connected(reading.cluster, reading.what, reading.archive)
+        self.peeking = Peeking(self.cluster, reading.what)
+        self.times = Times(self.cluster, self.peeking, reading.limit, reading.max_drift_ms)
+        self.stood: tuple[int, dict[Partition, int]] = (0, {})
+        """A time up to which all was read, and where."""
+
+        self._known = {"topics": dict(reading.topic_ids)}
+
+    def check_topics(self, partitions: Iterable[Partition]) -> None:
+        """See that no topic was made anew since it was opened, or was met first.
+
+        Raises:
+            QueryFailedError: One was.
+        """
+        found = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
+        problem = difference(self._known, found, self.reading.cluster.bootstrap_servers)
+        if problem is not None:
+            msg = f"{self.reading.what}: {problem}"
+            raise QueryFailedError(msg)
+        self._known = merged(self._known, found)
 
     def partitions(self) -> list[Partition]:
         """Give the partitions that are there now."""
-        return self.reading.topics.found(self.cluster.partitions(), self.reading.what)
+        topics = self.reading.topics
+        return topics.found(self.cluster.partitions(topics.names), self.reading.what)
 
     def begins(self, *, skip_lost: bool = False) -> dict[Partition, int]:
-        """Give where the range begins."""
+        """Return where the range begins."""
         return self.reading.range.begin(self.cluster, self.partitions(), skip_lost=skip_lost)
 
-    def target(self) -> _Target:
-        """Give where reading ends as of now."""
+    def ends(self) -> dict[Partition, int]:
+        """Return where reading ends as of now: before records of transactions that are open, if not asked otherwise."""
         partitions = self.partitions()
-        # Asked before the ends: no record of that time or before may come behind them unseen.
-        last = self.cluster.last_timestamps(partitions)
         ends = self.reading.range.end(self.cluster, partitions)
-        found = max((each for each in last.values() if each is not None), default=-1)
+        return self.cluster.latest(partitions) if ends is None else ends
+
+    def newest(self, side: Side) -> int:
+        """Return the largest timestamp of what is read once an input is at its end; -1 where it is empty."""
         until = self.reading.range.to_ms
-        return _Target(
-            self.cluster.latest(partitions) if ends is None else ends,
-            found if until is None else min(found, until - 1),
-        )
+        # Where an end is a time, what stands behind it says that all before is there.
+        ends = side.ends if until is None else self.cluster.latest(side.ends)
+        found = self.times.newest(self.cluster.earliest(ends), ends)
+        return -1 if found is None else found if until is None else min(found, until - 1)
 
-
-@dataclass(frozen=True)
-class _Target:
-    """Where reading ends: the partitions' offsets, and the largest timestamp before."""
-
-    ends: Mapping[Partition, int]
-    last: int
+    def close(self) -> None:
+        """Close the connections."""
+        self.peeking.close()
+        self.cluster.close()
 
 
 class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -129,11 +155,11 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._connected: list[_Log] = []
-        self._targets: list[_Target] | None = None
+        self._ends: list[dict[Partition, int]] | None = None
         self._hint = 20
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what travels to the workers."""
+        """Return what travels to the workers."""
         return {**self.__dict__, "_reading": self._reading.on_a_worker(), "_connected": []}
 
     @property
@@ -144,72 +170,124 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._connected
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Give where the range begins."""
-        return _offset(0, None, self._logs[0].begins())
+        """Return where the range begins."""
+        return offset_of(0, None, self._logs[0].begins())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take what is there now as the run's end."""
-        self._targets = [log.target() for log in self._logs]
+        self._ends = [log.ends() for log in self._logs]
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Give the limit of a batch's records."""
+        """Return the limit of a batch's records."""
         return ReadMaxRows(self._reading.limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Give where the next batch ends; the start itself where there is nothing to read."""
-        after = int(start["time"])
-        targets = [log.target() for log in self._logs] if self._targets is None else self._targets
+        """Return where the next batch ends; the start itself where there is nothing to read."""
+        after, believed = int(start["time"]), self._reading.range.believed
+        for log in self._logs:
+            log.times.believed = log.reading.range.believed
+        ends = [log.ends() for log in self._logs] if self._ends is None else self._ends
         no_limit = isinstance(limit, ReadAllAvailable)
-        _check_ends(self._logs[0], targets[0], positions_of(start))
-        own = _side(self._logs[0], targets[0], positions_of(start), no_limit=no_limit)
-        others = zip(self._logs[1:], targets[1:], strict=True)
-        sides = [own, *(_standing_at(log, each, after, no_limit=no_limit) for log, each in others)]
-        if all(side.is_read for side in sides):
+        _check_ends(self._logs[0], ends[0], positions_of(start))
+        own = _side(self._logs[0], ends[0], positions_of(start), no_limit=no_limit)
+        if believed is not None and after > believed:
+            # Releases that believed every stamp have left such a time: it begins anew with what is next.
+            unread = {each: at for each, at in own.positions.items() if at < own.ends[each]}
+            stamp, _ = self._logs[0].times.next_stamp(believed, unread, own.ends)
+            after = self._logs[0].newest(own) + 1 if not unread or stamp is None else stamp
+        until, parts = start.get("until"), int(start.get("parts", 0))
+        others = []
+        if not parts:
+            others = [
+                _standing_at(log, each, after, no_limit=no_limit)
+                for log, each in zip(self._logs[1:], ends[1:], strict=True)
+            ]
+            sides = [own, *others]
+            if all(side.is_read for side in sides):
+                return start
+            until, parts = self._next(sides, after)
+        found = own.ends if until is None else positions_at(own, until)
+        if parts > 1 or not own.fits(found):
+            # Time stands still until the last part is read.
+            found = found if own.fits(found) else part_of(own, found)
+            rest = {"until": until, "parts": max(1, parts - 1)}
+            return offset_of(after, None, found, own.ends, believed) | rest
+        if until is not None:
+            return offset_of(until, self._mark(until, found, own.ends), found, own.ends, believed)
+        if own.is_read and self._ends is None:
             return start
+        newest = [log.newest(side) for log, side in zip(self._logs, [own, *others], strict=True)]
+        until = max(after, *(each + 1 for each in newest))
+        if own.is_read and until == after:
+            return start
+        return offset_of(until, None if self._ends is None else self._mark(until, {}, {}), found, None, believed)
+
+    def _next(self, sides: Sequence[Side], after: int) -> tuple[int | None, int]:
+        """Choose the time at which the next slice ends, and in how many parts it is read."""
+        both = list(zip(self._logs, sides, strict=True))
         # What lies before the range is not read: time begins with it.
         begun = min(log.reading.range.from_ms or 0 for log in self._logs)
-        until, self._hint = next_time(sides, max(after, begun), self._hint)
-        if until is None and own.is_read and self._targets is None:
-            return start
-        if until is not None:
-            return _offset(until, self._mark(until), positions_at(own, until), own.ends)
-        until = max(after, *(each.last + 1 for each in targets))
-        return _offset(until, None if self._targets is None else self._mark(until), own.ends)
+        begin = max(after, begun)
+        while True:
+            # A claim of today's time, by a marker, would have the search begin there.
+            firsts = [log.times.confirm(each.first_at(begin), each.positions, each.ends) for log, each in both]
+            if not all(firsts):
+                continue
+            found = next_slice(sides, begin, self._hint)
+            self._hint = found.hint
+            if found.time is None:
+                return None, 1
+            stands = [(log, positions_at(side, found.time), side.ends) for log, side in both]
+            sincere = [log.times.next_stamp(found.time, at, ends)[1] for log, at, ends in stands]
+            # Otherwise partitions were found about which the broker misleads; there are only so many.
+            if all(sincere):
+                return found.time, found.parts
 
-    def _mark(self, until: int) -> int | None:
-        """Give how far time has come in every partition once all before a time is read; None where nobody can tell."""
+    def _mark(self, until: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
+        """Return how far time has come in every partition once all before a time is read; None where nobody can tell.
+
+        Args:
+            until: The time, in epoch milliseconds.
+            positions: Where each partition is read up to.
+            ends: Where it ends.
+        """
         drift, asked = self._reading.max_drift_ms, self._reading.range
         # Behind an end that is an offset there may be records of any time.
         if asked.is_bounded and asked.to_ms is None:
             return None
+        confirmed, _ = self._logs[0].times.next_stamp(until, positions, ends)
         # What is younger than the drift may still be on its way to its topic.
-        return min(until, int(1000 * time.time()) - drift) - drift
+        return None if confirmed is None else min(confirmed, int(1000 * time.time()) - drift) - drift
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Give a batch's tasks.
+        """Return a batch's tasks.
 
         Raises:
-            QueryFailedError: Records that were to be read next are gone, and that is not allowed.
+            QueryFailedError: Records that were to be read next are gone, and that is not allowed; or a topic was made
+                anew.
         """
+        ends = positions_of(end)
+        self._logs[0].check_topics(ends)
         return make_tasks(
             self._logs[0].cluster,
             positions_of(start),
-            positions_of(end),
+            ends,
             end["mark"] if end["time"] != start["time"] else None,
             self._reading.tasks,
             unread=unread_of(end),
+            believed=end.get("believed"),
             what=self._reading.what,
             skips_losses=self._reading.skips_losses,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give a task's records; runs on a worker."""
+        """Return a task's records; runs on a worker."""
         return self._reading.records(partition)
 
     def stop(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         for log in self._connected:
-            log.cluster.close()
+            log.close()
 
 
 class WholeReader(DataSourceReader):
@@ -223,16 +301,16 @@ class WholeReader(DataSourceReader):
         self._reading = reading
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what travels to the workers."""
+        """Return what travels to the workers."""
         return {"_reading": self._reading.on_a_worker()}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Give the tasks."""
+        """Return the tasks."""
         log = _Log(self._reading)
         return make_tasks(
             log.cluster,
             log.begins(),
-            log.target().ends,
+            log.ends(),
             None,
             self._reading.tasks,
             what=self._reading.what,
@@ -240,7 +318,7 @@ class WholeReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give a task's records; runs on a worker."""
+        """Return a task's records; runs on a worker."""
         return self._reading.records(partition)
 
 
@@ -277,9 +355,9 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
     return type("KafkaDataSource", (DataSource,), members)
 
 
-def _check_ends(log: _Log, target: _Target, positions: Mapping[Partition, int]) -> None:
+def _check_ends(log: _Log, ends: Mapping[Partition, int], positions: Mapping[Partition, int]) -> None:
     """See that no partition ends before what is read of it: a ``to`` may, a topic that was made anew must not."""
-    read = [each for each, position in positions.items() if target.ends.get(each, position) < position]
+    read = [each for each, position in positions.items() if ends.get(each, position) < position]
     for (topic, number), end in (log.cluster.latest(read) if read else {}).items():
         if end < positions[topic, number]:
             msg = (
@@ -290,49 +368,25 @@ def _check_ends(log: _Log, target: _Target, positions: Mapping[Partition, int]) 
             raise QueryFailedError(msg)
 
 
-def _side(log: _Log, target: _Target, positions: Mapping[Partition, int], *, no_limit: bool = False) -> Side:
+def _side(
+    log: _Log, target: Mapping[Partition, int], positions: Mapping[Partition, int], *, no_limit: bool = False
+) -> Side:
     # One that came after the range was begun is read from its own beginning; after a bounded run's start, in the next.
-    new = [each for each in target.ends if each not in positions]
+    new = [each for each in target if each not in positions]
     everywhere = {**positions, **(log.cluster.earliest(new) if new else {})}
-    ends = {each: max(position, target.ends.get(each, 0)) for each, position in everywhere.items()}
+    ends = {each: max(position, target.get(each, 0)) for each, position in everywhere.items()}
 
     def first_at(moment: int) -> dict[Partition, tuple[int, int] | None]:
-        return log.cluster.first_at(everywhere, moment)
+        return log.times.first_at(moment, everywhere, ends)
 
     return Side(everywhere, ends, _NO_LIMIT if no_limit else log.reading.limit, first_at)
 
 
-def _standing_at(log: _Log, target: _Target, moment: int, *, no_limit: bool) -> Side:
-    """Give the other input as it stands once all before a time is read."""
-    side = _side(log, target, {} if moment else log.begins(skip_lost=True), no_limit=no_limit)
-    return replace(side, positions=positions_at(side, moment)) if moment else side
-
-
-def _offset(
-    until: int, mark: int | None, positions: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None
-) -> dict[str, Any]:
-    """Spell an offset as Spark keeps it: the time up to which all is read, what that says of time, and the offsets.
-
-    It also says which partitions hold more, so that a batch that is run again is told the same.
-    """
-    spelled: dict[str, dict[str, int]] = {}
-    unread: dict[str, dict[str, bool]] = {}
-    for (topic, number), position in sorted(positions.items()):
-        spelled.setdefault(topic, {})[str(number)] = position
-        if ends is not None and position < ends[topic, number]:
-            unread.setdefault(topic, {})[str(number)] = True
-    return {"time": until, "mark": mark, "positions": spelled, "unread": unread}
-
-
-def unread_of(offset: Mapping[str, Any]) -> frozenset[Partition]:
-    """Give the partitions that held more when a batch was planned."""
-    return frozenset((topic, int(number)) for topic, numbers in offset["unread"].items() for number in numbers)
-
-
-def positions_of(offset: Mapping[str, Any]) -> dict[Partition, int]:
-    """Give the next offset of each partition, as an offset that Spark keeps spells them."""
-    return {
-        (topic, int(number)): int(position)
-        for topic, positions in offset["positions"].items()
-        for number, position in positions.items()
-    }
+def _standing_at(log: _Log, target: Mapping[Partition, int], moment: int, *, no_limit: bool) -> Side:
+    """Return the other input as it stands once all before a time is read."""
+    if not moment:
+        return _side(log, target, log.begins(skip_lost=True), no_limit=no_limit)
+    before, stood = log.stood
+    side = _side(log, target, stood if before <= moment else {}, no_limit=no_limit)
+    log.stood = (moment, positions_at(side, moment))
+    return _side(log, target, log.stood[1], no_limit=no_limit)

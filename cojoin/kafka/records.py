@@ -1,14 +1,12 @@
-"""What a task does: it reads ranges of offsets from the brokers and gives Arrow batches.
+"""What a task does: it reads ranges of offsets from the brokers and gives Arrow batches, bounded by bytes as well.
 
 Each record is a row with its topic, partition and offset, and of the rest what the query needs. A row without an offset
 is a *mark*, which says how far time has come in its partition. A record that can't be used carries a *fault*: its
-reason, a colon, and what was found. All offsets up to the end are passed, whether a record stands at them or not: a
-compacted log and transactions leave holes. Costs about 2 microseconds a record.
+reason, a colon, and what was found. Costs, with the fetching, about 2 microseconds a record.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,15 +14,15 @@ import pyarrow as pa
 
 from cojoin.converters import coercer
 from cojoin.encoding import encode_column
-from cojoin.errors import QueryFailedError
 from cojoin.kafka.client import Cluster
+from cojoin.kafka.fetching import fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from cojoin.kafka.archive import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
-    from cojoin.kafka.tasks import Span, Task
+    from cojoin.kafka.tasks import Task
 
 __all__ = ["DECODED", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
 __all__ += ["Record", "RecordFormat", "decode_all", "read_task"]
@@ -43,11 +41,7 @@ PARTS: dict[str, pa.DataType] = {
     HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
 }
 
-_ROWS = 20_000
-"""So many records make an Arrow batch."""
-
 _LOOKED_AT = 50
-_WAIT_SECONDS = 0.5
 
 
 class Record(NamedTuple):
@@ -97,31 +91,34 @@ class RecordFormat:
         return pa.schema([*_PLACE, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
 
 
-def read_task(task: Task, options: ClusterOptions, form: RecordFormat, what: str) -> Iterator[pa.RecordBatch]:
-    """Give a task's records, then its marks.
+def read_task(
+    task: Task,
+    options: ClusterOptions,
+    form: RecordFormat,
+    what: str,
+    held: Mapping[Partition, Collection[int]] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read a task's records from the brokers, then its marks.
 
     Args:
         task: What is read.
         options: Where it is.
         form: What of a record is given.
         what: The input, for messages.
+        held: Offsets that the archive has, by partition: what it lacks beside them is read from the brokers.
 
     Raises:
         QueryFailedError: No broker gave a record for longer than the patience allows, or offsets are gone.
+        ConfigurationError: The user may not read a topic.
     """
-    if task.spans:
+    spans = task.from_brokers
+    if spans:
         cluster = Cluster(options, what)
         try:
-            waiting: list[Any] = []
             newest: dict[Partition, int] = {}
-            for messages in _consumed(cluster, task.spans, options, what):
-                waiting += messages
-                _note_newest(messages, newest)
-                if len(waiting) >= _ROWS:
-                    yield _rows(waiting, form)
-                    waiting = []
-            if waiting:
-                yield _rows(waiting, form)
+            for messages in fetched(cluster, spans, options, what, held):
+                _note_newest(messages, newest, task.believed)
+                yield _rows(messages, form)
             yield signs(None, newest, form)
         finally:
             cluster.close()
@@ -129,77 +126,12 @@ def read_task(task: Task, options: ClusterOptions, form: RecordFormat, what: str
         yield signs(task, {}, form)
 
 
-def _note_newest(messages: Sequence[Any], newest: dict[Partition, int]) -> None:
-    """Remember each partition's newest timestamp, of some records: it is to tell days from minutes."""
+def _note_newest(messages: Sequence[Any], newest: dict[Partition, int], believed: int | None) -> None:
+    """Remember each partition's newest believed timestamp, of some records: it is to tell days from minutes."""
     for message in [*messages[::_LOOKED_AT], messages[-1]]:
         partition, moment = (message.topic(), message.partition()), _timestamp(message)
-        if moment is not None:
+        if moment is not None and (believed is None or moment <= believed):
             newest[partition] = max(newest.get(partition, moment), moment)
-
-
-def _consumed(cluster: Cluster, spans: Sequence[Span], options: ClusterOptions, what: str) -> Iterator[list[Any]]:
-    """Give the messages of some ranges, each partition's in order."""
-    from confluent_kafka import TopicPartition  # noqa: PLC0415 - an extra; the cluster was made, so it is there
-
-    ends = {span.partition: span.end for span in spans}
-    patience = None if options.patience_ms is None else options.patience_ms / 1000
-    consumer = cluster.consumer()
-    try:
-        consumer.assign([TopicPartition(*span.partition, span.begin) for span in spans])
-        heard = time.monotonic()
-        while ends:
-            found = consumer.consume(_ROWS, _WAIT_SECONDS)
-            if found:
-                heard = time.monotonic()
-            elif patience is not None and time.monotonic() - heard > patience:
-                (topic, number), end = next(iter(ends.items()))
-                msg = (
-                    f"{what}: {options.bootstrap_servers} gave no record for {patience:.0f} s; expected those of topic "
-                    f"{topic} partition {number} up to offset {end - 1:,}; see that its brokers run, or wait for "
-                    f"longer with patience="
-                )
-                raise QueryFailedError(msg)
-            messages, done = _sorted_out(cluster, found, ends, what)
-            if done:
-                consumer.incremental_unassign([TopicPartition(*each) for each in done])
-            if messages:
-                yield messages
-    finally:
-        consumer.close()
-
-
-def _sorted_out(
-    cluster: Cluster, found: Sequence[Any], ends: dict[Partition, int], what: str
-) -> tuple[list[Any], list[Partition]]:
-    """Give the records of the ranges, and the partitions of which none is left, which leave ``ends``."""
-    messages, done = [], []
-    for message in found:
-        partition = (message.topic(), message.partition())
-        end = ends.get(partition)
-        error = message.error()
-        if error is not None and error.name() != "_PARTITION_EOF":
-            _judge(cluster, error, message, what)
-            continue
-        if end is None:
-            continue
-        offset = message.offset()
-        if error is None and offset < end:
-            messages.append(message)
-        if offset >= end - (error is None):
-            del ends[partition]
-            done.append(partition)
-    return messages, done
-
-
-def _judge(cluster: Cluster, error: Any, message: Any, what: str) -> None:
-    if cluster.is_passing(error):
-        return
-    where = f"topic {message.topic()} partition {message.partition()}"
-    if error.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
-        msg = f"{what}: {where}: the records at offset {message.offset():,} were deleted while they were to be read"
-    else:
-        msg = f"{what}: {where}: {cluster.text(error)} ({error.name()})"
-    raise QueryFailedError(msg)
 
 
 def _rows(messages: Sequence[Any], form: RecordFormat) -> pa.RecordBatch:

@@ -1,9 +1,10 @@
 """How a batch's ranges of offsets are cut into tasks.
 
 As many tasks as asked, of about as many records each; a batch of few records is one task, for a task costs more than
-they do. A task may read pieces of several partitions, of the archive and of the brokers. Ranges of which a part is gone
-are an error with its size, or begin later, with a fault that is counted. Marks say how far time has come in a
-partition; a partition that never held a record gets none, so that it holds nothing, unless none of the input's did.
+they do. A task may read several ranges of a partition, of the archive and of the brokers. Where the archive has holes
+and the brokers have the records, both are read. Ranges of which a part is gone are an error with its size, or begin
+later, with a fault that is counted. Marks say how far time has come in a partition; a partition that never held a
+record gets none, so that it holds nothing, unless none of the input's did.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.archive import Spliced
+from cojoin.kafka.spliced import Spliced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +39,13 @@ class Span:
 
 @dataclass(frozen=True)
 class ArchivedSpan(Span):
-    """Offsets that lie in the archive, with the files' shares that meet them."""
+    """Offsets that lie in the archive, with the files' shares that meet them.
+
+    Where it is filled, the archive has holes there that the brokers may fill.
+    """
 
     pieces: tuple[Piece, ...] = ()
+    is_filled: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,11 @@ class Task(InputPartition):
     """What a task reads.
 
     Args:
-        spans: Offsets, each partition's once; those in the archive become ``archived``.
+        spans: Offsets, each once, a partition's in order; those in the archive become ``archived``.
         marks: How far time has come in partitions, in epoch milliseconds.
         gaps: What can't be read any more.
         unread: Partitions with marks that hold more.
+        believed: The latest stamp that says a time, in epoch milliseconds; None where any does.
     """
 
     def __init__(
@@ -69,11 +75,19 @@ class Task(InputPartition):
         marks: dict[Partition, int],
         gaps: list[Gap],
         unread: frozenset[Partition] = frozenset(),
+        believed: int | None = None,
     ) -> None:
         super().__init__(None)
+        self.believed = believed
         self.archived = [span for span in spans if isinstance(span, ArchivedSpan)]
         self.spans = [span for span in spans if not isinstance(span, ArchivedSpan)]
         self.marks, self.gaps, self.unread = marks, gaps, unread
+
+    @property
+    def from_brokers(self) -> list[Span]:
+        """What is asked of the brokers, each partition's in order."""
+        filled = [Span(each.partition, each.begin, each.end) for each in self.archived if each.is_filled]
+        return sorted([*self.spans, *filled], key=lambda each: each.begin)
 
 
 def make_tasks(
@@ -86,6 +100,7 @@ def make_tasks(
     what: str,
     skips_losses: bool,
     unread: frozenset[Partition] = frozenset(),
+    believed: int | None = None,
 ) -> list[Task]:
     """Cut a batch.
 
@@ -98,6 +113,7 @@ def make_tasks(
         what: The input, for messages.
         skips_losses: Whether records that are gone are passed over.
         unread: The partitions that hold more.
+        believed: The latest stamp that says a time, in epoch milliseconds; None where any does.
 
     Raises:
         QueryFailedError: Records are gone, and may not be passed over.
@@ -108,7 +124,9 @@ def make_tasks(
     gaps: list[Gap] = []
     for partition, end in ends.items():
         begin = min(begins.get(partition, earliest[partition]), end)
-        for span in _placed(cluster, Span(partition, begin, end)):
+        if isinstance(cluster, Spliced):
+            gaps += [Gap(partition, *each) for each in cluster.lost(partition, begin, end, kept[partition])]
+        for span in _placed(cluster, Span(partition, begin, end), kept[partition]):
             there = span.begin if isinstance(span, ArchivedSpan) else max(span.begin, min(kept[partition], span.end))
             if span.begin < there:
                 gaps.append(Gap(partition, span.begin, there))
@@ -122,26 +140,29 @@ def make_tasks(
         raise QueryFailedError(msg)
     holding = {partition for partition, end in ends.items() if end} | unread
     marks = {} if mark is None else dict.fromkeys(sorted(holding or ends), mark)
+    held = unread.intersection(marks)
     pieces = _cut(spans, tasks)
     if not pieces and (marks or gaps):
         pieces = [[]]
     return [
-        Task(each, {}, []) if number else Task(each, marks, gaps, unread.intersection(marks))
+        Task(each, {} if number else marks, [] if number else gaps, frozenset() if number else held, believed)
         for number, each in enumerate(pieces)
     ]
 
 
-def _placed(cluster: Cluster, span: Span) -> list[Span]:
+def _placed(cluster: Cluster, span: Span, kept: int) -> list[Span]:
     """Cut a range by where it lies."""
     if not isinstance(cluster, Spliced):
         return [span]
     archive, partition = cluster.archive, span.partition
-    return [
-        ArchivedSpan(partition, begin, end, archive.pieces(partition, begin, end))
-        if is_archived
-        else Span(partition, begin, end)
-        for begin, end, is_archived in archive.sections(partition, span.begin, span.end)
-    ]
+    placed: list[Span] = []
+    for begin, end, is_archived in archive.sections(partition, span.begin, span.end):
+        if not is_archived:
+            placed.append(Span(partition, begin, end))
+            continue
+        for one, two, is_filled in archive.stretches[partition].parts(begin, end, kept):
+            placed.append(ArchivedSpan(partition, one, two, archive.pieces(partition, one, two), is_filled))
+    return placed
 
 
 def _cut(spans: list[Span], tasks: int) -> list[list[Span]]:

@@ -3,10 +3,10 @@
 One action executes the calls: the workers write the outputs whose sinks let them into files that count for nothing yet,
 the others stay packed and persisted, and their sinks read what that action kept. Output, rejected rows and side outputs
 become visible each by a transaction of its own, only where there are any; the manifest comes last. A batch that is run
-again after a crash is executed again, since Spark's state needs it, and writes what a transaction id does not already
-cover. One that only the clock asked for, and that changed nothing, leaves no trace. Where the calls say that a snapshot
-is due, its rows are written before the manifest. A run whose checkpoint another run has taken over stops before it
-writes.
+again is executed again, since Spark's state needs it, and each output that has it already must have it from the same
+execution (``batch_marker``). One that only the clock asked for, and that changed nothing, leaves no trace. Where the
+calls say that a snapshot is due, its rows are written before the manifest. A run whose checkpoint another run has taken
+over stops before each write.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import threading
 import time
 from dataclasses import replace
@@ -22,20 +23,22 @@ from typing import TYPE_CHECKING, Any
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.batch_marker import BatchMarker, offsets_digest
 from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.delta_files import WrittenFile
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
+from cojoin.checkpoints.source_logs import LogDigests
 from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import QueryFailedError
 from cojoin.operator import OUTPUT
 from cojoin.report import BatchReport
+from cojoin.row_digest import add_digests
 from cojoin.spark.arrow_limits import RowSizes, counted_by_rows
 from cojoin.spark.call import SNAPSHOT, STATISTICS, Plan
 from cojoin.spark.failures import explain
-from cojoin.spark.sink import Sink, WriteContext
 from cojoin.spark.unpacking import unpack
 from cojoin.spark.written_files import write_files
 
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.lease import Lease
     from cojoin.checkpoints.manifest import Manifests
     from cojoin.checkpoints.progress import ProgressTable
+    from cojoin.spark.sink import Sink, SinkWriter
     from cojoin.spark.written_files import FileTarget
 
 __all__ = ["BatchWriter"]
@@ -63,6 +67,7 @@ class BatchWriter:
         plan: What the workers were told.
         query_id: The query's own id.
         sinks: Where each of the plan's outputs goes.
+        writers: What writes there.
         files: The checkpoint.
         manifests: Its manifests.
         progress: Its progress table.
@@ -79,6 +84,7 @@ class BatchWriter:
         plan: Plan,
         query_id: str,
         sinks: Mapping[str, Sink],
+        writers: Mapping[str, SinkWriter],
         files: CheckpointFiles,
         manifests: Manifests,
         progress: ProgressTable,
@@ -92,7 +98,7 @@ class BatchWriter:
     ) -> None:
         self._plan = plan
         self._query_id = query_id
-        self._sinks = sinks
+        self._sinks, self._writers, self._settings = sinks, writers, _settings(plan)
         self._files, self._manifests, self._progress = files, manifests, progress
         self._on_batch = on_batch
         self._last = None if last is None else last.report
@@ -104,26 +110,25 @@ class BatchWriter:
         self._lease, self._retention, self._begins_at = lease, retention, begins_at
         self._cleaning: threading.Thread | None = None
         self._segments, self._cleaner = () if last is None else tuple(last.segments), SegmentCleaner(files, manifests)
-        self._is_first = True
+        self._is_first, self._log_digests = True, LogDigests(files)
         self._row_sizes, self._may_count = RowSizes(), may_count
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
         self._lease.check()
-        targets = self._targets(emitted.sparkSession, batch_id)
+        targets = self._targets(batch_id)
         if targets:
             emitted = write_files(emitted, targets)
         emitted.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             statistics, files = self._execute(emitted, targets, durations)
-            # It may have taken long: whoever was taken over meanwhile writes nothing.
-            self._lease.check()
             report = self._report(batch_id, statistics)
             if self._preparing is not None:
                 self._preparing.join()
-            written = self._write_outputs(emitted, report, files, durations)
-            offsets = self._offsets_after(batch_id)
+            planned = source_offsets(self._files, batch_id)
+            written = self._write_outputs(emitted, report, self._markers(report, statistics, planned), files, durations)
+            offsets = self._offsets_after(batch_id, planned)
             saved = {each["content_batch_id"] for each in statistics} - {None}
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
             segments = segments if statistics else self._segments
@@ -136,6 +141,7 @@ class BatchWriter:
             manifest = Manifest(self._query_id, report, offsets, outputs, durations, self._lease.epoch, segments)
             if saved:
                 started = time.perf_counter()
+                self._lease.check()
                 self._snapshot(emitted, manifest)
                 durations["snapshot"] = _since(started)
             elif self._is_first:
@@ -152,16 +158,31 @@ class BatchWriter:
         self._on_batch(report)
         if not targets:
             # Beside Spark's own commit and planning, when the cores are idle.
-            self.prepare(emitted.sparkSession)
+            self.prepare()
         outlived = self._cleaner.take(manifest)
         if saved or outlived:
             self._clean(emitted.sparkSession, outlived)
 
-    def _offsets_after(self, batch_id: int) -> list[str]:
-        offsets = source_offsets(self._files, batch_id)
+    def _offsets_after(self, batch_id: int, planned: Sequence[str]) -> list[str]:
         if batch_id or self._begins_at is None:
-            return offsets
-        return [*self._begins_at, offsets[-1]]
+            return list(planned)
+        return [*self._begins_at, planned[-1]]
+
+    def _markers(
+        self, report: BatchReport, statistics: Sequence[Mapping[str, Any]], planned: Sequence[str]
+    ) -> dict[str, BatchMarker]:
+        """Return what makes each output's part of a batch the same when it is run again."""
+        offsets = offsets_digest([*planned, *self._log_digests.of(planned)])
+        return {
+            output: BatchMarker(
+                report.batch_id,
+                report.emitted.get(output, 0),
+                add_digests(*(each["digests"].get(output, 0) for each in statistics)),
+                offsets,
+                self._settings,
+            )
+            for output in self._plan.outputs
+        }
 
     def _snapshot(self, emitted: DataFrame, manifest: Manifest) -> None:
         is_first = self._begins_at is not None and manifest.batch_id == 0
@@ -192,23 +213,23 @@ class BatchWriter:
         if self._cleaning is not None:
             self._cleaning.join()
 
-    def prepare(self, session: SparkSession) -> None:
-        """Let the main output's sink prepare for the next batch, in a thread of its own."""
-        self._preparing = threading.Thread(target=self._prepare, args=(session,), daemon=True)
+    def prepare(self) -> None:
+        """Let the main output's writer prepare for the next batch, in a thread of its own."""
+        self._preparing = threading.Thread(target=self._prepare, daemon=True)
         self._preparing.start()
 
-    def _prepare(self, session: SparkSession) -> None:
+    def _prepare(self) -> None:
         # Nothing depends on it: what is wrong with a table, a write to it will say.
         with contextlib.suppress(Exception):
             self._progress.prepare()
         with contextlib.suppress(Exception):
-            self._sinks[OUTPUT].prepare(session)
+            self._writers[OUTPUT].prepare()
 
-    def _targets(self, session: SparkSession, batch_id: int) -> dict[int, FileTarget]:
-        """Give where the workers write an output themselves, by the output's kind."""
+    def _targets(self, batch_id: int) -> dict[int, FileTarget]:
+        """Return where the workers write an output themselves, by the output's kind."""
         targets = {}
         for output, (kind, schema) in self._plan.outputs.items():
-            target = self._sinks[output].target(session, schema, WriteContext(self._query_id, output, batch_id))
+            target = self._writers[output].target(schema, batch_id)
             if target is not None:
                 targets[kind] = target
         return targets
@@ -217,31 +238,43 @@ class BatchWriter:
         self,
         emitted: DataFrame,
         report: BatchReport,
+        markers: Mapping[str, BatchMarker],
         files: Mapping[int, list[WrittenFile]],
         durations: dict[str, float],
     ) -> dict[str, Any]:
-        """Write, or make count, the outputs that have rows; gives what the manifest says of each."""
+        """Write, or make count, the outputs that have rows; return what the manifest says of each."""
         written = {}
         for output, (kind, schema) in self._plan.outputs.items():
-            if report.emitted.get(output):
-                started = time.perf_counter()
-                context = WriteContext(self._query_id, output, report.batch_id, may_repeat=self._is_first)
-                _check_count(files.get(kind), report.emitted[output], context)
-                place = self._write(emitted, kind, schema, files.get(kind), context)
+            marker, started = markers[output], time.perf_counter()
+            if marker.rows:
+                # What came before may have taken long: whoever was taken over meanwhile writes nothing more.
+                self._lease.check()
+            _check_count(files.get(kind), marker, output)
+            place = self._write(emitted, output, kind, schema, files.get(kind), marker)
+            if place is not None:
                 written[output] = {**place, "batch_id": report.batch_id}
                 durations[output] = _since(started)
         return written
 
     def _write(
-        self, emitted: DataFrame, kind: int, schema: pa.Schema, files: list[WrittenFile] | None, context: WriteContext
-    ) -> dict[str, Any]:
-        sink = self._sinks[context.output]
+        self,
+        emitted: DataFrame,
+        output: str,
+        kind: int,
+        schema: pa.Schema,
+        files: list[WrittenFile] | None,
+        marker: BatchMarker,
+    ) -> dict[str, Any] | None:
+        writer = self._writers[output]
         try:
+            if not marker.rows:
+                writer.write_nothing(marker)
+                return None
             if files is None:
-                return sink.write(unpack(emitted, kind, schema), context)
-            return sink.commit(emitted.sparkSession, schema, files, context)
+                return writer.write(unpack(emitted, kind, schema), marker)
+            return writer.commit(schema, files, marker)
         except Exception as error:
-            msg = f"batch {context.batch_id}: {context.output} to {sink.describe()}: {explain(error)}"
+            msg = f"batch {marker.batch_id}: {output} to {self._sinks[output].describe()}: {explain(error)}"
             raise QueryFailedError(msg) from error
 
     def _execute(
@@ -271,15 +304,26 @@ class BatchWriter:
         return BatchReport.merge(batch_id, (left.name, right.name), statistics)
 
 
-def _check_count(files: list[WrittenFile] | None, emitted: int, context: WriteContext) -> None:
+def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: str) -> None:
     """See that the workers' files hold what the calls gave out: nothing is lost in silence."""
-    if files is not None and sum(file.rows for file in files) != emitted:
+    if files is not None and sum(file.rows for file in files) != marker.rows:
         written = f"{len(files)} files with {sum(file.rows for file in files):,} rows"
         msg = (
-            f"batch {context.batch_id}: {context.output}: expected files with {emitted:,} rows, the workers wrote "
+            f"batch {marker.batch_id}: {output}: expected files with {marker.rows:,} rows, the workers wrote "
             f"{written}; nothing was committed, start the query again"
         )
         raise QueryFailedError(msg)
+
+
+def _settings(plan: Plan) -> dict[str, str]:
+    """Return the settings that decide which rows come out when, for the message of a batch that differs."""
+    found = {"what idle inputs do to time": str(plan.time)}
+    for spec in plan.inputs:
+        # What an object of the user's has no text for is named by where it lies in memory.
+        found[f"the watermark of {spec.name!r}"] = re.sub(r" at 0x[0-9a-f]+", "", str(spec.watermark))
+        found[f"late= of {spec.name!r}"] = str(spec.late)
+        found[f"max_ahead= of {spec.name!r}"] = "None" if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} ms"
+    return found
 
 
 def _is_the_same(report: BatchReport, last: BatchReport | None) -> bool:

@@ -24,12 +24,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from cojoin import codec
+from cojoin.blame import users_traceback
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
+from cojoin.errors import FunctionError
 from cojoin.event_time import TimePolicy
 from cojoin.inputs import REJECTED_SCHEMA
 from cojoin.key_groups import group_labels
 from cojoin.messages import binary_column, read_message, write_messages
 from cojoin.operator import OUTPUT, REJECTED, Batch, Operator, concat
+from cojoin.row_digest import add_digests, rows_digest
 from cojoin.spark.packing import CONTROL_TAG, read_control
 from cojoin.spark.restored_state import RestoredState, is_restored_state
 from cojoin.state.segments import Segmenting, SegmentOptions
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EMITTED_DDL",
+    "HOLDS_PROPERTY",
     "SNAPSHOT",
     "STATE_DDL",
     "STATISTICS",
@@ -56,6 +60,8 @@ __all__ = [
 EMITTED_DDL = "kind tinyint, payload binary"
 STATE_DDL = "state binary"
 SNAPSHOT, STATISTICS = -1, 0
+HOLDS_PROPERTY = "cojoin.holds"
+"""The local property of a micro-batch's jobs that says how far each input's time may come (``spark.history``)."""
 
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
 
@@ -155,8 +161,12 @@ class StreamingCall:
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         """Restore the operator, run the batch, store the operator."""
-        with _collector_at_rest():
-            yield from self._run(key, frames, state)
+        try:
+            with _collector_at_rest():
+                yield from self._run(key, frames, state)
+        except FunctionError as error:
+            # The user's own lines alone: Spark would show all of ours, and none of what it comes from.
+            raise error.with_traceback(users_traceback(error)) from None
 
     def _run(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         started = time.perf_counter()
@@ -175,10 +185,12 @@ class StreamingCall:
             if restored:
                 restored.load_into(operator, keeps_counts=group == 0)
             resumed = batch_id in self._resumed_at or bool(restored)
-            batch = replace(batch, processing_time=now, resumed=resumed)
+            batch = replace(batch, processing_time=now, resumed=resumed, holds=_holds())
             emitted: Counter[str] = Counter()
+            digests: dict[str, int] = {}
             for emission in operator.process(batch):
                 emitted[emission.kind] += emission.table.num_rows
+                digests[emission.kind] = add_digests(digests.get(emission.kind, 0), rows_digest(emission.table))
                 yield _frame(self._kinds[emission.kind], write_messages(emission.table))
             header, tables, written = operator.settle()
             saved, content_batch_id = header["saved"], None
@@ -205,6 +217,7 @@ class StreamingCall:
             "segment_bytes_written": written,
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
             "emitted": dict(emitted),
+            "digests": digests,
             "row_bytes": row_bytes,
             "content_batch_id": content_batch_id,
             **operator.report(),
@@ -221,21 +234,27 @@ class StaticCall:
 
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Run the operator over a whole group."""
+        try:
+            with _collector_at_rest():
+                emitted = self._run(packed)
+        except FunctionError as error:
+            raise error.with_traceback(users_traceback(error)) from None
+        kinds, outputs = [kind for kind, _ in emitted], [payload for _, payload in emitted]
+        return pa.Table.from_arrays([pa.array(kinds, pa.int8()), binary_column(outputs)], schema=_EMITTED_SCHEMA)
+
+    def _run(self, packed: pa.Table) -> list[tuple[int, pa.Buffer]]:
         operator = self._plan.create_operator()
         tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
         try:
             batch, _, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
             to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
-            with _collector_at_rest():
-                emitted = [
-                    (self._kinds[emission.kind], payload)
-                    for emission in operator.process(to_the_end)
-                    for payload in write_messages(emission.table)
-                ]
+            return [
+                (self._kinds[emission.kind], payload)
+                for emission in operator.process(to_the_end)
+                for payload in write_messages(emission.table)
+            ]
         finally:
             operator.close()
-        kinds, outputs = [kind for kind, _ in emitted], [payload for _, payload in emitted]
-        return pa.Table.from_arrays([pa.array(kinds, pa.int8()), binary_column(outputs)], schema=_EMITTED_SCHEMA)
 
 
 @contextlib.contextmanager
@@ -251,10 +270,19 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 def _batch_id() -> int:
-    """Give the micro-batch; outside of a query, as in tests, there is none."""
-    context = TaskContext.get()
-    batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
+    """Return the micro-batch; outside of a query, as in tests, there is none."""
+    batch_id = _property("streaming.sql.batchId")
     return -1 if batch_id is None else int(batch_id)
+
+
+def _holds() -> dict[int, int]:
+    """Return how far each input's time may come in the micro-batch, as the driver saw it in the offset log."""
+    return {int(number): until for number, until in json.loads(_property(HOLDS_PROPERTY) or "{}").items()}
+
+
+def _property(name: str) -> str | None:
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context else None
 
 
 def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, get_args
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from cojoin.durations import milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.event_time import TimePolicy
 from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
@@ -25,7 +27,7 @@ from cojoin.types import as_schema, type_to_ddl
 from cojoin.watermarks import AllIdle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
     from cojoin.joins.temporal import TemporalHow
 
 __all__ = ["ConnectedInputs", "connect"]
+
+_CALL_MS = 1.5, 4.0
+"""What a call of a key group costs at least and mostly, whatever it holds."""
+
+_LONG_SECONDS = 5
+"""From how long on a user is told."""
 
 
 def connect(
@@ -62,6 +70,9 @@ def connect(
 
     Raises:
         ConfigurationError: The inputs don't go together, or a value that can't be right.
+
+    Warns:
+        UserWarning: So many key groups that empty calls alone take seconds; a column whose collation is not kept.
     """
     if isinstance(key_groups, bool) or not isinstance(key_groups, int) or not 1 <= key_groups <= 32_768:
         msg = f"key_groups: expected a whole number from 1 to 32768, got {key_groups!r}"
@@ -77,15 +88,25 @@ def connect(
     left, right = _together(left, right)
     first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
     _check(first, second)
+    for told in (*_changed_columns(first, second), *_cost(key_groups, first)):
+        warnings.warn(told, stacklevel=2)
     return ConnectedInputs(first, second, key_groups, time)
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
-    """Let each source know the other: some are read at one pace."""
+    """Let each source know what its input believes, and the other: some are read at one pace."""
+    left, right = _believing(left), _believing(right)
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):
         return left, right
     return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
+
+
+def _believing(declared: Input) -> Input:
+    source = getattr(declared, "source", None)
+    if not isinstance(source, Source) or declared.max_ahead is None:
+        return declared
+    return replace(declared, source=source.believing(milliseconds(declared.max_ahead, "max_ahead")))
 
 
 class ConnectedInputs:
@@ -241,6 +262,30 @@ class ConnectedInputs:
         plan = Plan(operation, self._left.spec, self._right.spec, self._key_groups, self._time)
         plan.operation.output_schema(plan.left, plan.right)
         return Joined(plan, self._left, self._right)
+
+
+def _changed_columns(*inputs: BoundInput) -> Iterator[str]:
+    """Warn of columns that do not come out as they are."""
+    for each in inputs:
+        for name, collation in each.collated.items():
+            yield (
+                f"input {each.spec.name!r}: column {name!r} has the collation {collation}, which results and state do "
+                f"not keep: its texts stay as they are, and come out as UTF8_BINARY; collate the result anew where it "
+                f"matters"
+            )
+
+
+def _cost(key_groups: int, left: BoundInput) -> Iterator[str]:
+    """Warn of how long calls will take that may have no row: each key group has one."""
+    cores = max(1, left.frame.sparkSession.sparkContext.defaultParallelism)
+    low, high = (key_groups * each / cores / 1000 for each in _CALL_MS)
+    if high >= _LONG_SECONDS:
+        yield (
+            f"key_groups={key_groups}: {'each micro-batch' if left.is_streaming else 'a run'} will take {low:,.0f} to "
+            f"{high:,.0f} seconds on {cores} cores however few its rows are, since a key group costs some "
+            f"milliseconds; results do not depend on their number, and a few for each core are right, such as "
+            f"key_groups={min(key_groups, max(32, 4 * cores))}"
+        )
 
 
 def _epoch_millis(moment: datetime | None, what: str) -> int | None:

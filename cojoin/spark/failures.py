@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+from cojoin.blame import blamed, is_users
 from cojoin.errors import CojoinError
 
 __all__ = ["explain"]
 
 _OURS = re.compile(r"^(?:.*[\s(])?cojoin\.errors\.(?P<kind>\w+): ", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 _AFTERWARDS = re.compile(
     r"\n\s+at [\w.$/<>]+\(|\n\s*(?:JVM stacktrace|=== Streaming Query ===|Driver stacktrace|SQLSTATE: |\n)"
 )
@@ -41,9 +43,12 @@ def explain(error: BaseException) -> str:
     if isinstance(error, CojoinError):
         return text
     if _TRACEBACK in text:
-        return _tidy(_end_of_traceback(text.rpartition(_TRACEBACK)[2]))
+        last = text.rpartition(_TRACEBACK)[2]
+        users = [found for found in _FRAME.finditer(last) if is_users(found["file"])]
+        where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
+        return _tidy(_end_of_traceback(last)) + where
     if not type(error).__module__.startswith(("pyspark", "py4j")):
-        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return f"{type(error).__name__}{': ' if text else ''}{text}{blamed(error)}"
     while (found := _WRAPPING.match(text)) is not None:
         text = text[found.end() :]
     return _tidy(text)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
+from cojoin.checkpoints.sessions import check_session
 from cojoin.durations import Duration, milliseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.inputs import InputSpec, LatePolicy, check_late
@@ -29,12 +32,11 @@ from cojoin.spark.packing import (
     key_group,
 )
 from cojoin.spark.sources import Source
+from cojoin.state.segments import HASH
 from cojoin.strategies import WatermarkStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame
 
 __all__ = ["Input"]
 
@@ -56,8 +58,9 @@ class Input:
         sequence: Columns that order rows of one partition at the source, such as ``"offset"``; they break ties of
             event time.
         watermark: How the input's watermark follows its rows; by default rows are expected in order.
-        max_ahead: Rows later than processing time by more are rejected and move no watermark; None lets all pass. On
-            static inputs, which have no clock, it has no effect.
+        max_ahead: Rows later than processing time by more are rejected and move no watermark; None lets all pass. Nor
+            do stamps of Kafka's records so far ahead say how far time has come. On static inputs, which have no clock,
+            it has no effect.
         late: What becomes of rows at or below the operator's watermark: ``"reject"`` or ``"apply"``. None leaves it to
             the operation: joins reject late left rows and apply late versions, functions apply late rows in arrival
             order and reject them in event-time order.
@@ -132,6 +135,13 @@ class BoundInput:
             max_ahead_ms=self._max_ahead(declared.max_ahead),
             late=declared.late,
         )
+        for column in self.spec.partition:
+            if pa.types.is_nested(self._fields[column].type):
+                spelled = self.frame.schema[column].dataType.simpleString()
+                msg = f"{self._what}: partition column {column!r} has the type {spelled}; name its parts as columns"
+                raise SchemaError(msg)
+        for role in ("key", "partition", "sequence"):
+            self._refuse_collated(getattr(self.spec, role), role)
         self.spec.watermark.generator.check(self.spec.schema, self._what)
 
     def _with_event_time(self, frame: DataFrame, declared: Any) -> tuple[DataFrame, Any]:
@@ -167,12 +177,18 @@ class BoundInput:
         for column in self.frame.schema.fields:
             if column.name in self._signs:
                 continue
-            if column.name.lower() in {name.lower() for name in fields}:
-                msg = f"{self._what} has two columns {column.name!r}; rename or drop one"
+            equal = next((name for name in fields if name.lower() == column.name.lower()), None)
+            if equal is not None:
+                apart = f"two columns {equal!r}" if equal == column.name else f"columns {equal!r} and {column.name!r}"
+                why = "" if equal == column.name else ", which differ only in case: to Spark and Delta they are one"
+                msg = f"{self._what} has {apart}{why}; rename or drop one"
+                raise SchemaError(msg)
+            if column.name == HASH:
+                msg = f"{self._what}: column {column.name!r}: the state's own tables have one of this name; rename it"
                 raise SchemaError(msg)
             try:
                 dtype = to_arrow_type(column.dataType, timezone="UTC")
-            except (PySparkException, TypeError) as error:
+            except (PySparkException, TypeError, ValueError) as error:
                 msg = (
                     f"{self._what}: column {column.name!r} has the type {column.dataType.simpleString()}, "
                     f"which has no Arrow form; cast it to string, or drop it"
@@ -180,6 +196,23 @@ class BoundInput:
                 raise SchemaError(msg) from error
             fields[column.name] = pa.field(column.name, dtype)
         return fields
+
+    @property
+    def collated(self) -> dict[str, str]:
+        """Its columns with texts of a collation, nested ones too, each with the collation's name."""
+        found = {column.name: _collation(column.dataType) for column in self.frame.schema.fields}
+        return {name: collation for name, collation in found.items() if collation is not None}
+
+    def _refuse_collated(self, columns: Sequence[str], role: str) -> None:
+        """Refuse a column by whose values rows are told apart or put in order: that is done by their bytes."""
+        for name, collation in self.collated.items():
+            if name in columns:
+                plain = f"F.collate({name!r}, 'UTF8_BINARY')"
+                msg = (
+                    f"{self._what}: {role} column {name!r} has the collation {collation}, and cojoin compares texts by "
+                    f"their bytes; say which are equal: F.lower({plain}), or {plain} to tell them all apart"
+                )
+                raise SchemaError(msg)
 
     def _names(self, declared: Any, role: str) -> tuple[Any, ...]:
         if isinstance(declared, str):
@@ -265,11 +298,33 @@ def _open(source: Any, what: str) -> DataFrame:
                 reason = "there is no Delta table, or an empty one without columns"
             msg = f"{what}: {source.format} {source.location or ''} can't be read: {reason}"
             raise ConfigurationError(msg) from error
-    if not hasattr(source, "isStreaming") or not hasattr(source, "mapInArrow"):
-        hint = f"; did you mean cojoin.sources.delta({source!r})?" if isinstance(source, str) else ""
-        msg = f"{what}: expected a DataFrame or one of cojoin.sources, got {type(source).__name__}{hint}"
+    if not isinstance(source, DataFrame):
+        kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
+        hint = ""
+        if isinstance(source, (str, PathLike)):
+            hint = f"; did you mean cojoin.sources.delta({source!r})?"
+        elif kind in ("pandas.DataFrame", "pyarrow.Table"):
+            hint = "; make it one of Spark's with spark.createDataFrame(...)"
+        elif kind == "polars.DataFrame":
+            hint = "; make it one of Spark's with spark.createDataFrame(frame.to_arrow())"
+        msg = f"{what}: expected a DataFrame of Spark's or one of cojoin.sources, got {kind}{hint}"
         raise ConfigurationError(msg)
+    check_session(source.sparkSession, what)
     return source
+
+
+def _collation(dtype: DataType) -> str | None:
+    """Return the first collation within a type that is not of bytes."""
+    if isinstance(dtype, StringType):
+        return None if dtype.isUTF8BinaryCollation() else dtype.collation
+    parts: list[DataType] = []
+    if isinstance(dtype, StructType):
+        parts = [each.dataType for each in dtype.fields]
+    elif isinstance(dtype, ArrayType):
+        parts = [dtype.elementType]
+    elif isinstance(dtype, MapType):
+        parts = [dtype.keyType, dtype.valueType]
+    return next((found for found in map(_collation, parts) if found is not None), None)
 
 
 def _quoted(name: str) -> str:

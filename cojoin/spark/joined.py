@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.segment_files import SegmentFolder
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.durations import Duration
+    from cojoin.locations import Location
     from cojoin.spark.input import BoundInput
     from cojoin.spark.query import Query
     from cojoin.spark.sinks import SinkLike
@@ -51,14 +52,15 @@ class Joined:
         return self._left.is_streaming
 
     def to_dataframe(self, output: Literal["main", "rejected"] | OutputTag = "main") -> DataFrame:
-        """Give one output as a plain DataFrame.
+        """Return one output as a plain DataFrame.
 
         From streams it is a streaming DataFrame for any sink and trigger of Spark's, in append mode; rows that wait
         for the watermark at its end stay in its state. From static inputs it is a static one: the operator runs once,
         to the end of time. Where the clock matters (processing-time timers, idleness, a watermark that follows the
         clock), a stream runs batches without rows and so never ends by itself: use a ``processingTime`` trigger.
         Without a checkpoint of cojoin's nobody knows when it stood still, so the time between two runs counts as
-        silence.
+        silence; nor how much of a Delta table's history is still unread, so a history of more files than one batch
+        takes must be in the order of event time, which ``start`` does not ask for.
 
         Args:
             output: ``"main"``, ``"rejected"`` for the rows that were not admitted, with their reasons, or the tag of a
@@ -67,7 +69,7 @@ class Joined:
         Raises:
             ConfigurationError: There is no such output.
         """
-        name = output.tag_id if isinstance(output, OutputTag) else OUTPUT if output == "main" else output
+        name = output.tag_id if isinstance(output, OutputTag) else OUTPUT if output == "main" else str(output)
         outputs = self._plan.outputs
         if name not in outputs or (isinstance(output, OutputTag) and output not in self._plan.side_outputs):
             tags = "".join(f", or the tag {tag.tag_id!r}" for tag in self._plan.side_outputs)
@@ -79,7 +81,7 @@ class Joined:
         self,
         *,
         output: SinkLike,
-        checkpoint: str,
+        checkpoint: Location,
         trigger: Trigger,
         rejected: SinkLike | None = None,
         side_outputs: Mapping[OutputTag, SinkLike] | None = None,
@@ -95,7 +97,11 @@ class Joined:
         Args:
             output: ``cojoin.sinks.delta(...)``, ``cojoin.sinks.parquet(...)``, or a callable that takes ``(DataFrame,
                 batch_id)``.
-            checkpoint: The directory of the query's checkpoint: one for each query, kept between its runs.
+            checkpoint: The directory of the query's checkpoint, a text or a ``pathlib.Path``: one for each query, kept
+                between its runs. No output may be or lie in it, but for ``rejected`` and side outputs in the places
+                that they have by default; nor may an output be another one, or what an input reads. From run to run
+                the outputs stay where they are (of callables nobody can tell); a query that is to write elsewhere
+                begins with ``restore_from``.
             trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)`` or
                 ``Trigger.processing_time("10 seconds")``.
             rejected: Where rejected rows go; by default a Delta table ``rejected`` in the checkpoint directory.
@@ -114,9 +120,10 @@ class Joined:
             allow_data_loss: With ``restore_from``: records that the sources no longer have may be passed over.
 
         Raises:
-            ConfigurationError: Inputs that are not streams, a sink or trigger that is none.
+            ConfigurationError: Inputs that are not streams, a sink or trigger that is none, an output in a place that
+                is not its own.
             CheckpointError: A checkpoint that another query holds or runs on, of another shape of this one, or of a
-                drained one; a snapshot that can't be restored by this query.
+                drained one; an output that went elsewhere before; a snapshot that can't be restored by this query.
             QueryFailedError: The restored state could not be loaded by the workers.
         """
         if not self.is_streaming:

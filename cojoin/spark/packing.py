@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.event_time import ONE_PARTITION, Control
 from cojoin.inputs import InputSpec, reject_reasons, watermark_marks
 from cojoin.messages import binary_column, write_messages
-from cojoin.rows import decode_column
+from cojoin.rows import decode_column, decode_rows
+from cojoin.texts import dump_json
 from cojoin.watermarks import NONE
 
 if TYPE_CHECKING:
@@ -115,8 +116,11 @@ class Packer:
             return chunk
         seen.any_row = True
         generator = self.spec.watermark.generator
+        furthest = self.spec.max_ahead_ms
         for partition, mark in self._by_partition(chunk, MARK_COLUMN):
-            made = int(generator.of_source(mark, seen.processing_time))
+            # No source may promise a time at which this input would reject a row.
+            promised = mark if furthest is None else min(mark, seen.processing_time + furthest)
+            made = int(generator.of_source(promised, seen.processing_time))
             if made > NONE:
                 seen.source_watermarks[partition] = max(made, seen.source_watermarks.get(partition, made))
         marked = pc.is_valid(chunk.column(MARK_COLUMN))
@@ -125,11 +129,11 @@ class Packer:
         # By number and not by name: so the columns were called for Spark's sake.
         named = {f"c{self.spec.schema.get_field_index(name)}": name for name in self.spec.source_order}
         faulty = chunk.filter(pc.is_valid(chunk.column(FAULT_COLUMN)))
-        known = faulty.select(list(named)).rename_columns(list(named.values())).to_pylist()
+        known = [dict(zip(named.values(), each, strict=True)) for each in decode_rows(faulty.select(list(named)), str)]
         groups = faulty.column(GROUP_COLUMN).to_pylist()
         for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
             reason, _, found = fault.partition(": ")
-            seen.faults[group].append((reason, json.dumps({**row, "error": found}, ensure_ascii=False, default=str)))
+            seen.faults[group].append((reason, dump_json({**row, "error": found})))
         is_row = [pc.is_null(each) for each in signs]
         return chunk.filter(pc.and_(pc.and_(is_row[0], is_row[1]), is_row[2]))
 
@@ -137,7 +141,7 @@ class Packer:
         """Give what a sign says of each partition, by its name."""
         signed = chunk.filter(pc.is_valid(chunk.column(sign)))
         columns = [f"c{self.spec.schema.get_field_index(name)}" for name in self.spec.partition]
-        places = zip(*(decode_column(signed.column(name)) for name in columns), strict=True)
+        places = zip(*(decode_column(signed.column(name), str) for name in columns), strict=True)
         values = signed.column(sign).to_pylist()
         return [(json.dumps(place, default=str), value) for place, value in zip(places, values, strict=False)]
 
@@ -152,15 +156,13 @@ class Packer:
         if not self.spec.partition:
             seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))
             return
-        columns = list(self.spec.partition)
-        table = (
-            rows.select(columns).append_column("@timestamp", pa.array(millis)).append_column("@mark", pa.array(marks))
-        )
-        largest = (
-            table.filter(pa.array(admitted)).group_by(columns).aggregate([("@timestamp", "max"), ("@mark", "max")])
-        )
-        partitions = zip(*(decode_column(largest.column(name)) for name in columns), strict=True)
-        maxima = [largest.column(name).to_pylist() for name in ("@timestamp_max", "@mark_max")]
+        # By number: a user's column may have any name.
+        places = [f"p{at}" for at in range(len(self.spec.partition))]
+        columns = [rows.column(name) for name in self.spec.partition]
+        table = pa.table([*columns, pa.array(millis), pa.array(marks)], names=[*places, "timestamp", "mark"])
+        largest = table.filter(pa.array(admitted)).group_by(places).aggregate([("timestamp", "max"), ("mark", "max")])
+        partitions = zip(*(decode_column(largest.column(name), str) for name in places), strict=True)
+        maxima = [largest.column(name).to_pylist() for name in ("timestamp_max", "mark_max")]
         for partition, timestamp, mark in zip(partitions, *maxima, strict=True):
             seen.observe(json.dumps(partition, default=str), timestamp, mark)
 
@@ -234,16 +236,23 @@ def _moves_time(rows: pa.Table, spec: InputSpec, processing_time: int) -> NDArra
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Gather rows until they are many or large; never more than twice the bytes, but for one huge row."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-        if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
+        is_huge = batch.nbytes > 2 * _CHUNK_BYTES
+        most = max(1, batch.num_rows * _CHUNK_BYTES // batch.nbytes) if is_huge else max(1, batch.num_rows)
+        for begin in range(0, batch.num_rows, most):
+            piece = batch.slice(begin, most)
+            if waiting and size + piece.nbytes > 2 * _CHUNK_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+            if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.control import drain_is_promised, plan_drain, plan_look_at_the_clock
 from cojoin.checkpoints.reading.state_store import committed_batches
 from cojoin.checkpoints.savepoint import take_savepoint
-from cojoin.errors import QueryFailedError
+from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.spark.failures import explain
 from cojoin.spark.progress.line import ProgressLine
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Query"]
 
 _COMMIT_SECONDS = 10.0
+_ANOTHER_RUN = "CONCURRENT_STREAM_LOG_UPDATE"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Sessions are shared by threads: two starts must not see each other's setting.
 _STARTING = threading.Lock()
@@ -102,8 +103,13 @@ class Query:
             Whether it has ended.
 
         Raises:
+            ConfigurationError: A timeout that is none.
             QueryFailedError: An error stopped it; the message is the cause's own.
         """
+        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout >= 0):
+            msg = f"await_termination: timeout: expected seconds as a number of zero or more, or None, got {timeout!r}"
+            raise ConfigurationError(msg)
         with ProgressLine(self, enabled=progress, span=lambda: self._span) as line:
             ended = line.wait(self._ended, timeout)
         if self._error is not None:
@@ -200,17 +206,29 @@ class Query:
                     self._progress_table.flush()
                 self._wait()
         except BaseException as error:  # noqa: BLE001 - it is raised where the user waits
-            self._error = _own_words(error)
+            self._error = self._own_words(error)
         finally:
             try:
                 at_end()
                 self._progress_table.flush()
             except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
-                self._error = self._error or _own_words(error)
+                self._error = self._error or self._own_words(error)
             # Whatever fails, whoever waits must hear of the end; a lease that stays is taken over.
             with contextlib.suppress(Exception):
                 self._lease.release()
             self._ended.set()
+
+    def _own_words(self, error: BaseException) -> BaseException:
+        """Return what stopped the query as an error of ours, in the cause's own words."""
+        failed = QueryFailedError(explain(error))
+        if _ANOTHER_RUN in str(error):
+            # Spark knows only that its log was written by somebody else; the lease knows by whom.
+            try:
+                self._lease.check()
+            except QueryFailedError as fenced:
+                failed = fenced
+        failed.__cause__ = error
+        return failed
 
     def _wait(self) -> None:
         stream = self._stream
@@ -228,9 +246,3 @@ def _empty_batches(spark: SparkSession, *, run: bool) -> Iterator[None]:
             yield
         finally:
             spark.conf.set(_EMPTY_BATCHES, before)
-
-
-def _own_words(error: BaseException) -> BaseException:
-    failed = QueryFailedError(explain(error))
-    failed.__cause__ = error
-    return failed

@@ -18,12 +18,13 @@ from cojoin import parts
 from cojoin.checkpoints import outputs, source_logs
 from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
 from cojoin.checkpoints.control import NOTHING_READ, begin_after, plan_first_batch, register_messages
+from cojoin.checkpoints.documents import Form, read_document, write_document
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import check_evolution, read_query
 from cojoin.checkpoints.lease import end, ended, holder, is_live
 from cojoin.checkpoints.reading.stored_state import StoredState
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.errors import CheckpointError, FunctionError
+from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
 from cojoin.spark.restored_state import state_messages
 from cojoin.spark.sinks import DeltaSink, ParquetSink, Sink
 
@@ -46,6 +47,14 @@ __all__ = [
 ]
 
 _FILE = "restored.json"
+_FORM = Form(
+    "how far the checkpoint's own restoration has come",
+    1,
+    "put it back from a backup of the checkpoint, or restore once more with restore_from= into an empty directory",
+    {"origin": str, "batch_id": int, "offsets": list, "cut_back": list, "takes_over": bool, "stage": str},
+    unsealed=0,
+)
+_STAGES = ("begun", "written", "ready")
 _ROWS, _CONTROL_SOURCE = "control/restored", 2
 """Where the old state's rows lie, and the number of the input that reads them: after the left and the right."""
 
@@ -56,11 +65,18 @@ class RestoreOptions:
 
     Attributes:
         cut_back_output: Outputs that go on in the old query's tables may be taken back to that moment.
-        allow_data_loss: Sources may go on at the first record that they still have.
+        allow_data_loss: Sources may go on at the first record that they still have. A topic that was deleted and made
+            anew, and another cluster, are refused all the same: their records are other ones.
     """
 
     cut_back_output: bool = False
     allow_data_loss: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in vars(self).items():
+            if not isinstance(allowed, bool):
+                msg = f"{name}: expected True or False, got {allowed!r}"
+                raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True)
@@ -85,13 +101,24 @@ class Restoration:
 
     @classmethod
     def read(cls, files: CheckpointFiles) -> Restoration | None:
-        """Give that of a checkpoint, or None where its query began anew."""
-        text = files.read(_FILE)
-        return None if text is None else cls(**json.loads(text))
+        """Return that of a checkpoint, or None where its query began anew.
+
+        Raises:
+            CheckpointError: Its file is damaged, or of a newer format.
+        """
+        return read_document(files, _FILE, _FORM, cls._parse)
+
+    @classmethod
+    def _parse(cls, content: dict[str, Any]) -> Restoration:
+        found = cls(**content)
+        if found.stage not in _STAGES:
+            msg = f"expected a stage of {', '.join(_STAGES)}, got {found.stage!r}"
+            raise ValueError(msg)
+        return found
 
     def write(self, files: CheckpointFiles) -> None:
         """Note how far it has come."""
-        files.write(_FILE, json.dumps(asdict(self), indent=1))
+        write_document(files, _FILE, _FORM, asdict(self))
 
     def at(self, stage: str) -> Restoration:
         """Give it at a later stage."""
@@ -165,17 +192,16 @@ def check_restore(
     table = StateTable(spark, origin)
     table.check(snapshot)
     _check_states(plan, StoredState.of_snapshot(table, snapshot))
-    if begun is not None and begun.takes_over and files.root in (ended(origin) or ""):
-        # The old query can't have written since: what was checked then still holds, and may be done already.
-        return begun
+    # What an earlier start has checked is checked again: others may have written to the tables since.
     cut, shared = _check_outputs(spark, sinks, snapshot, options)
-    if shared and is_live(origin):
+    cuts = [(each.location, each.version) for each in cut]
+    if shared and (ended(origin) or "") != _reason(snapshot.batch_id, files) and is_live(origin):
         msg = (
             f"restore_from: a query runs on checkpoint {origin.root} ({holder(origin)}) and writes to {shared[0]}: "
             f"stop it, or name a new table"
         )
         raise CheckpointError(msg)
-    return Restoration(origin.root, snapshot.batch_id, offsets, cut, takes_over=bool(shared))
+    return Restoration(origin.root, snapshot.batch_id, offsets, cuts, takes_over=bool(shared))
 
 
 def _check_sources(
@@ -197,9 +223,12 @@ def _check_sources(
                 f"give cojoin.Input cojoin.kafka.source, cojoin.sources.delta or files"
             )
             raise CheckpointError(msg)
-        if dict(old) != source.identity(spark):
-            msg = f"restore_from: {what} read {_spell(old)} there and reads {_spell(source.identity(spark))} here"
+        own = source.identity(spark)
+        if {name: old.get(name) for name in own} != own:
+            msg = f"restore_from: {what} read {_spell(old)} there and reads {_spell(own)} here"
             raise CheckpointError(msg)
+        # Whatever loss is allowed: what is there now would not be the rest of what was read.
+        source.recognised(spark, what, old)
         line = offsets[position]
         lost = source.lost_since(spark, what, line)
         losses += lost
@@ -233,9 +262,9 @@ def _check_states(plan: Plan, state: StoredState) -> None:
 
 def _check_outputs(
     spark: SparkSession, sinks: Mapping[str, Sink], snapshot: Snapshot, options: RestoreOptions
-) -> tuple[list[tuple[str, int | None]], list[str]]:
-    """Give the tables to cut back, and those that the old query wrote to as well."""
-    cut: list[tuple[str, int | None]] = []
+) -> tuple[list[outputs.CutBack], list[str]]:
+    """Return the tables to cut back, and those that the old query wrote to as well."""
+    cut: list[outputs.CutBack] = []
     shared: list[str] = []
     manifest = snapshot.manifest
     for name, sink in sinks.items():
@@ -257,7 +286,7 @@ def _check_outputs(
         if is_same or later is not None:
             shared.append(sink.location)
         if later is not None:
-            cut.append((later.location, later.version))
+            cut.append(later)
     return cut, shared
 
 
@@ -265,10 +294,21 @@ def _is_same(spark: SparkSession, one: str, two: str) -> bool:
     return one == two or CheckpointFiles(spark, one).root == CheckpointFiles(spark, two).root
 
 
+def _reason(batch_id: int, files: CheckpointFiles) -> str:
+    """Return why the old query is over, once an output goes on in its table."""
+    return f"its output goes on from batch {batch_id} as that of {files.root}"
+
+
 def write_restoration(
-    spark: SparkSession, files: CheckpointFiles, restoration: Restoration, plan: Plan, sources: Sequence[Source]
+    spark: SparkSession,
+    files: CheckpointFiles,
+    restoration: Restoration,
+    plan: Plan,
+    sources: Sequence[Source],
+    sinks: Mapping[str, Sink],
+    options: RestoreOptions,
 ) -> Restoration:
-    """Give a new checkpoint all that its first batch needs, and cut the outputs back.
+    """Write all that the first batch needs into a new checkpoint, and cut the outputs back.
 
     Args:
         spark: The session.
@@ -276,6 +316,11 @@ def write_restoration(
         restoration: What was checked.
         plan: The new query.
         sources: What its inputs read.
+        sinks: Where its outputs go.
+        options: What the user allows.
+
+    Raises:
+        CheckpointError: Somebody else has changed an output since it was checked.
     """
     origin = CheckpointFiles(spark, restoration.origin)
     snapshot = find_snapshot(origin, restoration.batch_id)
@@ -291,9 +336,11 @@ def write_restoration(
     plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0)
     # Last, since it can't be taken back: all that was to be read of the old query has been read.
     if restoration.takes_over:
-        end(origin, f"its output goes on from batch {restoration.batch_id} as that of {files.root}")
-        for location, version in restoration.cut_back:
-            outputs.cut_back(spark, location, version)
+        end(origin, _reason(restoration.batch_id, files))
+        # Now that the old query writes no more, and right before it is done: whatever came since the check is seen.
+        cut, _ = _check_outputs(spark, sinks, snapshot, options)
+        for each in cut:
+            outputs.cut_back(spark, each)
     return restoration.at("written")
 
 

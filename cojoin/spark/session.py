@@ -11,49 +11,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import EnvironmentSetupError
+from cojoin.spark.jars import jar_settings
+from cojoin.spark.submit_settings import without_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
-__all__ = ["KAFKA_PACKAGE", "spark_session"]
+__all__ = ["check_java", "spark_session"]
 
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 _OLDEST_JAVA = 17
 
 
 def spark_session(
     app_name: str = "cojoin", *, master: str | None = None, kafka: bool = False, conf: Mapping[str, Any] | None = None
 ) -> SparkSession:
-    """Give a session with Delta and, if asked, Kafka; one that runs already is given as it is.
+    """Return a session with Delta and, if asked, Kafka; one that runs already is returned as it is.
+
+    The jars are fetched once, by one process at a time, into ``~/.cache/cojoin/jars`` or the folder that the
+    environment's ``COJOIN_JARS`` names; later starts need no network. ``spark.jars.repositories``,
+    ``spark.jars.ivySettings`` and the JVM's proxy options say where from. Jars and packages of your own, also those in
+    ``spark-defaults.conf``, are added. Where Spark's own folder or ``spark.jars`` has Delta, nothing is fetched.
 
     Args:
         app_name: The application's name in Spark's UI.
         master: Such as ``"local[4]"`` or ``"spark://host:7077"``; all local cores if neither this nor Spark's own
             settings say.
-        kafka: Whether Spark's Kafka source is needed. Its jar, as Delta's, is fetched once and cached.
+        kafka: Whether Spark's own Kafka source is needed.
         conf: Further settings of Spark's; they win over those made here.
 
     Raises:
-        EnvironmentSetupError: Java 17 or later is missing.
+        EnvironmentSetupError: Java 17 or later is missing, or the jars can't be fetched.
+
+    Example:
+        ``spark = cj.spark_session("enrich", master="local[4]", conf={"spark.driver.memory": "4g"})``
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - Java is checked before Spark is touched
 
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
+    given = dict(conf or {})
     if not str(master or "").startswith("sc://"):
         check_java()
+        given |= jar_settings(given, kafka=kafka)
     # Spark would take the python3 on PATH, which may not have the packages that this one has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Else each of the JVM's threads that ever allocated outside of the heap keeps what it freed to itself.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-    packages = [DELTA_PACKAGE, *([KAFKA_PACKAGE] if kafka else [])]
     cores = os.cpu_count() or 1
     settings: dict[str, Any] = {
-        "spark.jars.packages": ",".join(packages),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Spark's 200 tasks a shuffle are for large clusters; a state is bound to the number of its first batch.
@@ -73,9 +81,10 @@ def spark_session(
     builder: Any = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for name, value in {**settings, **(conf or {})}.items():
+    for name, value in {**settings, **given}.items():
         builder = builder.config(name, str(value))
-    session: SparkSession = builder.getOrCreate()
+    with without_jars():
+        session: SparkSession = builder.getOrCreate()
     return session
 
 

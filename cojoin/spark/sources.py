@@ -13,16 +13,21 @@ from pyspark.sql import SparkSession
 
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.positions import check_position, with_losses_accepted
-from cojoin.errors import ConfigurationError
-from cojoin.locations import is_path
-from cojoin.types import parse_schema
+from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.locations import Location, as_location, is_path
+from cojoin.spark.options import as_options
+from cojoin.types import as_schema, parse_schema, schema_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 __all__ = ["Source", "delta", "files"]
+
+_FORMATS = ("parquet", "json", "csv", "orc", "avro", "text", "xml")
 
 
 @dataclass(frozen=True)
@@ -46,19 +51,42 @@ class Source:
     sequence: tuple[str, ...] = ()
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
-        """Give what tells it from other sources, however it is spelled; options, which may hold secrets, are left out.
+        """Return what tells it from others, however it is spelled; options, which may hold secrets, are left out.
 
         Args:
             spark: The session, whose file systems make paths absolute.
         """
         location = self.location
         if location is not None and is_path(location):
-            location = CheckpointFiles(spark, location).root
+            location = CheckpointFiles(spark, location, "source").root
         return {"format": self.format, "location": location}
 
+    def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it, having seen that it is still the one that the checkpoint has read.
+
+        Args:
+            spark: The session.
+            what: The input, for messages.
+            known: What the checkpoint keeps, also one of an earlier release; None where nothing was read yet.
+
+        Raises:
+            CheckpointError: Under the same name there is another.
+        """
+        del what, known
+        return dict(self.identity(spark))
+
     def together_with(self, other: Source) -> Source:
-        """Give this source as it is read beside another; most are read alike beside any."""
+        """Return this source as it is read beside another; most are read alike beside any."""
         del other
+        return self
+
+    def believing(self, max_ahead_ms: int) -> Source:
+        """Return this source as it is read where times further ahead of the clock are no times; most know none.
+
+        Args:
+            max_ahead_ms: The input's ``max_ahead``, in milliseconds.
+        """
+        del max_ahead_ms
         return self
 
     def check(self, *, is_new: bool) -> None:
@@ -126,34 +154,86 @@ class Source:
         return frame
 
 
-def delta(location: str, *, options: Mapping[str, Any] | None = None) -> Source:
+def delta(location: Location, *, options: Mapping[str, Any] | None = None) -> Source:
     """Read a Delta table.
 
+    A stream begins with what the table holds, ``maxFilesPerTrigger`` files a batch (1,000 by default) in the order in
+    which Delta wrote them, then takes its commits. A query that is started (``Joined.start``) gets nothing late for
+    that: until the first reading is through, the input's time comes no further than the least event time of the files
+    that are still unread, as the table's own statistics have it; where they have none (of a computed event time, of a
+    column beyond the first 32, under column mapping), it stands still until all is read. A commit in more files than a
+    batch takes is read alike. What is ahead of time waits in the state, so a large table whose files do not follow each
+    other in time wants a larger ``maxFilesPerTrigger``, or to be clustered by event time.
+
     Args:
-        location: A path, or a table's name.
+        location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name.
         options: Options of Delta's source, such as ``maxFilesPerTrigger``.
+
+    Returns:
+        The source, for ``cojoin.Input``.
+
+    Raises:
+        ConfigurationError: A location or options that are none.
+
+    Example:
+        >>> trades = delta("/lake/trades", options={"maxFilesPerTrigger": 100})
     """
-    return Source("delta", location, None, _texts(options))
+    place = as_location(location, "sources.delta", expected="a path or a table's name")
+    return Source("delta", place, None, as_options(options, f"sources.delta {place!r}"))
 
 
-def files(path: str, format: str, *, schema: str | None = None, options: Mapping[str, Any] | None = None) -> Source:  # noqa: A002
+def files(
+    path: Location,
+    format: str,  # noqa: A002 - Spark's name
+    *,
+    schema: str | StructType | pa.Schema | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Source:
     """Read a folder of files.
+
+    Spark takes files in the order in which they were modified last, without a limit all that are there at once. With
+    ``maxFilesPerTrigger`` or ``maxBytesPerTrigger`` that order must be one of event time, give or take the watermark's
+    delay: nothing else tells what the files hold, so rows of a file that is read too late are late.
 
     Args:
         path: The folder; a stream takes files as they appear.
-        format: ``"parquet"``, ``"json"``, ``"csv"``, ``"orc"`` or ``"avro"``.
-        schema: DDL of the columns; a stream of files needs it.
+        format: ``"parquet"``, ``"json"``, ``"csv"``, ``"orc"``, ``"avro"``, ``"text"`` or ``"xml"``.
+        schema: The columns, as DDL, a ``StructType`` or an Arrow schema; a stream of files needs it.
         options: Options of the format, such as ``maxFilesPerTrigger``.
+
+    Raises:
+        ConfigurationError: A path, a format, a schema or options that are none.
+
+    Example:
+        >>> files("/lake/trades", "parquet", schema="customer_id bigint, event_time timestamp").format
+        'parquet'
     """
+    if not isinstance(format, str) or format.lower() not in _FORMATS:
+        if isinstance(path, str) and path.lower() in _FORMATS:
+            msg = f"sources.files: expected the path, then the format; got them as ({path!r}, {format!r})"
+            raise ConfigurationError(msg)
+        near = f": use cojoin.sources.delta({path!r})" if format == "delta" else did_you_mean(str(format), _FORMATS)
+        msg = f"sources.files: format: expected a format of files, got {format!r}{near}"
+        raise ConfigurationError(msg)
+    place = as_location(path, "sources.files")
     if schema is None:
         msg = (
-            f"files {path!r}: expected schema=, such as 'customer_id long, event_time timestamp': "
+            f"files {place!r}: expected schema=, such as 'customer_id long, event_time timestamp': "
             f"a stream of files can't infer it"
         )
         raise ConfigurationError(msg)
-    parse_schema(schema, what="schema")
-    return Source(format, path, schema, _texts(options))
+    ddl = schema if isinstance(schema, str) else schema_to_ddl(as_schema(schema, "schema"), what="schema")
+    parse_schema(ddl, what="schema")
+    return Source(format, place, ddl, as_options(options, f"sources.files {place!r}"))
 
 
-def _texts(options: Mapping[str, Any] | None) -> dict[str, str]:
-    return {name: str(value) for name, value in (options or {}).items()}
+def __getattr__(name: str) -> Any:
+    # Spark's readers have a method a format, and so have our sinks: whoever looks for one here is told the way.
+    if name in _FORMATS:
+        hint = f"; read a folder of files with cojoin.sources.files(path, {name!r}, schema=...)"
+    elif name == "kafka":
+        hint = "; read topics with cojoin.kafka.source(...)"
+    else:
+        hint = did_you_mean(name, ["delta", "files"])
+    msg = f"module 'cojoin.sources' has no attribute {name!r}{hint}"
+    raise AttributeError(msg)

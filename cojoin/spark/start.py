@@ -7,15 +7,16 @@ restoration (``restore``), then a drain that was promised (``query``).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.checkpoint import Checkpoint
-from cojoin.checkpoints.control import open_control, resumed_batches
+from cojoin.checkpoints.control import check_offsets, open_control, resumed_batches
 from cojoin.checkpoints.files import CheckpointFiles
-from cojoin.checkpoints.identity import claim_checkpoint, describe_query, note_sources
+from cojoin.checkpoints.identity import claim_checkpoint, describe_query, known_sources, note_sources
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress import ProgressTable
@@ -24,11 +25,14 @@ from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.key_groups import group_labels
+from cojoin.locations import as_location
 from cojoin.operator import OUTPUT, REJECTED
 from cojoin.side_outputs import OutputTag
 from cojoin.spark.arrow_limits import runs_python
 from cojoin.spark.batches import BatchWriter
 from cojoin.spark.failures import explain
+from cojoin.spark.history import HistoryHolds
+from cojoin.spark.output_places import check_places, check_unchanged
 from cojoin.spark.packing import CONTROL_TAG
 from cojoin.spark.query import Query
 from cojoin.spark.restore import (
@@ -39,17 +43,20 @@ from cojoin.spark.restore import (
     unfinished,
     write_restoration,
 )
+from cojoin.spark.sink import OutputId, Position
 from cojoin.spark.sinks import Sink, as_sink, delta
 from cojoin.spark.triggers import Trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.checkpoints.manifest import Manifest
     from cojoin.durations import Duration
     from cojoin.spark.call import Plan
     from cojoin.spark.input import BoundInput
+    from cojoin.spark.sink import SinkWriter
     from cojoin.spark.sources import Source
 
 __all__ = ["QueryOptions", "start_query"]
@@ -64,7 +71,7 @@ class QueryOptions:
     """
 
     output: Any
-    checkpoint: str
+    checkpoint: Any
     trigger: Trigger
     rejected: Any = None
     side_outputs: Mapping[OutputTag, Any] = field(default_factory=dict)
@@ -81,9 +88,8 @@ class QueryOptions:
                 f"got {self.trigger!r}"
             )
             raise ConfigurationError(msg)
-        if not isinstance(self.checkpoint, str) or not self.checkpoint:
-            msg = f"checkpoint: expected the path of a directory, got {self.checkpoint!r}"
-            raise ConfigurationError(msg)
+        place = as_location(self.checkpoint, "checkpoint", expected="the path of a directory")
+        object.__setattr__(self, "checkpoint", place)
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             msg = f"name: expected a text or None, got {self.name!r}"
             raise ConfigurationError(msg)
@@ -97,17 +103,20 @@ class QueryOptions:
             raise ConfigurationError(msg)
 
     def sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
-        """Give where each of the plan's outputs goes.
+        """Return where each of the plan's outputs goes.
 
         Raises:
             ConfigurationError: Something is no sink, or there is no such side output.
         """
         rejected = delta(files.path("rejected")) if self.rejected is None else as_sink(self.rejected, "rejected")
-        return {OUTPUT: as_sink(self.output, "output"), REJECTED: rejected, **self._side_sinks(plan, files)}
+        sinks = {OUTPUT: as_sink(self.output, "output"), REJECTED: rejected, **self._side_sinks(plan, files)}
+        for name, sink in sinks.items():
+            sink.check_columns(plan.outputs[name][1], name if name in (OUTPUT, REJECTED) else f"side output {name!r}")
+        return sinks
 
     def _side_sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
         known, declared = [tag.tag_id for tag in plan.side_outputs], self.side_outputs
-        if not isinstance(declared, dict):
+        if not isinstance(declared, Mapping):
             msg = f"side_outputs: expected a dict from OutputTag to sink, got {declared!r}"
             raise ConfigurationError(msg)
         for tag in declared:
@@ -141,7 +150,11 @@ def start_query(
     """
     spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
     files = CheckpointFiles(spark, options.checkpoint)
+    files.check_place()
     sinks = options.sinks(plan, files)
+    for name, sink in sinks.items():
+        sink.check_place(spark, name)
+    check_places(spark, files, sinks, inputs)
     query = describe_query(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
@@ -156,7 +169,12 @@ def start_query(
             source.check(is_new=is_new)
     # A live run has no end to come to.
     span = _span(sources) if options.trigger.is_bounded else None
-    described = [None if source is None else source.identity(spark) for source in sources]
+    # Who has planned no batch has read nothing that could have become another's.
+    known = (None, None) if is_new else known_sources(files)
+    described = [
+        None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
+        for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
+    ]
     claim_checkpoint(files, query, described)
     lease = Lease.acquire(files)
     try:
@@ -165,9 +183,8 @@ def start_query(
         query_id = note_sources(files, described)
         if restoration is not None and restoration.stage == "begun":
             restoration.write(files)
-            restoration = write_restoration(
-                spark, files, restoration, plan, [each for each in sources if each is not None]
-            )
+            opened = [each for each in sources if each is not None]
+            restoration = write_restoration(spark, files, restoration, plan, opened, sinks, options.restore)
             restoration.write(files)
         return _run(inputs, plan, emit, options, files, sinks, query_id, lease, restoration, span)
     except BaseException as error:
@@ -206,6 +223,8 @@ def _run(
     spark = inputs[0].frame.sparkSession
     manifests = Manifests(files)
     last = manifests.last()
+    if last is not None and (restoration is None or restoration.stage == "ready"):
+        check_offsets(files, last.batch_id, last.offsets)
     progress = ProgressTable(spark, files, manifests)
     progress.recover()
     if last is not None and last.report.drained:
@@ -216,6 +235,8 @@ def _run(
             f"start a new query with a checkpoint of its own"
         )
         raise CheckpointError(msg)
+    check_unchanged(spark, files, last, sinks)
+    writers = _open_sinks(spark, files, sinks, query_id, last)
     begins_at = None if restoration is None else restoration.offsets
     query = Query(
         spark, plan, options.trigger, files, progress, None if last is None else last.report, lease, span=span
@@ -224,6 +245,7 @@ def _run(
         plan,
         query_id,
         sinks,
+        writers,
         files,
         manifests,
         progress,
@@ -237,7 +259,8 @@ def _run(
     resumed = resumed_batches(files) if plan.follows_clock else frozenset()
     control = open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG)
     emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files))
-    stream = emitted.writeStream.foreachBatch(writer).option("checkpointLocation", files.path("spark"))
+    held = HistoryHolds(inputs, files, begins_at).around(writer)
+    stream = emitted.writeStream.foreachBatch(held).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
         # Once: after it Spark would plan a second batch, from the sources' very beginning.
         if 0 not in committed_batches(files):
@@ -246,6 +269,27 @@ def _run(
             except PySparkException as error:
                 raise QueryFailedError(explain(error)) from error
         finish_restoration(files, restoration).write(files)
-    writer.prepare(spark)
+    writer.prepare()
     query.run(stream.queryName(options.name) if options.name else stream, writer.finish)
     return query
+
+
+def _open_sinks(
+    spark: SparkSession, files: CheckpointFiles, sinks: Mapping[str, Sink], query_id: str, last: Manifest | None
+) -> dict[str, SinkWriter]:
+    """Return what writes the outputs, each seen to be as the checkpoint left it."""
+    next_batch = max(committed_batches(files), default=-1) + 1
+    if last is not None and last.batch_id > next_batch:
+        msg = (
+            f"checkpoint {files.root}: its newest manifest is of batch {last.batch_id}, and Spark's own log ends with "
+            f"batch {next_batch - 1}: parts of it are of other moments, as in a copy that was made while the query "
+            f"ran; put back a copy of one moment, or restore one of its snapshots into a new checkpoint with "
+            f"restore_from=cojoin.Checkpoint({files.root!r})"
+        )
+        raise CheckpointError(msg)
+    writers = {}
+    for output, sink in sinks.items():
+        writers[output] = sink.open(spark, OutputId(query_id, output))
+        written = {} if last is None else last.outputs.get(output, {})
+        writers[output].check(Position(files.root, next_batch, written))
+    return writers

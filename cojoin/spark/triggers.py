@@ -26,6 +26,17 @@ class Trigger:
     interval_ms: int | None = None
     drain: bool = False
 
+    def __post_init__(self) -> None:
+        is_interval = isinstance(self.interval_ms, int) and not isinstance(self.interval_ms, bool)
+        if self.interval_ms is not None and not (is_interval and self.interval_ms >= 0):
+            msg = (
+                f"Trigger: make one with Trigger.available_now() or Trigger.processing_time('10 seconds'), got {self!r}"
+            )
+            raise ConfigurationError(msg)
+        if not isinstance(self.drain, bool):
+            msg = f"drain: expected True or False, got {self.drain!r}"
+            raise ConfigurationError(msg)
+
     @classmethod
     def available_now(cls, *, drain: bool = False) -> Trigger:
         """Take what the sources hold now, in several batches where their options say so, and end.
@@ -34,9 +45,6 @@ class Trigger:
             drain: False pauses: what waits for a watermark stays, and the next run goes on. True finishes all inputs:
                 time goes to its end, everything waiting comes out, and the query is over.
         """
-        if not isinstance(drain, bool):
-            msg = f"drain: expected True or False, got {drain!r}"
-            raise ConfigurationError(msg)
         return cls(None, drain)
 
     @classmethod

@@ -20,6 +20,7 @@ from cojoin.checkpoints.delta_files import WrittenFile
 from cojoin.checkpoints.file_statistics import file_statistics, floats_with_nan
 from cojoin.checkpoints.java_classes import java_class
 from cojoin.messages import read_message
+from cojoin.types import is_tagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -67,7 +68,7 @@ class FileTarget:
 
 
 def can_be_written(schema: pa.Schema) -> bool:
-    """Tell whether Spark reads all columns' types back from pyarrow's files as it would from its own.
+    """Return whether Spark reads all columns' types back from pyarrow's files as it would from its own.
 
     >>> can_be_written(pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))]))
     True
@@ -87,7 +88,8 @@ def local_path(session: SparkSession, location: str) -> str | None:
 
 def _can_be_written(dtype: pa.DataType) -> bool:
     if pa.types.is_struct(dtype):
-        return all(_can_be_written(field.type) for field in dtype)
+        # A variant is more than its bytes: the table must say that it has some.
+        return not is_tagged(dtype) and all(_can_be_written(field.type) for field in dtype)
     if pa.types.is_list(dtype):
         return _can_be_written(dtype.value_type)
     if pa.types.is_map(dtype):

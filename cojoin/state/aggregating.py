@@ -63,11 +63,16 @@ class ReducingState(_GatheringState):
     def add(self, value: Any) -> None:
         """Put a value to what was added before; the first is kept as it is.
 
+        None is refused. (Flink's heap state would be cleared by it, and PyFlink's gives it to the function; here a
+        value that is missing must not end in a sum that is gone.)
+
         Raises:
             FunctionError: The value is None, it or the result does not fit the declared type, or the function raised.
         """
         if value is None:
-            raise misfit(value, self._held_type, self.what)
+            error = misfit(value, self._held_type, self.what)
+            msg = f"{error}; omit what is missing, or call clear() to forget it"
+            raise FunctionError(msg)
         value, before = self._coerce(value), self._peek()
         self._keep(value if before is None else self._reduce(before, value))
 

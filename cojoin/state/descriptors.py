@@ -73,13 +73,19 @@ class StateDescriptor(ABC):
     """The name of a state and, for all kinds, its time-to-live.
 
     Raises:
-        ConfigurationError: The time-to-live is no ``StateTtlConfig``.
+        ConfigurationError: The name is no string or empty, or the time-to-live is no ``StateTtlConfig``.
     """
 
     name: str
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            msg = (
+                f"{type(self).__name__}: name: expected a name that is not empty, got {self.name!r}; by it a "
+                f"checkpoint knows the state again"
+            )
+            raise ConfigurationError(msg)
         check_ttl(self.ttl, self._what)
 
     @abstractmethod

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from cojoin.texts import encode_texts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,14 +27,15 @@ def encode_entries(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
         dtype: The type.
 
     Raises:
-        pa.ArrowException: Arrow can't hold a value, such as half a surrogate pair (a ``ValueError``) in a string.
+        pa.ArrowException: Arrow can't hold a value, such as (a ``ValueError``) half a surrogate pair in a string, where
+            it stands for no byte.
 
     >>> encode_entries([("gold", 5), None], pa.struct([("tier", pa.string()), ("visits", pa.int64())])).to_pylist()
     [{'tier': 'gold', 'visits': 5}, None]
     """
     types = pa.types
     if not values or not types.is_nested(dtype):
-        return pa.array(values, dtype)
+        return encode_texts(values) if types.is_string(dtype) else pa.array(values, dtype)
     if types.is_struct(dtype):
         return _encode_structs(values, dtype)
     parts = [() if value is None else value for value in values]
@@ -52,13 +55,13 @@ def encode_entries(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
 
 def _encode_structs(values: Sequence[Any], dtype: pa.StructType) -> pa.Array:
     mask = None
+    if not dtype.num_fields:
+        return pa.array([None if value is None else {} for value in values], dtype)
     if None in values:
         mask = pa.array([value is None for value in values])
         nothing = (None,) * dtype.num_fields
         values = [nothing if value is None else value for value in values]
     columns = zip(*values, strict=True)
     fields = list(dtype)
-    if not fields:
-        return pa.array([{} for _ in values], dtype)
     arrays = [encode_entries(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)

@@ -16,7 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["key_hashes"]
+__all__ = ["key_hashes", "mixed"]
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -37,7 +37,7 @@ def key_hashes(keys: pa.Table) -> NDArray[np.uint64]:
     hashes = np.zeros(keys.num_rows, dtype=np.uint64)
     for column in keys.columns:
         for word in _words(column.combine_chunks()):
-            hashes = _mixed(hashes ^ word)
+            hashes = mixed(hashes ^ word)
     return hashes
 
 
@@ -66,7 +66,7 @@ def _words(column: pa.Array) -> list[NDArray[np.uint64]]:
     return [column.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64)]
 
 
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread each word over all 64 bits (SplitMix64)."""
     mixed = words + _ODD
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST

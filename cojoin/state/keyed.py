@@ -54,6 +54,12 @@ class KeyedState:
         self._entries: Any
         self.unload()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if callable(getattr(type(self), name, None)):
+            msg = f"{self.what}: {name} is a method and can't be set; update(...), add(...) or put(...) sets a state"
+            raise FunctionError(msg)
+        super().__setattr__(name, value)
+
     def clear(self) -> None:
         """Forget the current key's entry; nothing of it stays behind.
 

@@ -75,13 +75,29 @@ class ListState(KeyedState):
         self._entries.setdefault(self._cursor.code, []).append(element)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append several elements."""
-        for value in values:
+        """Append several elements.
+
+        Raises:
+            FunctionError: One does not fit the declared type, or what is given is one value.
+        """
+        for value in self._several(values):
             self.add(value)
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the whole list; an empty one clears it."""
-        self._replace([self._element(value) for value in values])
+        """Replace the whole list; an empty one clears it.
+
+        Raises:
+            FunctionError: As ``add_all``.
+        """
+        self._replace([self._element(value) for value in self._several(values)])
+
+    def _several(self, values: Iterable[Any]) -> Iterable[Any]:
+        if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+            msg = (
+                f"{self.what}: expected a list of elements, got {values!r} ({type(values).__name__}); add(...) adds one"
+            )
+            raise FunctionError(msg)
+        return values
 
     def _replace(self, elements: list[Any]) -> None:
         if elements:
@@ -109,8 +125,15 @@ class MapState(KeyedState):
         self._find: Coercer = self._key if pa.types.is_nested(held.key_type) else lambda key: key
 
     def get(self, key: Any) -> Any:
-        """Give the value of a user key, or None."""
-        return self._shown(self._map().get(self._find(key)))
+        """Return the value of a user key, or None where there is none.
+
+        Raises:
+            FunctionError: The key does not fit its declared type, so nothing can be there.
+        """
+        value = self._map().get(self._find(key))
+        if value is None:
+            self._check(key)
+        return self._shown(value)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a user key.
@@ -129,13 +152,21 @@ class MapState(KeyedState):
     def remove(self, key: Any) -> None:
         """Forget a user key; one that is not there is passed over. With the last one the entry itself goes."""
         entry = self._map()
-        entry.pop(self._find(key), None)
+        if entry.pop(self._find(key), None) is None:
+            self._check(key)
         if not entry:
             self.clear()
 
     def contains(self, key: Any) -> bool:
-        """Tell whether a user key is there."""
-        return self._find(key) in self._map()
+        """Return whether a user key is there.
+
+        Raises:
+            FunctionError: The key does not fit its declared type, so it can't be there.
+        """
+        if self._find(key) in self._map():
+            return True
+        self._check(key)
+        return False
 
     def is_empty(self) -> bool:
         """Tell whether there is no user key."""
@@ -167,6 +198,11 @@ class MapState(KeyedState):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
+
+    def _check(self, key: Any) -> None:
+        """See that a user key that was not found could have been there; of None everybody knows that it can't."""
+        if key is not None:
+            self._key(key)
 
     def _key(self, key: Any) -> Any:
         if key is None:

@@ -129,11 +129,11 @@ class KeyedStore(RuntimeContext):
     def _keep(self, name: str, rows: pa.Table) -> KeptRows:
         return KeptRows(rows, self._key_schema.names, f"{self._owner}: state {name!r}")
 
-    def has_due_timers(self, watermark: int, processing_time: int) -> bool:
-        """Tell whether a timer of any key waits at or below the watermark, or the clock."""
+    def has_due_timers(self, watermark: int | None, processing_time: int) -> bool:
+        """Return whether a timer of any key waits at or below the watermark, if there is one, or the clock."""
         earliest = self.earliest_timers()
         return any(
-            first is not None and first <= now
+            first is not None and now is not None and first <= now
             for first, now in zip(earliest, (watermark, processing_time), strict=True)
         )
 
@@ -151,13 +151,13 @@ class KeyedStore(RuntimeContext):
         return sum(timers.not_fired for timers in self._domains.values())
 
     def begin(
-        self, row_keys: Sequence[pa.Table], watermark: int, processing_time: int
+        self, row_keys: Sequence[pa.Table], watermark: int | None, processing_time: int
     ) -> tuple[list[int], list[NDArray[np.int64]]]:
         """Find what the touched keys have: those of the due rows and of the timers that are due.
 
         Args:
             row_keys: The key columns of the due rows, a table an input.
-            watermark: Up to which time timers of event time are due.
+            watermark: Up to which time timers of event time are due; None where none is.
             processing_time: Up to which time timers of processing time are due.
 
         Returns:
@@ -165,7 +165,7 @@ class KeyedStore(RuntimeContext):
         """
         due = [
             self._timers_at_rest[name].filter(pc.less_equal(self._timers_at_rest[name].column(_TIMESTAMP), now))
-            for name, now in zip(self._domains, (watermark, processing_time), strict=True)
+            for name, now in zip(self._domains, (pa.scalar(watermark, pa.int64()), processing_time), strict=True)
         ]
         self._touched = TouchedKeys([self._as_keys(table) for table in [*row_keys, *map(self._keys_of, due)]])
         self._key_values = decode_keys(self._touched.keys)

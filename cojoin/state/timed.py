@@ -122,13 +122,18 @@ class TimedMapState(MapState):
         self._item = lambda value: (coerce(value), expiry.stamp())
 
     def get(self, key: Any) -> Any:
-        """Give the value of a user key, or None."""
+        """Return the value of a user key, or None where there is none; as ``MapState.get``."""
         found = self._access([self._find(key)])
+        if not found:
+            self._check(key)
         return self._shown(found[0][1]) if found else None
 
     def contains(self, key: Any) -> bool:
-        """Tell whether a user key is there; this is a read, as in Flink."""
-        return bool(self._access([self._find(key)]))
+        """Return whether a user key is there; this is a read, as in Flink."""
+        found = bool(self._access([self._find(key)]))
+        if not found:
+            self._check(key)
+        return found
 
     def is_empty(self) -> bool:
         """Tell whether there is no user key; this is no read, so it neither removes nor prolongs anything."""

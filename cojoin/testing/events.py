@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from cojoin.errors import CojoinError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from cojoin.watermarks import Status
 
 __all__ = [
+    "NOT_GIVEN",
     "Element",
     "Event",
     "HarnessError",
@@ -21,6 +23,7 @@ __all__ = [
     "Rejected",
     "SideRecord",
     "StatusChange",
+    "Time",
     "Timer",
     "Watermark",
 ]
@@ -30,19 +33,34 @@ class HarnessError(CojoinError, AssertionError):
     """A test that asks for what can't happen in a job, or an operator that broke one of its laws."""
 
 
+class NotGiven(Enum):
+    """Tells a timestamp that was left out from None, which is a row without time."""
+
+    NOT_GIVEN = "not given"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN
+
+Time: TypeAlias = "int | datetime | Literal[NotGiven.NOT_GIVEN] | None"
+"""A row's event time in epoch milliseconds, or as an aware datetime; None is a row without time."""
+
+
 @dataclass(frozen=True)
 class Element:
     """A row for an input.
 
     Attributes:
         value: A tuple, a dict or a ``Row``, with the event time among its values or without.
-        timestamp: Its event time in epoch milliseconds, or as an aware datetime; None where the value has it, or
-            where it has none.
+        timestamp: Its event time in epoch milliseconds, or as an aware datetime. Left out where the value has it;
+            None where it has none, so that the row is rejected.
         partition: The source partition that it came from; None is the first known one, else the only one.
     """
 
     value: Any
-    timestamp: int | datetime | None = None
+    timestamp: Time = NOT_GIVEN
     partition: str | tuple[Any, ...] | None = None
 
 

@@ -10,23 +10,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
-from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.errors import ConfigurationError
 from cojoin.event_time import ONE_PARTITION, Control, TimePolicy
 from cojoin.functions import KeyedCoProcessFunction
 from cojoin.process import KeyedCoProcess
 from cojoin.side_outputs import check_tags
-from cojoin.testing.events import Element, Event, HarnessError, StatusChange, Watermark
-from cojoin.testing.inputs import BoundInput, HarnessInput, check_keys, partition_name
+from cojoin.testing.checks import (
+    check_flag,
+    check_inputs,
+    check_instance,
+    check_word,
+    epoch_millis,
+    input_number,
+    partition_name,
+    refuse_finished,
+    unfinished,
+)
+from cojoin.testing.events import NOT_GIVEN, Element, Event, HarnessError, StatusChange, Time, Watermark
+from cojoin.testing.inputs import BoundInput, HarnessInput
 from cojoin.testing.inspection import Inspection
 from cojoin.testing.key_groups import decode_states, encode_states, restore_states
 from cojoin.testing.outcome import Outcome, count_records
-from cojoin.testing.runner import Call, output_watermark, run_call
+from cojoin.testing.runner import Call, output_watermark, prepare_call, run_call
 from cojoin.types import as_schema
 from cojoin.watermarks import NONE, AllIdle, Status, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
     from types import TracebackType
 
     import pyarrow as pa
@@ -46,7 +56,6 @@ RegressingWatermarks: TypeAlias = Literal["error", "ignore"]
 - *ignore*: it changes nothing, as in a job, and as in Flink.
 """
 
-Time: TypeAlias = "int | datetime | None"
 Partition: TypeAlias = "str | tuple[Any, ...] | None"
 
 
@@ -77,7 +86,7 @@ class Harness(Outcome, Inspection):
         key_groups: How many operators share the keys.
         fresh_calls: Whether every call runs in operators, and copies of the function, of their own, restored from the
             state that the call before left: so it is in Spark, and what a function keeps in its attributes is lost.
-            False keeps them, as Flink does, and ``close`` closes the function.
+            False keeps them, as Flink does, and ``close`` closes the function; only a restore follows a failure.
         regressing_watermarks: ``"error"`` or ``"ignore"``.
 
     Attributes:
@@ -116,14 +125,17 @@ class Harness(Outcome, Inspection):
         fresh_calls: bool = True,
         regressing_watermarks: RegressingWatermarks = "error",
     ) -> None:
-        _check_word("when_all_idle", when_all_idle, get_args(AllIdle))
-        _check_word("regressing_watermarks", regressing_watermarks, get_args(RegressingWatermarks))
-        if key_groups < 1:
-            msg = f"key_groups: expected one or more, got {key_groups}"
+        check_word("when_all_idle", when_all_idle, get_args(AllIdle))
+        check_word("regressing_watermarks", regressing_watermarks, get_args(RegressingWatermarks))
+        check_flag("fresh_calls", fresh_calls)
+        if type(key_groups) is not int or key_groups < 1:
+            msg = f"key_groups: expected one or more, got {key_groups!r}"
             raise ConfigurationError(msg)
+        if hold_left_until is not None:
+            hold_left_until = epoch_millis(hold_left_until, "hold_left_until")
         self._sides = (BoundInput(input1, 1), BoundInput(input2, 2))
         self._inputs = (self._sides[0].spec, self._sides[1].spec)
-        check_keys(*self._inputs)
+        check_inputs(*self._inputs)
         self._operation: Operation
         if isinstance(function, KeyedCoProcessFunction) or not hasattr(function, "create_operator"):
             output = as_schema(output_type, "output_type")
@@ -135,6 +147,7 @@ class Harness(Outcome, Inspection):
                 processing_time_timers,
             )
         else:
+            check_instance(function)
             if output_type is not None or order != "event_time" or side_outputs or processing_time_timers is not None:
                 msg = (
                     "output_type, order, side_outputs, processing_time_timers: an operation has its own; leave them out"
@@ -143,10 +156,10 @@ class Harness(Outcome, Inspection):
             self._operation = function
         self._schema = self._operation.output_schema(*self._inputs)
         self._time = TimePolicy(when_all_idle, hold_left_until)
-        self._now = processing_time
+        self._now = epoch_millis(processing_time, "processing_time", clock=True)
         self._fresh, self._suppresses = fresh_calls, regressing_watermarks == "ignore"
         self._operators = [self._create() for _ in range(key_groups)]
-        self._resumed, self._ended = False, False
+        self._resumed, self._ended, self._failed = False, False, False
         self._calls, self._taken = 0, 0
         self._emitted: dict[str, int] = {}
         self.log: list[Event] = []
@@ -176,21 +189,22 @@ class Harness(Outcome, Inspection):
     def _create(self) -> Operator:
         return self._operation.create_operator(*self._inputs, self._time)
 
-    def process_element1(self, value: Any, timestamp: Time = None, *, partition: Partition = None) -> None:
+    def process_element1(self, value: Any, timestamp: Time = NOT_GIVEN, *, partition: Partition = None) -> None:
         """Send a row of the first (left) input.
 
         Args:
             value: A tuple, a dict or a ``Row``; with the event time among its values, or without.
-            timestamp: The event time in epoch milliseconds, or as an aware datetime.
+            timestamp: The event time in epoch milliseconds, or as an aware datetime; None is a row without time.
             partition: The source partition that it comes from.
 
         Raises:
-            SchemaError: It does not fit the input's columns.
-            FunctionError: The function failed; the harness is where it was before the call.
+            SchemaError: It does not fit the input's columns, or its time was left out.
+            HarnessError: The input is finished.
+            FunctionError: The function failed; the harness is where it was, or waits for ``restore`` (``fresh_calls``).
         """
         self.process_batch([Element(value, timestamp, partition)], [])
 
-    def process_element2(self, value: Any, timestamp: Time = None, *, partition: Partition = None) -> None:
+    def process_element2(self, value: Any, timestamp: Time = NOT_GIVEN, *, partition: Partition = None) -> None:
         """Send a row of the second (right) input; see ``process_element1``."""
         self.process_batch([], [Element(value, timestamp, partition)])
 
@@ -224,7 +238,7 @@ class Harness(Outcome, Inspection):
             partition: The source partition whose watermark it is; None is all that are known.
 
         Raises:
-            HarnessError: It would go back, unless ``regressing_watermarks="ignore"``.
+            HarnessError: It is no whole number; it goes back (``regressing_watermarks``); or the input is finished.
         """
         self._call(controls=[self._watermark(0, timestamp, partition)])
 
@@ -237,16 +251,19 @@ class Harness(Outcome, Inspection):
         self._call(controls=[self._watermark(side, timestamp, None) for side in (0, 1)])
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Move the clock, in epoch milliseconds, and let its timers fire. It stands still between such calls."""
-        self._now = timestamp
-        self._call()
+        """Move the clock, in epoch milliseconds from 0 on, and let its timers fire. It stands still between calls."""
+        self._call(now=epoch_millis(timestamp, "processing time", clock=True))
 
     def set_idle(self, number: Literal[1, 2], *, partition: Partition = None) -> None:
         """Declare an input, or one of its source partitions, idle: it no longer holds time back."""
         self._declare(number, partition, "idle")
 
     def set_active(self, number: Literal[1, 2], *, partition: Partition = None) -> None:
-        """Declare an input, or a source partition, active; one that was not known holds time back until it speaks."""
+        """Declare an input, or a source partition, active; one that was not known holds time back until it speaks.
+
+        Raises:
+            HarnessError: It is finished, and that is for good.
+        """
         self._declare(number, partition, "active")
 
     def set_finished(self, number: Literal[1, 2], *, partition: Partition = None) -> None:
@@ -262,8 +279,8 @@ class Harness(Outcome, Inspection):
         """Run everything in one batch to the end of time, as for static inputs; no other call can be made.
 
         Args:
-            elements1: As in ``process_batch``.
-            elements2: As in ``process_batch``.
+            elements1: As in ``process_batch``; so ``elements2``.
+            elements2: Rows of the second input.
         """
         if self._calls:
             msg = f"run_static: expected a harness that was not used, got one after {self._calls} calls; make a new one"
@@ -287,7 +304,7 @@ class Harness(Outcome, Inspection):
         restore_states(operators, states)
         self.close()
         self._operators, self._now = operators, now
-        self._resumed, self._ended = True, operators[0].watermark.status() == "finished"
+        self._resumed, self._ended, self._failed = True, operators[0].watermark.status() == "finished", False
 
     def close(self) -> None:
         """Close the function, where calls are not fresh; leaving the ``with`` block does it."""
@@ -306,12 +323,21 @@ class Harness(Outcome, Inspection):
         first, second = ([each if isinstance(each, Element) else Element(each) for each in side] for side in elements)
         return first, second
 
-    def _known(self, side: int) -> list[str]:
-        return list(self._operators[0].watermark.inputs[side].partitions())
+    def _check_ready(self) -> None:
+        if self._ended:
+            msg = "the inputs have ended, and nothing can follow; make a new harness"
+            raise HarnessError(msg)
+        if self._failed:
+            msg = "the call before failed half way (fresh_calls=False); restore a snapshot, or make a new harness"
+            raise HarnessError(msg)
 
     def _watermark(self, side: int, timestamp: int, partition: Partition) -> Control:
-        known = self._operators[0].watermark.inputs[side].partitions()
-        names = [partition_name(partition)] if partition is not None else list(known) or [ONE_PARTITION]
+        timestamp = epoch_millis(timestamp, f"{self._sides[side].what}: watermark")
+        self._check_ready()
+        watermark = self._operators[0].watermark.inputs[side]
+        known = watermark.partitions()
+        names = [partition_name(partition)] if partition is not None else unfinished(watermark) or [ONE_PARTITION]
+        refuse_finished(watermark, self._sides[side].what, names[0])
         for name in names:
             current = known.get(name, NONE)
             if timestamp < current and not self._suppresses:
@@ -324,10 +350,11 @@ class Harness(Outcome, Inspection):
         return Control(self._sides[side].number, processing_time=self._now, watermarks=dict.fromkeys(names, timestamp))
 
     def _declare(self, number: Literal[1, 2], partition: Partition, status: Status) -> None:
-        if number not in (1, 2):
-            msg = f"expected input 1 or 2, got {number!r}"
-            raise HarnessError(msg)
+        self._check_ready()
+        number = input_number(number)
         name = None if partition is None else partition_name(partition)
+        if status != "finished":
+            refuse_finished(self._operators[0].watermark.inputs[number - 1], self._sides[number - 1].what, name)
         self._call(controls=[Control(number, processing_time=self._now, statuses={name: status})])
 
     def _call(
@@ -337,13 +364,14 @@ class Harness(Outcome, Inspection):
         controls: Sequence[Control] = (),
         *,
         end: bool = False,
+        now: int | None = None,
     ) -> None:
         """Run a micro-batch; where it fails, fresh operators leave the harness as it was."""
-        if self._ended:
-            msg = "the inputs have ended, and nothing can follow; make a new harness"
-            raise HarnessError(msg)
-        call = Call(self._sides, (elements1, elements2), controls, self._now, end=end, resumed=self._resumed)
+        self._check_ready()
+        now = self._now if now is None else now
+        call = Call(self._sides, (elements1, elements2), controls, now, end=end, resumed=self._resumed)
         before = self._operators[0].watermark
+        prepared = prepare_call(call, before)
         was, time = before.status(), before.current()
         operators = self._operators
         if self._fresh:
@@ -351,25 +379,20 @@ class Harness(Outcome, Inspection):
             for fresh, old in zip(operators, self._operators, strict=True):
                 fresh.restore(old.snapshot())
         try:
-            known = (self._known(0), self._known(1))
-            events = run_call(call, operators, self._operation, known)
+            self._failed = not self._fresh
+            events = run_call(call, prepared, operators, self._operation)
+            self._failed = False
         finally:
             if self._fresh:
                 for operator in operators:
                     operator.close()
-        self._operators, self._resumed = operators, False
+        self._operators, self._resumed, self._now = operators, False, now
         self._calls += 1
-        now = operators[0].watermark
+        after = operators[0].watermark
         delay = operators[0].output_delay_ms
-        moved = output_watermark(now.current(), delay)
-        changes: list[Event] = [StatusChange(now.status())] if now.status() != was else []
-        wakes = changes if now.status() == "active" else []
+        moved = output_watermark(after.current(), delay)
+        changes: list[Event] = [StatusChange(after.status())] if after.status() != was else []
+        wakes = changes if after.status() == "active" else []
         watermarks: list[Event] = [Watermark(moved)] if moved > output_watermark(time, delay) else []
         self.log += [*wakes, *events, *watermarks, *(changes if not wakes else [])]
         self._emitted = count_records(events)
-
-
-def _check_word(name: str, value: Any, words: Sequence[str]) -> None:
-    if value not in words:
-        msg = f"{name}: expected {' or '.join(map(repr, words))}, got {value!r}{did_you_mean(str(value), words)}"
-        raise ConfigurationError(msg)

@@ -5,7 +5,6 @@ Event time needs no column of its own: where the columns lack it, it is added, a
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +19,8 @@ from cojoin.inputs import InputSpec, LatePolicy, check_late, reject_reasons, wat
 from cojoin.keys import KEYABLE, is_keyable
 from cojoin.rows import Row, decode_column
 from cojoin.strategies import WatermarkStrategy
+from cojoin.testing.checks import partition_name
+from cojoin.testing.events import NOT_GIVEN
 from cojoin.types import as_schema
 from cojoin.watermarks import NONE
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from cojoin.testing.events import Element
 
-__all__ = ["BoundInput", "HarnessInput", "check_keys", "partition_name"]
+__all__ = ["BoundInput", "HarnessInput"]
 
 _TIME = pa.timestamp("us", "UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -83,6 +84,13 @@ class BoundInput:
             msg = f"input{number}: expected a HarnessInput, got {declared!r}"
             raise SchemaError(msg)
         self.number = number
+        for name, value, kinds in (
+            ("name", declared.name, str),
+            ("event_time", declared.event_time, (str, type(None))),
+        ):
+            if not isinstance(value, kinds):
+                msg = f"input{number}: {name}: expected a string, got {value!r}"
+                raise SchemaError(msg)
         self.what = f"input {declared.name or _NAMES[number - 1]!r}"
         schema = as_schema(declared.columns, f"{self.what}: columns")
         if declared.event_time is not None and declared.event_time not in schema.names:
@@ -102,7 +110,15 @@ class BoundInput:
         self._check()
 
     def _found(self, declared: str | Sequence[str], role: str) -> tuple[str, ...]:
-        names = (declared,) if isinstance(declared, str) else tuple(declared)
+        names: tuple[Any, ...] = (declared,) if isinstance(declared, str) else ()
+        if isinstance(declared, (tuple, list)):
+            names = tuple(declared)
+        elif not names:
+            msg = f"{self.what}: {role}: expected the name of a column, or several, got {declared!r}"
+            raise SchemaError(msg)
+        if len(set(names)) < len(names):
+            msg = f"{self.what}: {role}: a column stands twice in {', '.join(map(repr, names))}"
+            raise SchemaError(msg)
         for name in names:
             if name not in self._schema.names:
                 msg = f"{self.what} has no {role} column {name!r}{did_you_mean(str(name), self._schema.names)}"
@@ -162,7 +178,13 @@ class BoundInput:
             elif isinstance(value, (tuple, list)) and len(value) == len(names):
                 carried = (value[place],)
                 value = (*value[:place], *value[place + 1 :])
-        if element.timestamp is None:
+        if element.timestamp is NOT_GIVEN and self.spec.event_time is not None and not carried:
+            msg = (
+                f"{self.what}: no timestamp was given for the row {element.value!r}; give it, or None to see what "
+                f"becomes of a row without time"
+            )
+            raise SchemaError(msg)
+        if element.timestamp is NOT_GIVEN or element.timestamp is None:
             return value, carried[0] if carried else None
         if carried or self.spec.event_time is None:
             reason = "has its event time among its columns" if carried else "is of an input without event time"
@@ -218,23 +240,3 @@ class BoundInput:
             partition_name(each.partition) or partition_name(values)
             for each, values in zip(elements, columns, strict=True)
         ]
-
-
-def partition_name(partition: Any) -> str:
-    """Give a source partition's name, as the map side spells it: JSON of its columns' values."""
-    if partition is None:
-        return ""
-    return partition if isinstance(partition, str) else json.dumps(list(partition), default=str)
-
-
-def check_keys(left: InputSpec, right: InputSpec) -> None:
-    """Refuse inputs whose keys can't be equal.
-
-    Raises:
-        SchemaError: Their types differ.
-    """
-    first, second = ([spec.schema.field(name).type for name in spec.key] for spec in (left, right))
-    if first != second:
-        shown = " and ".join(", ".join(map(str, types)) for types in (first, second))
-        msg = f"key: expected the same types in both inputs, got {shown}"
-        raise SchemaError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,12 @@ from cojoin.operator import take_rows
 from cojoin.ordering import OrderedPart, total_order
 from cojoin.process import KeyedCoProcessOperator
 from cojoin.rows import Row, decode_rows
+from cojoin.testing.checks import found_partition, input_number, key_values
 from cojoin.testing.events import Timer
 from cojoin.testing.tables import parse_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cojoin.inputs import InputSpec
     from cojoin.operator import Operator
@@ -32,9 +33,10 @@ class Inspection:
 
     _operators: list[Operator]
     _inputs: tuple[InputSpec, InputSpec]
+    _create: Callable[[], Operator]
 
     def state(self, key: Any) -> dict[str, Any]:
-        """Give what is kept for a key.
+        """Return what is kept for a key.
 
         Args:
             key: The value of the key column; a tuple where there are several.
@@ -42,17 +44,28 @@ class Inspection:
         Returns:
             Of a function each state's content by its name, absent where it is empty or has expired. Of a join the rows
             by what they are kept as, such as ``versions``.
+
+        Raises:
+            HarnessError: The key's value does not fit its column.
         """
+        wanted = key_values(key, self._inputs[0])
         found: dict[str, Any] = {}
         for operator in self._operators:
             if isinstance(operator, KeyedCoProcessOperator):
-                found.update(_state_of(operator, key))
+                found.update(_state_of(self._to_look_at(operator), key))
             else:
-                found.update(self._rows_of(operator, key))
+                found.update(self._rows_of(operator, wanted))
         return found
 
-    def _rows_of(self, operator: Operator, key: Any) -> dict[str, list[Row]]:
-        wanted = key if isinstance(key, tuple) else (key,)
+    def _to_look_at(self, operator: KeyedCoProcessOperator) -> KeyedCoProcessOperator:
+        """Return an operator whose states may be declared without its being another one afterwards."""
+        if operator._opened:  # noqa: SLF001
+            return operator
+        copied = self._create()
+        copied.restore(operator.snapshot())
+        return cast("KeyedCoProcessOperator", copied)
+
+    def _rows_of(self, operator: Operator, wanted: tuple[Any, ...]) -> dict[str, list[Row]]:
         found = {}
         for name, table in operator.state_tables().items():
             spec = self._inputs[name not in _WAITING[0]]
@@ -79,7 +92,13 @@ class Inspection:
         return counts
 
     def timers(self, key: Any = None) -> list[Timer]:
-        """Give the timers that wait, of a key or of all, by domain, timestamp and key; a join has none."""
+        """Return the timers that wait, of a key or of all, by domain, timestamp and key; a join has none.
+
+        Raises:
+            HarnessError: The key's value does not fit its column.
+        """
+        if key is not None:
+            key_values(key, self._inputs[0])
         found = [
             Timer(*timer)
             for operator in self._operators
@@ -89,7 +108,8 @@ class Inspection:
         return sorted(found, key=lambda timer: (timer.time_domain, timer.timestamp, repr(timer.key)))
 
     def buffered(self, number: Literal[1, 2]) -> list[Row]:
-        """Give the rows of an input that wait, for the watermark or for others that they match, in the total order."""
+        """Return the rows of an input that wait, for the watermark or for others that they match, in total order."""
+        number = input_number(number)
         spec, tables = self._inputs[number - 1], []
         for operator in self._operators:
             kept: dict[str, Any] = {} if isinstance(operator, KeyedCoProcessOperator) else operator.state_tables()
@@ -101,20 +121,30 @@ class Inspection:
         return decode_rows(take_rows(whole, order))
 
     def current_watermark(self) -> int:
-        """Give the operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken."""
+        """Return the operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken."""
         return self._operators[0].watermark.current()
 
-    def input_watermark(self, number: Literal[1, 2], *, partition: str | None = None) -> int:
-        """Give the watermark of an input, or of one of its source partitions, in epoch milliseconds."""
-        watermark = self._operators[0].watermark.inputs[number - 1]
-        return watermark.current() if partition is None else watermark.partitions()[partition]
+    def input_watermark(self, number: Literal[1, 2], *, partition: str | tuple[Any, ...] | None = None) -> int:
+        """Return the watermark of an input, or of one of its source partitions, in epoch milliseconds.
 
-    def status(self, number: Literal[1, 2] | None = None, *, partition: str | None = None) -> Status:
-        """Give the status of an input, of one of its source partitions, or of both inputs together."""
-        if number is None:
+        Raises:
+            HarnessError: There is no such input, or no such partition.
+        """
+        watermark = self._operators[0].watermark.inputs[input_number(number) - 1]
+        known = watermark.partitions()
+        return watermark.current() if partition is None else known[found_partition(partition, known, number)]
+
+    def status(self, number: Literal[1, 2] | None = None, *, partition: str | tuple[Any, ...] | None = None) -> Status:
+        """Return the status of an input, of one of its source partitions, or of both inputs together.
+
+        Raises:
+            HarnessError: There is no such input, or no such partition.
+        """
+        if number is None and partition is None:
             return self._operators[0].watermark.status()
-        watermark = self._operators[0].watermark.inputs[number - 1]
-        return watermark.status() if partition is None else watermark.statuses()[partition]
+        watermark = self._operators[0].watermark.inputs[input_number(number) - 1]
+        known = watermark.statuses()
+        return watermark.status() if partition is None else known[found_partition(partition, known, number or 0)]
 
     def processing_time_wakeup(self) -> int | None:
         """Give the earliest processing-time timer of all keys, in epoch milliseconds; None where none waits."""
@@ -122,12 +152,14 @@ class Inspection:
         return min((timer for store in stores if (timer := store.earliest_timers()[1]) is not None), default=None)
 
     def _parsed(self, side: int, text: str) -> Sequence[dict[str, Any]]:
-        nulls = dict.fromkeys(self._inputs[side].schema.names)
+        spec = self._inputs[side]
+        # A table that forgets the time is a mistake, unlike one that leaves out what does not matter.
+        nulls = dict.fromkeys(name for name in spec.schema.names if name != spec.event_time)
         return [nulls | row.as_dict() for row in parse_table(text, self._inputs[side].schema)]
 
 
 def _state_of(operator: KeyedCoProcessOperator, key: Any) -> dict[str, Any]:
-    """Give a key's states as of now: which have expired is known only once the function has declared them."""
+    """Return a key's states as of now: which have expired is known only once the function has declared them."""
     service, was_open = operator.store.timer_service, operator._opened  # noqa: SLF001
     service.watermark, service.processing_time = operator.watermark.current(), operator.processing_time
     operator._context._timestamp = None  # noqa: SLF001 - no row is current

@@ -41,11 +41,14 @@ def encode_states(states: Sequence[bytes], processing_time: int) -> bytes:
 
 
 def decode_states(data: bytes) -> tuple[list[bytes], int]:
-    """Give the states of all key groups, and the processing time.
+    """Return the states of all key groups, and the processing time.
 
     Raises:
         CodecError: They are no snapshot of a harness.
     """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        msg = f"restore: expected the bytes that a harness's snapshot() gave, got {data!r}"
+        raise CodecError(msg)
     header, tables = codec.decode(data)
     if "harness" not in header:
         msg = "restore: expected what a harness's snapshot() gave, got the state of a single operator"

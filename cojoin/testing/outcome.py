@@ -55,6 +55,9 @@ class Outcome:
 
     def _declared(self, tag: OutputTag | str) -> OutputTag:
         name = tag.tag_id if isinstance(tag, OutputTag) else tag
+        if not isinstance(name, str):
+            msg = f"side output: expected an OutputTag or its id, got {tag!r}"
+            raise ConfigurationError(msg)
         declared: dict[str, OutputTag] = {each.tag_id: each for each in getattr(self._operation, "side_outputs", ())}
         if name not in declared:
             msg = f"side output: {name!r} was not declared{did_you_mean(name, declared)}"

@@ -13,6 +13,7 @@ import pyarrow as pa
 from cojoin.operator import OUTPUT, REJECTED, Batch
 from cojoin.process import KeyedCoProcessOperator
 from cojoin.rows import decode_rows
+from cojoin.testing.checks import refuse_finished, unfinished
 from cojoin.testing.events import Event, HarnessError, Record, Rejected, SideRecord
 from cojoin.testing.key_groups import groups_of
 from cojoin.testing.stamps import StampedYields, joined_timestamps
@@ -21,12 +22,12 @@ from cojoin.watermarks import END_OF_TIME, NONE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cojoin.event_time import Control
+    from cojoin.event_time import Control, OperatorWatermark
     from cojoin.operator import Emission, Operator
     from cojoin.testing.events import Element
     from cojoin.testing.inputs import BoundInput
 
-__all__ = ["Call", "output_watermark", "run_call"]
+__all__ = ["Call", "Prepared", "output_watermark", "prepare_call", "run_call"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,19 @@ class Call:
     resumed: bool = False
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """The rows of a call, checked.
+
+    Attributes:
+        tables: Those of both inputs.
+        heard: What map tasks would have seen of them.
+    """
+
+    tables: Sequence[pa.Table]
+    heard: Sequence[Control]
+
+
 def output_watermark(watermark: int, delay: int) -> int:
     """Give the watermark of the output: records come out up to ``delay`` milliseconds after their own time."""
     if watermark in (NONE, END_OF_TIME):
@@ -57,32 +71,51 @@ def output_watermark(watermark: int, delay: int) -> int:
     return NONE if delay == END_OF_TIME else max(NONE, watermark - delay)
 
 
-def run_call(
-    call: Call, operators: Sequence[Operator], operation: Any, known: tuple[Sequence[str], Sequence[str]]
-) -> list[Event]:
+def prepare_call(call: Call, watermarks: OperatorWatermark) -> Prepared:
+    """Return the rows of a call, and what map tasks would have seen of them, before any operator has them.
+
+    Args:
+        call: The call.
+        watermarks: Those before it.
+
+    Raises:
+        SchemaError: A row does not fit its input's columns.
+        HarnessError: A row comes from an input, or a source partition, that is finished.
+    """
+    tables, heard = [], []
+    for side, elements, known in zip(call.sides, call.elements, watermarks.inputs, strict=True):
+        if elements:
+            refuse_finished(known, side.what)
+        table = side.table(elements)
+        tables.append(table)
+        if elements:
+            control = side.control(elements, table, unfinished(known), call.processing_time)
+            for name in control.partitions:
+                refuse_finished(known, side.what, name)
+            heard.append(control)
+    return Prepared(tables, heard)
+
+
+def run_call(call: Call, prepared: Prepared, operators: Sequence[Operator], operation: Any) -> list[Event]:
     """Run a call on all key groups.
 
     Args:
         call: The call.
+        prepared: Its rows.
         operators: The operator of each key group.
         operation: What they run.
-        known: The source partitions of both inputs known before.
 
     Raises:
         HarnessError: A row was lost, or counted twice.
     """
-    tables = [side.table(elements) for side, elements in zip(call.sides, call.elements, strict=True)]
-    heard = [
-        side.control(elements, table, names, call.processing_time)
-        for side, elements, table, names in zip(call.sides, call.elements, tables, known, strict=True)
-        if elements
-    ]
+    tables = prepared.tables
     groups = [groups_of(side.spec.keys(table), len(operators)) for side, table in zip(call.sides, tables, strict=True)]
     events: list[Event] = []
     for group, operator in enumerate(operators):
         left, right = (table.filter(pa.array(each == group)) for table, each in zip(tables, groups, strict=True))
         controls = [
-            replace(control, rows=int(np.count_nonzero(groups[control.input - 1] == group))) for control in heard
+            replace(control, rows=int(np.count_nonzero(groups[control.input - 1] == group)))
+            for control in prepared.heard
         ]
         batch = Batch((left, right), [*controls, *call.controls], call.end, call.processing_time, resumed=call.resumed)
         events += _events(operator, operation, batch)

@@ -94,3 +94,16 @@ def test_every_text_lies_within_the_bounds_by_its_bytes(texts: list[str]) -> Non
             assert told["minValues"].encode() <= text.encode()
         if told["maxValues"] is not None:
             assert told["maxValues"].encode() >= text.encode()
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=6))
+def test_bounds_of_texts_that_are_not_utf8_are_right_or_left_out(values: list[bytes]) -> None:
+    told = statistics_of(pa.table({"a": pa.array(values, pa.binary()).view(pa.string())}))
+    assert told["nullCount"] == {"a": 0}
+    assert told["minValues"].get("a", "").encode() <= min(values)
+    assert "a" not in told["maxValues"] or told["maxValues"]["a"].encode() >= max(values)
+
+
+def test_the_least_of_texts_is_told_up_to_what_is_not_utf8() -> None:
+    told = statistics_of(pa.table({"a": pa.array([b"ab\xff", b"ac\xff"], pa.binary()).view(pa.string())}))
+    assert (told["minValues"], told["maxValues"]) == ({"a": "ab"}, {})

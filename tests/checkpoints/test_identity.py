@@ -13,6 +13,7 @@ from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import check_evolution, claim_checkpoint, describe_query, note_sources, read_query
 from cojoin.inputs import InputSpec
 from cojoin.joins.asof import AsofJoin
+from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,16 +92,40 @@ def test_a_directory_that_is_no_checkpoint_of_ours_is_refused(
         claim_checkpoint(files, query())
     assert str(caught.value) == (
         f"checkpoint {files.root}: the directory holds '{stranger}' and no query.json, so it is no checkpoint of "
-        f"cojoin's; choose another directory, or an empty one"
+        f"cojoin's; name a query's checkpoint, or choose an empty directory for a new one"
     )
     assert files.names("") == [stranger]
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"format": 1}', "no json"])
-def test_a_query_json_of_someone_else_is_refused(files: CheckpointFiles, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', '{"format": 5}', "no json"])
+def test_a_query_json_that_is_damaged_or_someone_elses_is_refused(files: CheckpointFiles, text: str) -> None:
     files.write("query.json", text)
-    with pytest.raises(cj.CheckpointError, match=r"its query\.json was not written by cojoin"):
-        claim_checkpoint(files, query())
+    for use in (read_query, lambda files: claim_checkpoint(files, query()), lambda files: note_sources(files, [])):
+        with refused("query.json", "is damaged", "put it back from a backup", kind=cj.CheckpointError):
+            use(files)
+
+
+def test_a_checkpoint_whose_query_json_is_gone_is_told_as_such(files: CheckpointFiles) -> None:
+    claim_checkpoint(files, query())
+    files.write("manifest/000000000000.json", "")
+    files.delete("query.json")
+    for use in (read_query, lambda files: claim_checkpoint(files, query())):
+        with refused("query.json", "is gone, and the rest of a checkpoint is there", "backup", kind=cj.CheckpointError):
+            use(files)
+
+
+def test_one_of_release_0_5_0_is_read_and_sealed_by_who_holds_it(files: CheckpointFiles) -> None:
+    files.write("query.json", json.dumps({"format": 4, "query_id": "x", "query": query(), "sources": [None, None]}))
+    assert claim_checkpoint(files, query()) == "x"
+    assert json.loads(files.read("query.json") or "")["format"] == 4
+    assert note_sources(files, [None, None]) == "x"
+    assert json.loads(files.read("query.json") or "")["format"] == 5
+    assert claim_checkpoint(files, query()) == "x"
+    described = query()
+    del described["inputs"][1]["key"]
+    files.write("query.json", json.dumps({"format": 4, "query_id": "x", "query": described, "sources": [None, None]}))
+    with refused("query.json", "not of the shape that was written", "'key'", kind=cj.CheckpointError):
+        read_query(files)
 
 
 def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(
@@ -112,14 +137,14 @@ def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(
 
 
 def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
-    files.write("query.json", json.dumps({"format": 5, "query_id": "x", "query": {}}))
-    with pytest.raises(cj.CheckpointError, match="its format 5 is newer than 4; upgrade cojoin"):
+    files.write("query.json", json.dumps({"format": 6, "query_id": "x", "query": {}}))
+    with pytest.raises(cj.CheckpointError, match="has the format 6, which is newer than 5: upgrade cojoin"):
         claim_checkpoint(files, query())
 
 
 def test_an_older_format_is_refused(files: CheckpointFiles) -> None:
     files.write("query.json", json.dumps({"format": 1, "query_id": "x", "query": {}}))
-    with pytest.raises(cj.CheckpointError, match="its format 1 is that of an earlier version of cojoin"):
+    with pytest.raises(cj.CheckpointError, match="has the format 1, that of an earlier version of cojoin"):
         claim_checkpoint(files, query())
 
 

@@ -9,14 +9,16 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cojoin as cj
 from cojoin.checkpoints import lease as lease_module
+from cojoin.checkpoints.documents import write_document
 from cojoin.checkpoints.files import CheckpointFiles
-from cojoin.checkpoints.lease import Lease, end, holder, is_live
+from cojoin.checkpoints.lease import Lease, end, ended, holder, is_live
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -38,14 +40,13 @@ def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
 
 
 def stored(files: CheckpointFiles) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(files.read("lease.json") or "")
+    values: dict[str, Any] = json.loads(files.read("lease.json") or "")["content"]
     return values
 
 
 def held_by(files: CheckpointFiles, **values: Any) -> None:
     """Write another process's lease."""
     record = {
-        "format": 1,
         "epoch": 7,
         "owner": "someone else",
         "host": "elsewhere",
@@ -56,7 +57,7 @@ def held_by(files: CheckpointFiles, **values: Any) -> None:
         "released": False,
         "ended": None,
     }
-    files.write("lease.json", json.dumps(record | values))
+    write_document(files, "lease.json", lease_module._FORM, record | values)
 
 
 @contextmanager
@@ -169,11 +170,28 @@ def test_a_slow_beat_has_its_time(files: CheckpointFiles) -> None:
     assert time.monotonic() - before >= 1.5
 
 
-def test_what_a_crash_cut_off_does_not_hold(files: CheckpointFiles) -> None:
-    files.write("lease.json", "")
-    lease = Lease.acquire(files, patience_seconds=0.1)
-    lease.check()
+@pytest.mark.parametrize("damage", ["", '{"format": 1}', "[]"])
+def test_who_can_not_tell_whether_another_runs_does_not_run(files: CheckpointFiles, damage: str) -> None:
+    lease = Lease.acquire(files)
+    files.write("lease.json", damage)
+    told = ("lease.json, the lease that keeps a second query away, is damaged", "no query runs", "delete this file")
+    for look in (Lease.acquire, is_live, holder, ended, lambda files: end(files, "restored elsewhere")):
+        with refused(*told, kind=cj.CheckpointError):
+            look(files)
+    with refused(*told, "This query held epoch 1 and stops here", kind=cj.QueryFailedError):
+        lease.check()
     lease.release()
+    assert files.read("lease.json") == damage
+    files.delete("lease.json")
+    Lease.acquire(files).release()
+
+
+def test_a_lease_of_release_0_5_0_holds(files: CheckpointFiles) -> None:
+    here = lease_module._process_started(os.getppid())
+    record = lease_module._Record(7, "someone", socket.gethostname(), os.getppid(), here)
+    files.write("lease.json", json.dumps({"format": 1, **asdict(record)}))
+    with refused(f"process {os.getppid()}, epoch 7", kind=cj.CheckpointError):
+        Lease.acquire(files, patience_seconds=0.1)
 
 
 def test_of_two_that_take_it_at_once_one_holds_it(files: CheckpointFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,8 +286,8 @@ def test_a_checkpoint_without_a_lease_can_be_ended(files: CheckpointFiles) -> No
 
 
 def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
-    held_by(files, format=2)
-    with refused("the format 2 of its lease.json is newer than 1; upgrade cojoin", kind=cj.CheckpointError):
+    files.write("lease.json", '{"format": 3}')
+    with refused("lease.json", "has the format 3, which is newer than 2: upgrade cojoin", kind=cj.CheckpointError):
         Lease.acquire(files)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+import cojoin as cj
 from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from tests.checkpoints.reports import manifest
+from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +27,7 @@ def manifests(spark: SparkSession, tmp_path: Path) -> Manifests:
 
 
 def test_a_manifest_is_read_as_it_was_written(manifests: Manifests) -> None:
-    assert Manifest.from_json(manifest(7, drained=True).to_json()).report == manifest(7, drained=True).report
+    assert Manifest.from_dict(manifest(7, drained=True).as_dict()).report == manifest(7, drained=True).report
     manifests.write(manifest(7))
     read = manifests.read(7)
     assert read is not None
@@ -52,3 +55,13 @@ def test_the_newest_counts_and_old_ones_are_cleaned_away(manifests: Manifests) -
     replaced = manifests.read(9)
     assert replaced is not None
     assert replaced.report.rows_out == 5
+
+
+def test_a_run_that_was_taken_over_makes_nothing_count_anew(manifests: Manifests) -> None:
+    manifests.write(replace(manifest(7), epoch=2))
+    with refused("fenced off: another run, of epoch 2, has finished batch 7 meanwhile", kind=cj.QueryFailedError):
+        manifests.write(replace(manifest(7, rows=5), epoch=1))
+    manifests.write(replace(manifest(7, rows=5), epoch=2))
+    read = manifests.read(7)
+    assert read is not None
+    assert read.report.rows_out == 5

@@ -75,23 +75,23 @@ def test_the_query_s_own_later_commits_are_taken_back_if_asked(spark: SparkSessi
         kind=cj.CheckpointError,
     ):
         check(spark, table, 0)
-    assert check(spark, table, 0, cut=True) == CutBack(table, 0, 2, 2)
-    cut_back(spark, table, 0)
+    found = check(spark, table, 0, cut=True)
+    assert found == CutBack(table, 0, 2, 2, newest=2)
+    cut_back(spark, found)
     assert trades(spark, table) == [0]
-    cut_back(spark, table, 0)
-    assert [each.operation for each in later_commits(spark, table, 2)] == ["RESTORE"], "twice is once"
-    assert check(spark, table, 0) is None
+    assert [each.operation for each in later_commits(spark, table, 2)] == ["RESTORE"]
+    assert check(spark, table, 0) is None, "twice is once"
     # An older checkpoint of the same query, when the restored one has not written yet.
-    assert check(spark, table, None, cut=True) == CutBack(table, None, 3, 3)
+    assert check(spark, table, None, cut=True) == CutBack(table, None, 3, 3, newest=3)
 
 
 def test_an_output_that_was_not_written_yet(spark: SparkSession, table: str, tmp_path: Path) -> None:
     assert check(spark, str(tmp_path / "nothing"), None) is None
     with refused("3 commits (3 rows) from version 0 on will be taken back", kind=cj.CheckpointError):
         check(spark, table, None)
-    assert check(spark, table, None, cut=True) == CutBack(table, None, 3, 3)
-    cut_back(spark, table, None)
-    cut_back(spark, table, None)
+    found = check(spark, table, None, cut=True)
+    assert found == CutBack(table, None, 3, 3, newest=2)
+    cut_back(spark, found)
     assert trades(spark, table) == []
     assert len(later_commits(spark, table, 2)) == 1
     assert check(spark, table, None) is None
@@ -102,9 +102,9 @@ def test_a_table_that_was_there_before_the_query(spark: SparkSession, tmp_path: 
     write(spark, location, 7, query=None)
     assert check(spark, location, None) is None
     write(spark, location, 8)
-    plan = check(spark, location, None, cut=True)
-    assert plan == CutBack(location, 0, 1, 1)
-    cut_back(spark, location, plan.version)
+    found = check(spark, location, None, cut=True)
+    assert found == CutBack(location, 0, 1, 1, newest=1)
+    cut_back(spark, found)
     assert trades(spark, location) == [7]
 
 
@@ -123,6 +123,15 @@ def test_what_others_did_since_is_not_taken_back(spark: SparkSession, table: str
     with refused("at version 2, it was changed", kind=cj.CheckpointError):
         check(spark, table, 2, cut=True)
     assert trades(spark, table) == before
+
+
+def test_what_somebody_writes_after_the_check_is_not_taken_back(spark: SparkSession, table: str) -> None:
+    found = check(spark, table, 0, cut=True)
+    assert found is not None
+    write(spark, table, 9, query=None)
+    with refused("somebody wrote to it at this moment", "version 2 and is at 3", kind=cj.CheckpointError):
+        cut_back(spark, found)
+    assert trades(spark, table) == [0, 1, 2, 9]
 
 
 def test_a_table_that_was_replaced_is_refused(spark: SparkSession, table: str) -> None:
@@ -147,7 +156,7 @@ def test_a_log_that_was_cleaned_up_can_not_say(spark: SparkSession, table: str, 
         check(spark, table, None, cut=True)
     assert check(spark, table, 2) is None
     with refused("could not be cut back to version 0", "name a new table", kind=cj.CheckpointError):
-        cut_back(spark, table, 0)
+        cut_back(spark, CutBack(table, 0, 2, 2, newest=2))
 
 
 @pytest.fixture
@@ -162,10 +171,11 @@ def test_a_table_by_name(spark: SparkSession, name: str) -> None:
     for batch_id in range(2):
         write(spark, name, batch_id)
     assert [each.app_id for each in later_commits(spark, name, -1)] == ["cojoin-0b8e-output"] * 2
-    assert check(spark, name, 0, cut=True) == CutBack(name, 0, 1, 1)
-    cut_back(spark, name, 0)
+    found = check(spark, name, 0, cut=True)
+    assert found == CutBack(name, 0, 1, 1, newest=1)
+    cut_back(spark, found)
     assert trades(spark, name) == [0]
-    assert check(spark, name, None, cut=True) == CutBack(name, None, 2, 2)
+    assert check(spark, name, None, cut=True) == CutBack(name, None, 2, 2, newest=2)
 
 
 def test_an_old_version_is_cut_back_to_as_well(spark: SparkSession, table: str) -> None:
@@ -174,5 +184,5 @@ def test_an_old_version_is_cut_back_to_as_well(spark: SparkSession, table: str) 
     )
     with pytest.raises(PySparkException, match=r"(?i)retention"):
         DeltaTable.forPath(spark, table).restoreToVersion(0)
-    cut_back(spark, table, 0)
+    cut_back(spark, CutBack(table, 0, 2, 2, newest=3))
     assert trades(spark, table) == [0]

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+import cojoin as cj
 from cojoin.__main__ import main
 from tests.checkpoints.lakes import asof_lake
-from tests.spark.data import CUSTOMERS_DDL, TRADES_DDL
+from tests.spark.data import CUSTOMERS_DDL, TRADES_DDL, Folders, asof
 
 pytestmark = pytest.mark.spark
 
@@ -54,6 +55,31 @@ def test_show_has_positions_and_versions(lake, typed):
         0,
         None,
     )
+
+
+def test_a_query_that_has_no_snapshot_yet_is_shown_all_the_same(spark, lake, tmp_path, capsys):
+    for name in ("trades", "customers"):
+        (tmp_path / name).mkdir()
+    empty = asof(Folders(tmp_path).connect(spark, key_groups=2))
+    checkpoint = str(tmp_path / "checkpoint")
+    query = empty.start(
+        output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=checkpoint, trigger=cj.Trigger.available_now()
+    )
+    query.await_termination()
+    capsys.readouterr()
+    assert main(["checkpoints", "show", checkpoint]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"{checkpoint}: asof join of 'trades' with 'customers', 2 key groups\nno batch is finished yet"
+    )
+    assert "no snapshot: one is taken every --checkpoint-interval" in out
+    assert main(["checkpoints", "show", checkpoint, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"batch_id": None, "newest_batch": None, "lease": None}
+    assert main(["checkpoints", "progress", checkpoint]) == 0
+    assert capsys.readouterr().out == "no batch is finished yet\n"
+    # What was asked for by its number is not there.
+    assert main(["checkpoints", "show", checkpoint, "--at", "3"]) == 2
+    assert "there is no snapshot of batch 3; it has none" in capsys.readouterr().err
 
 
 def test_state_is_a_summary_a_key_or_a_part(typed):

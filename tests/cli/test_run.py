@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -63,6 +69,49 @@ def test_a_job_pauses_goes_on_and_drains(spark, day, capsys):
 
     assert main(run) == 2
     assert "was drained" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_is_answered_at_once(tmp_path, presses):
+    """Slow: a process and a Spark of its own. A live run ends in order, or with a second Ctrl-C at once; with 130."""
+    make_day(200, 5).write(tmp_path)
+    run = [*words(tmp_path), "--every=1 second", "--show=0", "--master=local[2]", "--conf=spark.driver.host=127.0.0.1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cojoin", *run],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        said, deadline = "", time.monotonic() + 300
+        while not list((tmp_path / "checkpoint").glob("manifest/0.json")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        # As a terminal does it: all processes of the group hear of it.
+        os.killpg(process.pid, signal.SIGINT)
+        pressed = time.monotonic()
+        while "Stopping: what is under way ends first." not in said:
+            said += os.read(process.stdout.fileno(), 65_536).decode()
+        assert time.monotonic() - pressed < 10
+        if presses == 2:
+            os.kill(process.pid, signal.SIGINT)
+            pressed = time.monotonic()
+        assert process.wait(120) == 130
+        said += process.stdout.read().decode()
+        if presses == 2:
+            assert time.monotonic() - pressed < 10
+            assert "Ended at once." in said
+        else:
+            assert "Stopped. The same command goes on from here." in said
+        assert "Traceback" not in said
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
 
 
 def test_a_difference_is_shown_and_ends_with_1(spark, day, tmp_path, capsys):

@@ -52,11 +52,11 @@ def main(master: str, folder: str) -> None:
     }
     spark = cj.spark_session("cluster", master=master, conf=conf)
     spark.sparkContext.setLogLevel("ERROR")
-    _wait_for_executors(spark)
+    wait_for_executors(spark)
     pair = cj.connect(
-        cj.Input(_files(folder, "trades", TRADE_DDL), key="customer_id", event_time="event_time", name="trades"),
+        cj.Input(files(folder, "trades", TRADE_DDL), key="customer_id", event_time="event_time", name="trades"),
         cj.Input(
-            _files(folder, "customers", CUSTOMER_DDL), key="customer_id", event_time="event_time", name="customers"
+            files(folder, "customers", CUSTOMER_DDL), key="customer_id", event_time="event_time", name="customers"
         ),
         key_groups=4,
     )
@@ -65,7 +65,7 @@ def main(master: str, folder: str) -> None:
     spark.stop()
 
 
-def _files(folder: str, name: str, schema: str) -> cj.sources.Source:
+def files(folder: str, name: str, schema: str) -> cj.sources.Source:
     return cj.sources.files(f"{folder}/{name}", "parquet", schema=schema, options={"maxFilesPerTrigger": 2})
 
 
@@ -82,7 +82,7 @@ def _run(spark: SparkSession, joined: cj.Joined, folder: str, name: str) -> None
     pq.write_table(spark.read.format("delta").load(table).toArrow(), f"{table}.parquet")
 
 
-def _wait_for_executors(spark: SparkSession) -> None:
+def wait_for_executors(spark: SparkSession) -> None:
     deadline = time.monotonic() + 60
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
     while executors.size() <= EXECUTORS:  # the driver counts

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cojoin.errors import SchemaError
+from cojoin.errors import FunctionError, SchemaError
 from cojoin.functions import KeyedCoProcessFunction
 from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.state import ReducingStateDescriptor
+from cojoin.strategies import WatermarkStrategy
 from cojoin.testing import Harness, HarnessInput, StatusChange, Watermark, assert_output
 from cojoin.watermarks import END_OF_TIME
 from tests.flink.cases import CASES
@@ -93,6 +96,43 @@ def test_tj_19_a_version_is_in_force_once_both_watermarks_have_passed_it() -> No
 def test_wm_08_and_09_what_is_said_of_an_input_counts_beside_its_strategy() -> None:
     assert run(CASES["wm-08"]) == [{"kind": "watermark", "value": None, "ts": 42}]
     assert run(CASES["wm-09"]) == [{"kind": "status", "value": "IDLE", "ts": None}]
+
+
+@pytest.mark.parametrize("as_in_flink", [False, True])
+def test_an_input_that_never_spoke_is_idle_only_if_asked(as_in_flink: bool) -> None:
+    """Flink's goes idle after the timeout, and its rows, once they come, are late."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("10 ms", even_if_silent=as_in_flink)
+    harness = Harness.of(
+        AsofJoin(), input1=replace(LEFT, watermark=strategy), input2=replace(RIGHT, watermark=strategy)
+    )
+    harness.process_element1(("k", 1), 100)
+    for now in (1, 100):
+        harness.set_processing_time(now)
+        harness.process_element1(("k", 1), 200 + now)
+    harness.process_element2(("k", 7), 50)
+    harness.process_element2(("k", 8), 400)
+    harness.process_element1(("k", 2), 400)
+    assert harness.report().inputs[1].late_applied == (1 if as_in_flink else 0)
+    assert {row.r for row in harness.output if row.l == 1} == ({None, 7} if as_in_flink else {7})
+
+
+def test_a_reducing_state_that_none_is_added_to_is_an_error() -> None:
+    """Flink's heap state would be cleared in silence; PyFlink's gives None to the function."""
+
+    class Sums(KeyedCoProcessFunction):
+        def open(self, ctx: Any) -> None:
+            self.total = ctx.get_reducing_state(ReducingStateDescriptor("total", lambda a, b: a + b, "long"))
+
+        def process_element1(self, value: Any, ctx: Any) -> None:
+            self.total.add(value.l)
+
+    harness = Harness(Sums(), "x long", input1=LEFT, input2=RIGHT, order="arrival")
+    harness.process_element1(("k", 5), 1)
+    with pytest.raises(
+        FunctionError, match=r"state 'total': expected bigint, got None .*or call clear\(\) to forget it"
+    ):
+        harness.process_element1(("k", None), 2)
+    assert harness.state("k") == {"total": 5}
 
 
 def test_wm_16_times_have_microseconds_in_64_bits() -> None:

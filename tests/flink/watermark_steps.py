@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import ConfigurationError
 from cojoin.event_time import InputWatermark
-from cojoin.strategies import IdlenessTimer, WatermarkStrategy
+from cojoin.idleness import IdlenessTimer
+from cojoin.strategies import WatermarkStrategy
 from cojoin.testing import Harness, HarnessInput, Record, StatusChange, Watermark
 from cojoin.watermarks import NONE, WatermarkMerge
 from tests.flink.functions import Function, out

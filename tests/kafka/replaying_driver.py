@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
-from cojoin.spark.delta_sink import DeltaSink
-from tests.conftest import DELTA, SETTINGS
+from cojoin.spark.delta_sink import DeltaSink, DeltaWriter
+from tests.conftest import SETTINGS
 from tests.kafka.replayed import historic
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from cojoin.checkpoints.batch_marker import BatchMarker
     from cojoin.checkpoints.delta_files import WrittenFile
-    from cojoin.spark.sink import WriteContext
+    from cojoin.spark.sink import OutputId
 
 IDLE = "5 seconds"
 """From the first run on, for a checkpoint keeps whether its query looks at the clock."""
@@ -38,20 +39,26 @@ class WaitingSink(DeltaSink):
     reached: str = ""
     batch: int = -1
 
-    def commit(
-        self, session: SparkSession, schema: pa.Schema, files: Sequence[WrittenFile], context: WriteContext
-    ) -> dict[str, Any]:
+    def open(self, session: SparkSession, output: OutputId) -> WaitingWriter:
+        """Return a writer that waits."""
+        return WaitingWriter(session, self, output)
+
+
+class WaitingWriter(DeltaWriter):
+    def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
         """Commit, then say where we are."""
-        written = super().commit(session, schema, files, context)
-        if context.batch_id == self.batch:
-            Path(self.reached).touch()
+        written = super().commit(schema, files, marker)
+        sink = self._sink
+        assert isinstance(sink, WaitingSink)
+        if marker.batch_id == sink.batch:
+            Path(sink.reached).touch()
             time.sleep(600)
         return written
 
 
 def main(folder: str, reached: str, servers: str, trades: str, customers: str, limit: str, batch: str = "") -> None:
     """Run until killed."""
-    cj.spark_session("killed", master="local[2]", conf=SETTINGS | {"spark.jars.packages": DELTA})
+    cj.spark_session("killed", master="local[2]", conf=SETTINGS)
     joined = historic(servers, trades, customers, idle=IDLE, max_records=int(limit))
     query = joined.start(
         output=WaitingSink(f"{folder}/out", reached=reached, batch=int(batch or -1)),

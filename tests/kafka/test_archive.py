@@ -13,12 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.kafka.archive import ArchiveIndex, Layout, Piece, Spliced, Stretch, connected
+from cojoin.kafka import archive_index
+from cojoin.kafka.archive import ArchiveIndex, Layout, Piece, Stretch
+from cojoin.kafka.archive_files import archived as archived_rows
 from cojoin.kafka.client import ClusterOptions
+from cojoin.kafka.fetching import PIECE_BYTES
+from cojoin.kafka.records import TIME, VALUE, RecordFormat
+from cojoin.kafka.spliced import Spliced, connected
+from cojoin.kafka.tasks import ArchivedSpan, make_tasks
 from tests.kafka.archives import decoded, delete_records, raw
 from tests.kafka.history import History, fill, make_history, make_producer, record_keys, record_times
 from tests.kafka.records import CUSTOMER_DDL, PARTITIONS, TRADE_DDL, expected_join, values
@@ -239,7 +246,6 @@ def test_a_cluster_answers_for_both_parts(mixed: tuple[str, Path, pa.Table]) -> 
     found = [cluster.first_at([one], START + after)[one] for after in (700_001, 1_300_000, 3_700_000, 4_650_000)]
     assert [at and at[0] for at in found] == [6, 29, 30, 38]
     assert cluster.first_at([one], START + 4_700_000)[one] is None
-    assert cluster.last_timestamps([one, two])[one] == START + 9_999_999
     assert index.sections(one, 5, 35) == [(5, 10, False), (10, 30, True), (30, 35, False)]
     assert index.sections(two, 5, 35) == [(5, 35, False)]
 
@@ -362,6 +368,107 @@ def test_an_offset_that_is_there_twice_beside_a_hole_ends_the_query(refusing: st
     )
     with pytest.raises(PySparkException, match="has offset 3 of topic archived-refused partition 0 twice, in file:"):
         source.open(streaming=False).count()
+
+
+def shares(folder: Path, topic: str, *offsets: list[int]) -> cj.sources.Source:
+    """Write an archive of a file for each list of offsets of a partition, whose values tell it from the topic."""
+    for number, each in enumerate(offsets):
+        columns = {
+            "topic": pa.array([topic] * len(each)),
+            "partition": pa.array([0] * len(each), pa.int32()),
+            "offset": pa.array(each, pa.int64()),
+            "timestamp": pa.array([START + 1000 * offset for offset in each], pa.timestamp("ms", "UTC")).cast(
+                pa.timestamp("us", "UTC")
+            ),
+            "value": pa.array([f'{{"id": {1000 + offset}}}'.encode() for offset in each]),
+        }
+        archive = small(folder / str(number), **columns)
+        (folder / "all").mkdir(exist_ok=True)
+        (folder / str(number) / "a.parquet").rename(folder / "all" / f"{number}.parquet")
+    return replace(archive, location=str(folder / "all"))
+
+
+def numbered(broker: Broker, topic: str, count: int, first: int = 0) -> str:
+    """Make a topic of so many records, a second apart, of which the broker has given up those before the first."""
+    broker.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    for number in range(count):
+        producer.produce(topic, f'{{"id": {number}}}', partition=0, timestamp=START + 1000 * number)
+    assert producer.flush(20) == 0
+    if first:
+        delete_records(broker.bootstrap_servers, topic, [first])
+    return broker.bootstrap_servers
+
+
+def test_an_archive_in_the_middle_of_a_topic_with_holes_is_filled_by_the_brokers(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    del spark
+    servers = numbered(broker, "archived-middle", 60)
+    archived = [*range(20, 26), *range(31, 35), 37, 38, 39]
+    archive = shares(tmp_path, "archived-middle", archived[:8], archived[8:])
+    source = cj.kafka.source(servers, "archived-middle", schema="id long", archive=archive)
+    source.check(is_new=True)
+    found = source.open(streaming=False).toArrow()
+    rows = sorted(zip(found["offset"].to_pylist(), found["id"].to_pylist(), strict=True))
+    # The broker's own, before, between and behind; each record once.
+    assert rows == [(offset, 1000 + offset if offset in archived else offset) for offset in range(60)]
+    # A time within a hole is found there, and not where the archive goes on.
+    index = source._archived()
+    assert index is not None
+    cluster = connected(ClusterOptions(servers), "input 'x'", index)
+    assert cluster.first_at([("archived-middle", 0)], START + 27_000)["archived-middle", 0] == (27, START + 27_000)
+    cluster.close()
+
+
+def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del spark
+    monkeypatch.setattr(archive_index, "_BLOCK", 10)
+    servers = numbered(broker, "archived-lost", 60, first=45)
+    archived = [*range(3), *range(5, 20), *range(40, 50)]
+    archive = shares(tmp_path, "archived-lost", archived)
+    lost = "topic archived-lost partition 0: offsets 20 to 39 (20 records)"
+    source = cj.kafka.source(servers, "archived-lost", schema="id long", archive=archive)
+    with refused(lost, "neither archive parquet", 'data_loss="skip"', "transactions that were aborted"):
+        source.check(is_new=True)
+    later = replace(source, range=cj.kafka.source(servers, "archived-lost", schema="id long", from_=40).range)
+    later.check(is_new=True)
+    begins, ends = ({("archived-lost", 0): offset} for offset in (0, 60))
+    (task,) = make_tasks(source._connect("x"), begins, ends, None, 1, what="x", skips_losses=True)
+    assert [str(gap) for gap in task.gaps] == [lost]
+    client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        "archived-lost",
+        incremental_configs=[
+            ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
+        ],
+    )
+    for done in client.incremental_alter_configs([resource]).values():
+        done.result(20)
+    while "compact" not in str(source._connect("x").setting("archived-lost", "cleanup.policy")):
+        pass
+    source.check(is_new=True)
+    found = source.open(streaming=False).toArrow()["offset"].to_pylist()
+    assert sorted(found) == [*archived, *range(50, 60)]
+
+
+def test_an_archive_of_large_records_is_read_page_by_page(tmp_path: Path) -> None:
+    rows = 40
+    table = pa.table({"offset": range(rows), "value": [bytes([number]) * 900_000 for number in range(rows)]})
+    table = table.append_column("timestamp", pa.array([START] * rows, pa.timestamp("us", "UTC")))
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, compression="none")
+    partition = ("trades", 0)
+    piece = Piece(f"file:{tmp_path}/a.parquet", partition, 0, rows)
+    layout = Layout({"offset": "offset", VALUE: "value", TIME: "timestamp", "topic": "topic", "partition": "p"}, None)
+    form = RecordFormat((VALUE,), None, None, keeps_tombstones=False, archive=layout)
+    span, held = ArchivedSpan(partition, 3, rows, (piece,), is_filled=True), {}
+    batches = list(archived_rows([span], form, "x", held))
+    assert [each for batch in batches for each in batch["offset"].to_pylist()] == list(range(3, rows))
+    assert max(batch.nbytes for batch in batches) < PIECE_BYTES + (1 << 20)
+    assert held == {partition: set(range(3, rows))}
 
 
 def test_an_archive_that_grew_is_counted_again(spark: SparkSession, refusing: str, tmp_path: Path) -> None:

@@ -226,3 +226,24 @@ def test_only_an_end_in_time_says_how_far_time_has_come(broker: Broker, to: Any,
     assert (end["positions"], end["mark"]) == ({topic: {"0": 2}}, marked)
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
     reader.stop()
+
+
+def test_a_checkpoint_of_an_earlier_release_whose_time_is_far_ahead_goes_on(broker: Broker) -> None:
+    topic = "once-far"
+    broker.create_topic(topic, 1)
+    records = [Written({"id": hour}, time=START + 60 * MINUTE * hour) for hour in range(4)]
+    write(broker.bootstrap_servers, topic, records)
+    described = cj.kafka.source(broker.bootstrap_servers, topic, schema="id long", max_records=2)
+    reader = AlignedReader(described.believing(24 * 60 * MINUTE).reading(1))
+    reader.prepareForTriggerAvailableNow()
+    # As release 0.5.0 wrote it: with nothing of what is believed.
+    offset = {"time": START + 100 * 365 * 24 * 60 * MINUTE, "mark": None, "positions": {topic: {"0": 1}}, "unread": {}}
+    tomorrow = 1000 * time.time() + 24 * 60 * MINUTE
+    read = []
+    for _ in range(4):
+        offset = reader.latestOffset(offset, reader.getDefaultReadLimit())
+        read.append(offset["positions"][topic]["0"])
+        assert offset["time"] <= tomorrow
+        assert offset["mark"] is None or offset["mark"] < tomorrow
+    assert read == [3, 4, 4, 4]
+    reader.stop()

@@ -6,7 +6,6 @@ for eight hours nothing comes anywhere.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.manifest import Manifests
 from tests.kafka import history as histories
 from tests.kafka import replaying_driver
+from tests.kafka.hard_replay import offsets
 from tests.kafka.live_writer import LiveWriter
 from tests.kafka.records import PARTITIONS, expected_join
 from tests.kafka.replayed import (
@@ -100,13 +100,6 @@ def millis_of(moment: str) -> int:
     from datetime import datetime
 
     return int(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
-
-
-def offsets(folder: Path) -> list[list[dict[str, Any]]]:
-    """Give what Spark logged of both inputs, batch by batch."""
-    log = folder / "checkpoint" / "spark" / "offsets"
-    batches = sorted((each for each in log.iterdir() if each.name.isdigit()), key=lambda each: int(each.name))
-    return [[json.loads(line) for line in each.read_text().splitlines()[2:4]] for each in batches]
 
 
 def assert_nothing_late(report: BatchReport, history: Any) -> None:

@@ -14,7 +14,6 @@ from tests.kafka.replayed import (
     RIGHT,
     START,
     Written,
-    admin,
     delete_before,
     inputs,
     join,
@@ -270,23 +269,3 @@ def test_records_that_aged_out_end_the_query_or_are_told(spark: SparkSession, br
     assert query.progress is not None
     assert dict(query.progress.inputs[0].rejected) == {"gone": 1}
     assert query.progress.is_conserved
-
-
-@pytest.mark.slow
-def test_a_topic_that_was_made_anew_ends_the_query(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    servers = make(broker, "source-anew-l", "source-anew-r")
-    write(servers, "source-anew-l", [row(each, each) for each in range(4)])
-    run(join(servers, "source-anew-l", "source-anew-r"), tmp_path)
-    client = admin(servers)
-    (deleted,) = client.delete_topics(["source-anew-l"]).values()
-    deleted.result(60)
-    while "source-anew-l" in client.list_topics(timeout=60).topics:
-        pass
-    with refused("source-anew-l", "no topic"):
-        start(join(servers, "source-anew-l", "source-anew-r"), tmp_path)
-    make(broker, "source-anew-l")
-    write(servers, "source-anew-l", [row(9, 9)])
-    parts = ("topic source-anew-l partition 0 ends at offset 1, before the 4 that are read", "made anew")
-    with refused(*parts, kind=cj.QueryFailedError):
-        run(join(servers, "source-anew-l", "source-anew-r"), tmp_path)
-    del spark

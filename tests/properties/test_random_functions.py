@@ -89,7 +89,8 @@ class Program(KeyedCoProcessFunction):
             if name == "tell":
                 yield told(ctx, callback, *self._seen())
             elif name == "beside":
-                yield BESIDE, told(ctx, callback, number, self.brief.value())
+                own = timers.current_watermark1(), timers.current_watermark2()
+                yield BESIDE, told(ctx, callback, number, self.brief.value(), *own)
             elif name == "set":
                 timers.register_event_time_timer(now + number)
             elif name == "delete":

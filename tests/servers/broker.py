@@ -1,12 +1,12 @@
 """A Kafka broker for the tests: real, alone, without Docker, with nothing kept when it stops.
 
 Records carry event times of any year, so the broker never deletes by age, rolls no file by a record's time and takes
-times from the future. Topics are made only on demand: a misspelled name is an error, not an empty topic.
+times from the future. Topics are made only on demand: a misspelled name is an error, not an empty topic. A guarded one
+listens with logins and with TLS as well; who comes without a login may do everything, a user what access lists say.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import subprocess
@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.servers import Server, ServerError, free_ports
-from tests.servers.jars import cache_folder, fetch_jars, java
+from tests.servers.jars import broker_class_path, java
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-KAFKA_VERSION = "4.2.0"
 CLUSTER_ID = "Y29qb2luLXRlc3RzLTAwMQ"  # any 16 bytes: no other broker ever reads the storage
 START_SECONDS = 90
 TOPIC_SECONDS = 30
@@ -47,6 +46,30 @@ share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=200
+"""
+
+USERS = {"ali": "opensesame-of-ali", "morgiana": "opensesame-of-morgiana"}
+"""The users of a guarded broker, with their passwords."""
+
+CERTIFIED_HOST = "kafka.cojoin.example"
+"""The host that a guarded broker's certificate names: not the one that it is reached by."""
+
+KEYS_PASSWORD = "of-tests-alone"  # of keys that live as long as their broker
+
+GUARDED = """\
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port},\\
+  SASL_PLAINTEXT://127.0.0.1:{login_port},SSL://127.0.0.1:{tls_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port},SSL://127.0.0.1:{tls_port}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+ssl.keystore.type=PKCS12
+ssl.keystore.location={keys}
+ssl.keystore.password={keys_password}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 """
 
 # The three requests of Kafka's protocol that this needs, as (key, version); a Java tool takes seconds for each of them.
@@ -56,9 +79,14 @@ LIST_OFFSETS, METADATA, CREATE_TOPICS = (2, 1), (3, 1), (19, 2)
 class Broker:
     """A single-node broker, running inside its `with` block."""
 
-    def __init__(self) -> None:
-        """Choose the address; nothing runs yet."""
-        self._port, self._controller_port = free_ports(2)
+    def __init__(self, *, guarded: bool = False) -> None:
+        """Choose the addresses; nothing runs yet.
+
+        Args:
+            guarded: Whether it also listens with logins and with TLS, and obeys access lists.
+        """
+        self._guarded = guarded
+        self._port, self._controller_port, self._login_port, self._tls_port = free_ports(4)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._server: Server | None = None
 
@@ -66,6 +94,16 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """What Kafka's clients call the address."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def login_servers(self) -> str:
+        """The address at which a guarded broker takes logins."""
+        return f"127.0.0.1:{self._login_port}"
+
+    @property
+    def tls_servers(self) -> str:
+        """The address at which a guarded broker speaks TLS."""
+        return f"127.0.0.1:{self._tls_port}"
 
     @property
     def pid(self) -> int:
@@ -81,17 +119,26 @@ class Broker:
 
     def start(self) -> None:
         """Fetch the jars if need be, format the storage, start the broker and wait until it serves."""
-        kafka = ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
-        logger = ("org.slf4j", "slf4j-simple", "1.7.36")  # without it the broker's log stays empty
-        jars = fetch_jars([kafka, logger], cache_folder() / f"kafka-{KAFKA_VERSION}", transitive=True)
+        class_path = broker_class_path()
         self._folder = tempfile.TemporaryDirectory(prefix="cojoin-kafka-")
         folder = Path(self._folder.name)
         options = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        command = [java(), *options, "-cp", os.pathsep.join(map(str, jars))]
+        command = [java(), *options, "-cp", class_path]
         settings = folder / "server.properties"
         values = {"port": self._port, "controller_port": self._controller_port, "data": (folder / "data").as_posix()}
-        settings.write_text(SETTINGS.format(**values), encoding="utf-8")
+        content = SETTINGS.format(**values)
+        if self._guarded:
+            # Of a setting that is there twice the last counts.
+            content += GUARDED.format(
+                **values,
+                login_port=self._login_port,
+                tls_port=self._tls_port,
+                users=" ".join(f'user_{name}="{password}"' for name, password in USERS.items()),
+                keys=_make_keys(folder).as_posix(),
+                keys_password=KEYS_PASSWORD,
+            )
+        settings.write_text(content, encoding="utf-8")
         try:
             _format(command, settings)
             self._server = Server("kafka", [*command, "kafka.Kafka", str(settings)], folder)
@@ -158,6 +205,19 @@ def _text(value: str) -> bytes:
     """A string as Kafka's protocol writes it: its length, then its bytes."""
     encoded = value.encode()
     return struct.pack(">h", len(encoded)) + encoded
+
+
+def _make_keys(folder: Path) -> Path:
+    """Make a key with a certificate that it signed itself, for a host of another name."""
+    keytool, keys = Path(java()).with_name("keytool"), folder / "keys.p12"
+    command = [str(keytool), "-genkeypair", "-alias", "broker", "-keyalg", "EC", "-groupname", "secp256r1"]
+    command += ["-dname", f"CN={CERTIFIED_HOST}", "-ext", f"SAN=dns:{CERTIFIED_HOST}", "-ext", "bc:c", "-validity", "2"]
+    command += ["-storetype", "PKCS12", "-keystore", str(keys), "-storepass", KEYS_PASSWORD]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    if run.returncode != 0:
+        msg = f"could not make the broker's keys:\n{run.stdout[-2000:]}{run.stderr[-2000:]}"
+        raise ServerError(msg)
+    return keys
 
 
 def _format(command: list[str], settings: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_join_that_is_none_is_refused(two_frames: Any, settings: dict[str, Any
         ("trade_id lng", "output_type=\"trade_id lng\": unknown type 'lng' at character 9; did you mean 'long'?"),
         ("trade_id", "output_type=\"trade_id\": expected the field's type after 'trade_id', got the end"),
         ("a long, A long", "output_type=\"a long, A long\": field 'A' repeats 'a' at character 8"),
-        ("", 'output_type="": expected a field\'s name'),
+        ("", "output_type: expected one or more columns, such as 'trade_id long, tier string', got none"),
         (5, "output_type: expected DDL such as 'trade_id long, tier string' or a StructType, got 5"),
         (None, "output_type: expected DDL such as 'trade_id long, tier string' or a StructType, got None"),
     ],

@@ -49,7 +49,7 @@ ZeroDivisionError: division by zero
             PySparkException(WORKER),
             "F.process_element1 raised ValueError: first\nsecond; input 'trades', key 1, row Row(a=1)",
         ),
-        (Py4JError(FOREIGN), "ZeroDivisionError: division by zero"),
+        (Py4JError(FOREIGN), "ZeroDivisionError: division by zero (udf.py:3, in parse)"),
         (cj.FunctionError("in our own words"), "in our own words"),
         (KeyError("tier"), "KeyError: 'tier'"),
         (AssertionError(), "AssertionError"),
@@ -72,3 +72,12 @@ ZeroDivisionError: division by zero
 )
 def test_an_error_is_told_in_its_own_words(error: BaseException, message: str) -> None:
     assert explain(error) == message
+
+
+def test_a_callable_of_the_users_is_named_with_its_line() -> None:
+    def sink() -> None:
+        {}["tier"]
+
+    with pytest.raises(KeyError) as caught:
+        sink()
+    assert explain(caught.value) == f"KeyError: 'tier' ({__file__}:{sink.__code__.co_firstlineno + 1}, in sink)"

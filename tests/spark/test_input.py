@@ -151,7 +151,7 @@ def test_a_source_that_is_none_is_refused(two_frames: Any) -> None:
     with pytest.raises(cj.ConfigurationError) as caught:
         bind("/lake/trades")
     assert str(caught.value) == (
-        "input 'trades': expected a DataFrame or one of cojoin.sources, got str; "
+        "input 'trades': expected a DataFrame of Spark's or one of cojoin.sources, got str; "
         "did you mean cojoin.sources.delta('/lake/trades')?"
     )
     with refused("left input: expected a cojoin.Input, got DataFrame"):

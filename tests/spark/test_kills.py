@@ -1,4 +1,4 @@
-"""A driver that is killed at a point of ``benchmarks/kills.py``, which holds the full set, and started again."""
+"""Drivers that are killed or suspended, and what goes on from them; ``benchmarks/kills.py`` holds the full set."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.kill_points import POINTS
-from benchmarks.killing import Killing
+import cojoin as cj
+from benchmarks.drivers import Driver
+from benchmarks.kill_points import POINTS, SUSPENSIONS
+from benchmarks.killing import VICTIMS, Killing, die
+from benchmarks.kills import choose
+from benchmarks.suspending import Suspending
+from tests.seeds import SEED
+from tests.spark.data import Folders, cut, generate
+from tests.spark.saved import DRAIN, Saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,17 +23,80 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from benchmarks.killed_driver import Victim
+
 pytestmark = pytest.mark.spark
 
+# What is killed inside a batch needs nothing before it.
+_SHORT = [each for each in POINTS if each.phase in {"a batch", "a snapshot", "a counted batch"}]
 
-@pytest.mark.slow
-def test_a_driver_that_is_killed_anywhere_loses_nothing(
+
+@pytest.mark.slow  # A driver of its own, which takes longer to start than most tests take.
+def test_a_driver_that_is_suspended_and_then_killed_loses_nothing(
     spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path
 ) -> None:
-    seed = random.randrange(10_000)
-    # Those that take over another query's table need one of their own each, which takes as long as the rest.
-    chosen = random.Random(seed).sample([each for each in POINTS if each.job != "same table"], 1)
-    print(f"seed {seed}: {[(each.phase, each.name) for each in chosen]}")  # noqa: T201 - shown on failure
+    seed = SEED
+    choice = random.Random(seed)
     shuffle_partitions(2)
-    for verdict in Killing(spark, tmp_path, seed).run(chosen, forks=False):
-        assert not verdict.faults, "\n".join([*verdict.cells(), *verdict.faults])
+    suspending, killing = Suspending(spark, tmp_path / "suspended", seed), Killing(spark, tmp_path / "killed", seed)
+    stop = suspending.step(0, choice.choice(SUSPENSIONS))
+    kill = killing.prepare(0, choice.choice(_SHORT), "both")
+    # One driver for both: most of the time goes into its start.
+    with Driver([stop, kill.step]) as driver:
+        suspended = suspending.meet(driver, stop, "after a pause")
+        assert not suspended.faults, suspended.told()
+        death = die(driver, kill)
+    # It is started again and drained; and a fork, with other key groups, from one of its snapshots.
+    killed = killing.conclude(kill, death, forks=True)
+    assert not killed.faults, killed.told()
+
+
+def test_what_came_after_a_savepoint_is_cut_back_and_comes_again(spark: SparkSession, tmp_path: Path) -> None:
+    seed = SEED
+    streams = generate(trades=120, customers=30, seed=seed)
+    pieces = list(zip(cut(streams.trades, 3), cut(streams.customers, 3), strict=True))
+    folders = Folders(tmp_path / "data")
+
+    def add(number: int) -> None:
+        folders.add_trades(pieces[number][0])
+        folders.add_customers(pieces[number][1])
+
+    old, new = Saved(spark, tmp_path / "old", folders, 2), Saved(spark, tmp_path / "new", folders, 3)
+    add(0)
+    savepoint = old.run(checkpoint_interval=None).savepoint()
+    add(1)
+    old.run(checkpoint_interval=None)
+    add(2)
+    new.run(
+        trigger=DRAIN,
+        restore_from=savepoint,
+        output=cj.sinks.delta(f"{old.folder}/out"),
+        cut_back_output=True,
+        checkpoint_interval=None,
+    )
+    assert old.rows() == streams.enriched()
+    new.assert_conserved()
+
+
+@pytest.mark.slow  # Each driver takes as long to start as many tests take together.
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_driver_that_is_killed_anywhere_loses_nothing(
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, victim: Victim
+) -> None:
+    seed = SEED
+    # Those that take over another query's table need one of their own each, which takes as long as the rest.
+    chosen = [each for each in choose(4, seed) if each.job != "same table"]
+    shuffle_partitions(2)
+    verdicts = list(Killing(spark, tmp_path, seed).run(chosen, victim=victim))
+    assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
+
+
+@pytest.mark.slow  # A driver's start, and two runs for each point.
+def test_a_driver_that_is_suspended_anywhere_loses_nothing(
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path
+) -> None:
+    seed = SEED
+    shuffle_partitions(2)
+    suspending = Suspending(spark, tmp_path, seed)
+    verdicts = list(suspending.run(suspending.choose(len(SUSPENSIONS))))
+    assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)

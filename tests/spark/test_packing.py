@@ -161,3 +161,29 @@ def test_only_a_watermark_that_goes_by_event_times_hears_a_source() -> None:
     for strategy in (WatermarkStrategy.for_clock_lag("1 second"), WatermarkStrategy.no_watermarks()):
         _, controls = packed(Packer(spec(partition=("part",), watermark=strategy), 1, (0,)), sent)
         assert controls[0].source_watermarks == {}
+
+
+@pytest.mark.parametrize(
+    ("max_ahead", "watermark"), [(None, NOW + 5_000 - 1), (100, NOW + 100 - 1), (9_000, NOW + 4_999)]
+)
+def test_no_mark_is_beyond_the_batch_s_clock_and_max_ahead(max_ahead: int | None, watermark: int) -> None:
+    rows = batch([(None, None, "a", 0)], now=NOW)
+    signs = [pa.array([NOW + 5_000], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *signs], names=[*rows.schema.names, *SIGN_COLUMNS])
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("0 ms")
+    declared = spec(partition=("part",), watermark=bounded, max_ahead_ms=max_ahead)
+    _, controls = packed(Packer(declared, 1, (0,)), sent)
+    assert controls[0].source_watermarks == {'["a"]': watermark}
+
+
+def test_chunks_are_bounded_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_CHUNK_BYTES", 10_000)
+    sizes = [10, 4_000, 4_000, 4_000, 10, 50_000, 10, *[100] * 300]
+    column = pa.array(["x" * size for size in sizes])
+    batches = [pa.RecordBatch.from_arrays([column.slice(begin, 3)], ["c0"]) for begin in range(0, len(sizes), 3)]
+    batches[1:2] = [batches[1].slice(row, 1) for row in range(3)]
+    batches.append(pa.RecordBatch.from_arrays([pa.array(["y" * 4_000] * 50)], ["c0"]))
+    found = [chunk.column("c0").to_pylist() for chunk in packing._chunks(batches)]
+    assert [text for chunk in found for text in chunk] == [*column.to_pylist(), *["y" * 4_000] * 50]
+    assert all(len(chunk) == 1 or sum(map(len, chunk)) <= 20_000 for chunk in found)
+    assert ["x" * 50_000] in found

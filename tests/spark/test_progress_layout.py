@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -120,3 +121,14 @@ def test_a_plain_line_has_all_figures():
         "50%  11,000 rows/s  about 40 s left  buffered 1,100  10 s  2026-01-15  trades 12:00:00 (holds)  "
         "customers 12:00:12  drift 12 s"
     )
+
+
+def test_late_rows_are_shown_until_the_end():
+    run = Run((NOON - HOUR, NOON + HOUR))
+    last = report(1_000, 100, NOON)
+    trades, customers = last.inputs
+    late = replace(trades, rejected={"late": 1_032, "null_key": 4})
+    shown = run.batch(5, replace(last, inputs=(late, replace(customers, late_applied=2))))
+    assert "trades 12:00:00 (1,032 late)" in lay_out(shown, 80)[1]
+    assert "customers 12:00:00 (2 late)" in lay_out(shown, 80)[1]
+    assert "(1,032 late)" in plain_line(run.after(1, final=True))

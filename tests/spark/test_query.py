@@ -144,7 +144,7 @@ def test_a_batch_that_fails_after_its_output_gives_each_row_once(spark: SparkSes
     message = job.fails(DRAIN)
     assert message == (
         "batch 1: rejected to test_a_batch_that_fails_after_its_output_gives_each_row_once.<locals>.take_rejected: "
-        "OSError: the disk is full"
+        f"OSError: the disk is full ({__file__}:{take_rejected.__code__.co_firstlineno + 4}, in take_rejected)"
     )
     # The batch's output is there, but it does not count: it has no manifest.
     assert rows(job.out(), "trade_id") == [(1,), (3,)]
@@ -201,9 +201,11 @@ def test_a_function_that_raises_stops_the_query_and_its_mended_self_goes_on(
     def joined(bad_trade: int | None) -> cj.Joined:
         return folders.connect(spark, key_groups=2).process(Mendable(bad_trade), "trade_id long", order="arrival")
 
+    code = Mendable.process_element1.__code__
     message = job.fails(DRAIN, joined(1))
     assert message == (
-        "Mendable.process_element1 raised LookupError: no price for trade 1; input 'trades', key 1, "
+        "Mendable.process_element1 raised LookupError: no price for trade 1 "
+        f"({code.co_filename}:{code.co_firstlineno + 3}, in process_element1); input 'trades', key 1, "
         "row Row(trade_id=1, customer_id=1, event_time=datetime.datetime(2024, 3, 1, 7, 0, 30, "
         "tzinfo=datetime.timezone.utc), amount=1.0, position=1)"
     )
@@ -332,8 +334,8 @@ def assert_no_stack(message: str) -> None:
             "output: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable",
         ),
         ({"rejected": 5}, "rejected: expected cojoin.sinks.delta(...)"),
-        ({"checkpoint": ""}, "checkpoint: expected the path of a directory, got ''"),
-        ({"checkpoint": None}, "checkpoint: expected the path of a directory, got None"),
+        ({"checkpoint": ""}, "checkpoint: expected the path of a directory as a text or a pathlib.Path, got ''"),
+        ({"checkpoint": None}, "checkpoint: expected the path of a directory as a text or a pathlib.Path, got None"),
         ({"name": 5}, "name: expected a text or None, got 5"),
     ],
 )

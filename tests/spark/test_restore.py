@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from tests.seeds import SEED, SEED_TEXT
 from tests.spark.data import FIVE_SECONDS, Folders, Streams, asof, connect, cut, generate
 from tests.spark.functions import EnrichTrades
 from tests.spark.refused import refused
@@ -56,11 +57,10 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
 
 
 def test_a_restored_query_goes_on_with_other_key_groups_and_partitions(story: Story) -> None:
-    seed = random.randrange(1000)
-    choice = random.Random(seed)
+    choice = random.Random(SEED)
     batch_id, key_groups, partitions = choice.randrange(BATCHES), choice.choice([1, 3, 16]), choice.choice([1, 3])
-    print(f"seed {seed}: batch {batch_id}, {key_groups} key groups, {partitions} partitions")  # noqa: T201 - shown on failure
-    new = story.other(f"rescaled-{seed}", key_groups)
+    print(f"{SEED_TEXT}: batch {batch_id}, {key_groups} key groups, {partitions} partitions")  # noqa: T201 - shown on failure
+    new = story.other("rescaled", key_groups)
     before = story.spark.conf.get("spark.sql.shuffle.partitions")
     story.spark.conf.set("spark.sql.shuffle.partitions", partitions)
     try:
@@ -203,7 +203,7 @@ def test_a_directory_in_use_is_not_restored_into(story: Story) -> None:
         story.function.start(story.function.function(), restore_from=cj.Checkpoint(story.join.checkpoint))
 
 
-@pytest.mark.parametrize("damage", ["content", "header", "files", "index"])
+@pytest.mark.parametrize("damage", ["content", "header", "rows", "columns", "files", "index"])
 def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, damage: str) -> None:
     import shutil
 
@@ -214,6 +214,14 @@ def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, da
     changes = {
         "content": {"content": "concat(substring(content, 1, length(content) - 1), X'01')"},
         "header": {"header": "replace(header, 'rows_in', 'rows_out')"},
+        "rows": {
+            "tables": "transform(tables, t -> named_struct('name', t.name, 'rows', 0L, 'bytes', t.bytes, "
+            "'columns', t.columns))"
+        },
+        "columns": {
+            "tables": "transform(tables, t -> named_struct('name', t.name, 'rows', t.rows, 'bytes', t.bytes, "
+            "'columns', replace(t.columns, 'double', 'bigint')))"
+        },
     }
     if damage in changes:
         DeltaTable.forPath(story.spark, path).update(set=changes[damage])
@@ -223,11 +231,13 @@ def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, da
                 file.unlink()
     else:
         newest = max((tmp_path / "checkpoint" / "snapshots").glob("*.json"))
-        newest.write_text(newest.read_text().replace('"format": 1', '"format": 99', 1))
+        newest.write_text(newest.read_text().replace('"format": 2', '"format": 99', 1))
         (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
     said = {
         "content": "truncated or damaged",
         "header": "are not those that were written",
+        "rows": "are not those that were written",
+        "columns": "describes other tables than there are",
         "files": "vacuumed or deleted",
         "index": "upgrade cojoin",
     }

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.spark.sinks import WriteContext, as_sink
+from cojoin.checkpoints.batch_marker import BatchMarker
+from cojoin.spark.sink import OutputId
+from cojoin.spark.sinks import as_sink
 from tests.spark.data import Folders, asof, customers, rows, table, trades
 from tests.spark.refused import refused
 
@@ -105,9 +107,11 @@ def test_delta_by_name_partitioned(spark: SparkSession, two_batches: Folders, tm
 
 def test_a_write_that_is_repeated_takes_no_effect(spark: SparkSession, tmp_path: Path) -> None:
     sink = cj.sinks.delta(f"{tmp_path}/out")
-    for batch_id, number in ((0, 1), (1, 2), (1, 2), (0, 1)):
-        sink.write(spark.range(number, number + 1), WriteContext("a query", "output", batch_id))
-    sink.write(spark.range(3, 4), WriteContext("another query", "output", 0))
+    for batch_id, number in ((0, 1), (1, 2), (1, 2)):
+        writer = sink.open(spark, OutputId("a query", "output"))
+        writer.write(spark.range(number, number + 1), BatchMarker(batch_id, 1, number, "offsets"))
+    another = sink.open(spark, OutputId("another query", "output"))
+    another.write(spark.range(3, 4), BatchMarker(0, 1, 3, "offsets"))
     assert rows(table(spark, tmp_path / "out")) == [(1,), (2,), (3,)]
 
 
@@ -128,9 +132,9 @@ def test_an_error_of_delta_names_the_sink_and_the_batch(
 
 
 def test_a_place_that_is_none_is_refused() -> None:
-    with refused("sinks.delta: expected a path or a table's name, got ''"):
+    with refused("sinks.delta: expected a path or a table's name as a text or a pathlib.Path, got ''"):
         cj.sinks.delta("")
-    with refused("sinks.parquet: expected a path, got None"):
+    with refused("sinks.parquet: expected a path as a text or a pathlib.Path, got None"):
         cj.sinks.parquet(None)  # type: ignore[arg-type]
     with refused("rejected: expected cojoin.sinks.delta(...)", "; call it with a location"):
         as_sink(cj.sinks.parquet, "rejected")

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, StructType, VariantType
 
 import cojoin as cj
+from cojoin.checkpoints.batch_marker import BatchMarker
 from cojoin.messages import write_messages
-from cojoin.spark.sink import WriteContext
-from cojoin.spark.written_files import FileTarget, _Writer
+from cojoin.spark.sink import OutputId
+from cojoin.spark.written_files import FileTarget, _Writer, can_be_written
 from cojoin.types import parse_schema
 from tests.spark.data import rows, table
 
@@ -39,7 +41,11 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 NOTHING: dict[str, Any] = dict.fromkeys(KINDS.names) | {"id": 2}
 NUMBERS = pa.schema([("id", pa.int64())])
-OUTPUT = WriteContext("a query", "output", 0)
+OUTPUT = OutputId("a query", "output")
+
+
+def batch(batch_id: int, rows: int, rows_digest: int = 0) -> BatchMarker:
+    return BatchMarker(batch_id, rows, rows_digest, "offsets")
 
 
 def written(target: FileTarget, content: pa.Table, kind: int = 1) -> list[WrittenFile]:
@@ -58,12 +64,12 @@ def written(target: FileTarget, content: pa.Table, kind: int = 1) -> list[Writte
 
 
 def test_every_type_is_read_back_as_spark_writes_it(spark: SparkSession, tmp_path: Path) -> None:
-    sink = cj.sinks.delta(f"{tmp_path}/out")
+    sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
     content = pa.Table.from_pylist([ROW, NOTHING], schema=KINDS)
-    target = sink.target(spark, KINDS, OUTPUT)
+    target = sink.target(KINDS, 0)
     assert target is not None
-    files = written(target, content)
-    assert sink.commit(spark, KINDS, files, OUTPUT) == {"delta": f"{tmp_path}/out", "version": 0}
+    place = sink.commit(KINDS, written(target, content), batch(0, 2))
+    assert (place["delta"], place["version"]) == (f"{tmp_path}/out", 0)
     by_spark = spark.createDataFrame(content, from_arrow_schema(KINDS))
     by_spark.write.format("delta").save(f"{tmp_path}/by_spark")
     mine, theirs = (table(spark, tmp_path / name).orderBy("id") for name in ("out", "by_spark"))
@@ -73,21 +79,19 @@ def test_every_type_is_read_back_as_spark_writes_it(spark: SparkSession, tmp_pat
     assert mine.where("at >= timestamp'2026-01-15 12:30:15.123456Z' and price > 12.3 and name >= 'z'").count() == 1
     assert mine.where("at < timestamp'2026-01-15 12:30:15.123Z' or price < 12.3 or day < date'2026-01-15'").count() == 0
     # Further rows by Spark, and further files, go into the same table.
-    sink.write(by_spark, WriteContext("a query", "output", 1))
-    again = WriteContext("a query", "output", 2)
-    target = sink.target(spark, KINDS, again)
+    sink.write(by_spark, batch(1, 2))
+    target = sink.target(KINDS, 2)
     assert target is not None
-    sink.commit(spark, KINDS, written(target, content), again)
+    sink.commit(KINDS, written(target, content), batch(2, 2))
     assert table(spark, tmp_path / "out").count() == 6
 
 
 def test_files_that_are_committed_again_take_no_effect(spark: SparkSession, tmp_path: Path) -> None:
-    sink = cj.sinks.delta(f"{tmp_path}/out")
-    for batch_id, number in ((0, 1), (1, 2), (1, 2), (0, 1)):
-        context = WriteContext("a query", "output", batch_id)
-        target = sink.target(spark, NUMBERS, context)
+    for batch_id, number in ((0, 1), (1, 2), (1, 2)):
+        sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
+        target = sink.target(NUMBERS, batch_id)
         assert target is not None
-        sink.commit(spark, NUMBERS, written(target, pa.table({"id": [number]})), context)
+        sink.commit(NUMBERS, written(target, pa.table({"id": [number]})), batch(batch_id, 1, number))
     assert rows(table(spark, tmp_path / "out")) == [(1,), (2,)]
     history = spark.sql(f"describe history delta.`{tmp_path}/out`").orderBy("version").collect()
     assert [row.operation for row in history] == ["STREAMING UPDATE"] * 2
@@ -96,7 +100,7 @@ def test_files_that_are_committed_again_take_no_effect(spark: SparkSession, tmp_
 
 def test_spark_writes_where_the_table_is_not_plain(spark: SparkSession, tmp_path: Path) -> None:
     def target(name: str, **options: Any) -> FileTarget | None:
-        return cj.sinks.delta(f"{tmp_path}/{name}", **options).target(spark, NUMBERS, OUTPUT)
+        return cj.sinks.delta(f"{tmp_path}/{name}", **options).open(spark, OUTPUT).target(NUMBERS, 0)
 
     assert target("new") is not None
     assert target("new", partition_by="id") is None
@@ -127,10 +131,10 @@ def test_the_log_of_a_new_table_is_checkpointed_seldom_unless_somebody_said_othe
     spark: SparkSession, tmp_path: Path
 ) -> None:
     def interval(name: str) -> str | None:
-        sink = cj.sinks.delta(f"{tmp_path}/{name}")
-        target = sink.target(spark, NUMBERS, OUTPUT)
+        sink = cj.sinks.delta(f"{tmp_path}/{name}").open(spark, OUTPUT)
+        target = sink.target(NUMBERS, 0)
         assert target is not None
-        sink.commit(spark, NUMBERS, written(target, pa.table({"id": [7]})), OUTPUT)
+        sink.commit(NUMBERS, written(target, pa.table({"id": [7]})), batch(0, 1))
         (detail,) = spark.sql(f"describe detail delta.`{tmp_path}/{name}`").collect()
         given: str | None = detail.properties.get("delta.checkpointInterval")
         return given
@@ -147,16 +151,16 @@ def test_the_log_of_a_new_table_is_checkpointed_seldom_unless_somebody_said_othe
 
 
 def test_a_table_that_changed_meanwhile_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
-    sink = cj.sinks.delta(f"{tmp_path}/out")
+    sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
     spark.range(1).write.format("delta").save(f"{tmp_path}/out")
-    target = sink.target(spark, NUMBERS, OUTPUT)
+    target = sink.target(NUMBERS, 0)
     assert target is not None
     files = written(target, pa.table({"id": [7]}))
     spark.sql(f"alter table delta.`{tmp_path}/out` add columns (more string)")
     with pytest.raises(cj.QueryFailedError, match="columns or properties were changed while the batch was running"):
-        sink.commit(spark, NUMBERS, files, OUTPUT)
+        sink.commit(NUMBERS, files, batch(0, 1))
     assert table(spark, tmp_path / "out").count() == 1
-    assert sink.target(spark, NUMBERS, OUTPUT) is None
+    assert sink.target(NUMBERS, 0) is None
 
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
@@ -184,9 +188,14 @@ def test_many_rows_make_one_file_of_few_row_groups(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_schema_of_ours_is_that_of_a_new_table(spark: SparkSession, tmp_path: Path) -> None:
-    sink = cj.sinks.delta(f"{tmp_path}/out")
-    target = sink.target(spark, KINDS, OUTPUT)
+    sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
+    target = sink.target(KINDS, 0)
     assert target is not None
-    sink.commit(spark, KINDS, written(target, pa.Table.from_pylist([ROW], schema=KINDS)), OUTPUT)
+    sink.commit(KINDS, written(target, pa.Table.from_pylist([ROW], schema=KINDS)), batch(0, 1))
     assert table(spark, tmp_path / "out").schema.names == from_arrow_schema(KINDS).names
     assert all(field.nullable for field in table(spark, tmp_path / "out").schema)
+
+
+def test_a_variant_is_left_to_spark_although_it_looks_like_bytes() -> None:
+    for dtype in (VariantType(), ArrayType(VariantType())):
+        assert not can_be_written(to_arrow_schema(StructType().add("v", dtype)))

@@ -147,7 +147,11 @@ def test_an_aggregate_functions_fault_names_function_and_state(gives: dict[str, 
     ("reduce", "values", "said"),
     [
         (max, ["a"], "F: state 'x': expected bigint, got 'a' (str)"),
-        (max, [None], "F: state 'x': expected bigint, got None (NoneType)"),
+        (
+            max,
+            [None],
+            "F: state 'x': expected bigint, got None (NoneType); omit what is missing, or call clear() to forget it",
+        ),
         (lambda a, b: a / b, [1, 0], "F: state 'x': reduce_function raised ZeroDivisionError: division by zero"),
         (lambda a, b: a / b, [1, 2], "F: state 'x', what reduce_function gave: expected bigint, got 0.5 (float)"),
         (lambda a, b: None, [1, 2], "F: state 'x', what reduce_function gave: expected bigint, got None (NoneType)"),

@@ -70,3 +70,16 @@ def test_an_aggregate_function_is_an_instance() -> None:
 def test_a_time_to_live_is_a_configuration() -> None:
     with pytest.raises(ConfigurationError, match=r"state 'x': ttl: expected a StateTtlConfig, got '1 day'; write ttl="):
         ListStateDescriptor("x", "int", ttl="1 day")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 5])
+def test_a_state_has_a_name(name: Any) -> None:
+    for make in (
+        lambda: ValueStateDescriptor(name, "int"),
+        lambda: ListStateDescriptor(name, "int"),
+        lambda: MapStateDescriptor(name, "int", "int"),
+        lambda: ReducingStateDescriptor(name, max, "int"),
+        lambda: AggregatingStateDescriptor(name, Mean(), "int"),
+    ):
+        with pytest.raises(ConfigurationError, match="StateDescriptor: name: expected a name that is not empty, got"):
+            make()

@@ -6,7 +6,7 @@ import pytest
 
 from cojoin.errors import FunctionError
 from cojoin.rows import Row
-from cojoin.state import Cursor, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from cojoin.state import Cursor, ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from cojoin.state.handles import create_state
 from tests.state.stores import HandClock
 
@@ -138,3 +138,50 @@ def test_what_only_arrow_refuses_is_refused_with_the_states_name() -> None:
     value.update("\ud800")
     with pytest.raises(FunctionError, match="F: state 'name': an entry can't be stored as string"):
         value.dump()
+
+
+TIMED = StateTtlConfig("1 day")
+
+
+@pytest.mark.parametrize("ttl", [None, TIMED])
+def test_a_user_key_that_can_not_be_there_is_told(ttl: Any) -> None:
+    counts = state(MapStateDescriptor("counts", "string", "long", ttl=ttl))
+    counts.put("a", 1)
+    counts.put("none", None)
+    said = "F: state 'counts', map key: expected string, got 5"
+    for call in (counts.get, counts.contains, counts.remove, counts.__getitem__, counts.__delitem__):
+        with pytest.raises(FunctionError, match=said):
+            call(5)
+    with pytest.raises(FunctionError, match=said):
+        assert 5 in counts
+    assert (counts.get("b"), counts.get("none"), counts.contains("b"), counts.get(None), None in counts) == (
+        None,
+        None,
+        False,
+        None,
+        False,
+    )
+    counts.remove("b")
+    counts.remove("none")
+    assert counts.items() == [("a", 1)]
+
+
+@pytest.mark.parametrize("ttl", [None, TIMED])
+@pytest.mark.parametrize("given", ["abc", b"abc", None, 5])
+def test_several_elements_are_no_single_value(ttl: Any, given: Any) -> None:
+    names = state(ListStateDescriptor("names", "string", ttl=ttl))
+    for call in (names.add_all, names.update):
+        with pytest.raises(
+            FunctionError, match=r"F: state 'names': expected a list of elements, got .*add\(...\) adds one"
+        ):
+            call(given)
+    names.add_all(name for name in ("a", "b"))
+    assert names.get() == ["a", "b"]
+
+
+def test_a_method_of_a_state_can_not_be_set() -> None:
+    total = state(ValueStateDescriptor("total", "double"))
+    with pytest.raises(FunctionError, match=r"F: state 'total': value is a method and can't be set; update\(...\)"):
+        total.value = 5
+    total.update(5)
+    assert total.value() == 5.0

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cojoin.errors import CojoinError, FunctionError
+from cojoin.errors import CojoinError, FunctionError, SchemaError
 from cojoin.functions import KeyedCoProcessFunction
 from cojoin.rows import row_class
 from cojoin.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
@@ -89,7 +89,7 @@ def test_the_event_time_column_may_be_declared_anywhere() -> None:
 def test_rejected_rows_are_told_with_their_reason() -> None:
     far = HarnessInput(TRADES.columns, key="customer_id", name="trades", max_ahead="1 second")
     harness = enrich(input1=far, processing_time=1_000)
-    harness.process_element1(("a", 1, None))
+    harness.process_element1(("a", 1, None), None)
     harness.process_element1((None, 2, 1.0), 5)
     harness.process_element1(("a", 3, 1.0), 2_001)
     harness.process_watermark(500)
@@ -208,11 +208,68 @@ def test_a_call_that_fails_leaves_the_harness_as_it_was() -> None:
     harness = Harness(Fails(), OUTPUT, input1=TRADES, input2=CUSTOMERS, side_outputs=[UNKNOWN], order="arrival")
     harness.process_element2(("a", "gold"), 1)
     before = harness.snapshot()
-    with pytest.raises(FunctionError, match=r"Fails.process_element1 raised ValueError: no amount; input 'trades'"):
+    with pytest.raises(
+        FunctionError,
+        match=r"Fails.process_element1 raised ValueError: no amount \(.*test_harness.py:\d+, in \w+\); input 'trades'",
+    ):
         harness.process_element1(("a", 1, None), 2)
     assert harness.snapshot() == before
     harness.process_element1(("a", 2, 1.0), 2)
     assert harness.output == [(2, "gold")]
+
+
+class Counts(KeyedCoProcessFunction):
+    """Fails at a row without amount, and at a timer after that."""
+
+    def open(self, ctx: Any) -> None:
+        self.seen = ctx.get_state(ValueStateDescriptor("seen", "long"))
+
+    def process_element1(self, trade: Any, ctx: Any) -> None:
+        self.seen.update((self.seen.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp())
+        ctx.timer_service().register_processing_time_timer(ctx.timestamp())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> None:
+        raise ValueError(timestamp)
+
+
+@pytest.mark.parametrize("key_groups", [1, 3])
+def test_a_call_that_fails_leaves_watermark_clock_and_status_where_they_were(key_groups: int) -> None:
+    options: Any = {"input1": TRADES, "input2": CUSTOMERS, "order": "arrival", "key_groups": key_groups}
+    harness = Harness(Counts(), OUTPUT, **options)
+    for key in "abc":
+        harness.process_element1((key, 1, 1.0), 5)
+    before = harness.snapshot()
+    for call in (
+        lambda: harness.process_watermark(9),
+        lambda: harness.set_processing_time(9),
+        harness.end_input,
+        lambda: harness.restore(b"no snapshot"),
+    ):
+        with pytest.raises(CojoinError):
+            call()
+        assert harness.snapshot() == before
+        assert (harness.current_watermark(), harness.status(), harness.state("a")) == (NONE, "active", {"seen": 1})
+    assert harness.log == []
+    harness.process_watermark(4)
+    assert harness.take() == [Watermark(4)]
+
+
+def test_where_the_function_lives_on_only_a_restore_follows_a_failure() -> None:
+    options: Any = {"input1": TRADES, "input2": CUSTOMERS, "order": "arrival", "fresh_calls": False}
+    harness = Harness(Counts(), OUTPUT, **options)
+    harness.process_element1(("a", 1, 1.0), 5)
+    with pytest.raises(SchemaError):
+        harness.process_element1(("a", "no number", 1.0), 5)
+    before = harness.snapshot()
+    with pytest.raises(FunctionError, match="ValueError: 5"):
+        harness.process_watermark(9)
+    for call in (lambda: harness.process_watermark(10), lambda: harness.set_idle(1), harness.end_input):
+        with pytest.raises(HarnessError, match="the call before failed half way"):
+            call()
+    harness.restore(before)
+    harness.process_watermark(4)
+    assert (harness.current_watermark(), harness.state("a")) == (4, {"seen": 1})
 
 
 def test_the_end_fires_what_was_set_before_and_nothing_follows() -> None:

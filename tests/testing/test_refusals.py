@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from cojoin.errors import ConfigurationError, FunctionError, SchemaError
+from cojoin.errors import CodecError, ConfigurationError, FunctionError, SchemaError
 from cojoin.functions import KeyedCoProcessFunction
 from cojoin.joins import AsofJoin
-from cojoin.testing import Harness, HarnessInput
+from cojoin.testing import Element, Harness, HarnessError, HarnessInput
 from tests.testing.functions import CUSTOMERS, OUTPUT, TRADES, UNKNOWN, EnrichTrades, enrich
 
 
@@ -62,7 +63,7 @@ def test_the_messages_are_those_of_a_query() -> None:
         ({"input1": HarnessInput("a double", key="a")}, r"key column 'a' is double, which can't be a key"),
         (
             {"input1": HarnessInput("a long", key="a")},
-            r"key: expected the same types in both inputs, got int64 and str",
+            r"key: expected the same .*, got a bigint in input 'left' and customer_id string in input 'customers'",
         ),
         (
             {"input1": HarnessInput("a string, t long", key="a", event_time="t")},
@@ -74,11 +75,139 @@ def test_the_messages_are_those_of_a_query() -> None:
         ({"input1": HarnessInput("a string", key="a", watermark="1 s")}, r"watermark: expected a WatermarkStrategy"),
         ({"input1": "a string"}, r"input1: expected a HarnessInput, got 'a string'"),
         ({"side_outputs": [UNKNOWN, UNKNOWN]}, r"two tags have the same name"),
+        ({"side_outputs": None}, r"side_outputs: expected OutputTags, got None"),
+        ({"input1": replace(TRADES, name="customers")}, r"input1, input2: both are named 'customers'"),
+        ({"input2": replace(CUSTOMERS, name="left"), "input1": replace(TRADES, name="")}, r"both are named 'left'"),
+        ({"input1": replace(TRADES, name=5)}, r"input1: name: expected a string, got 5"),
+        ({"input1": replace(TRADES, event_time=5)}, r"input1: event_time: expected a string, got 5"),
+        ({"input1": replace(TRADES, key=None)}, r"key: expected the name of a column, or several, got None"),
+        ({"input1": replace(TRADES, key=["amount", "amount"])}, r"key: a column stands twice in 'amount', 'amount'"),
+        ({"key_groups": True}, r"key_groups: expected one or more, got True"),
+        ({"key_groups": 1.5}, r"key_groups: expected one or more, got 1.5"),
+        ({"fresh_calls": "no"}, r"fresh_calls: expected True or False, got 'no'"),
+        ({"processing_time_timers": "yes"}, r"processing_time_timers: expected True, False or None, got 'yes'"),
     ],
 )
 def test_what_can_not_be_right_is_refused(options: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         enrich(**options)
+
+
+@pytest.mark.parametrize("value", [1.5, None, "5", True, 1 << 63, -(1 << 63) - 1, datetime(2024, 1, 1)])  # noqa: DTZ001
+def test_a_time_that_is_no_whole_number_of_milliseconds_is_refused(value: Any) -> None:
+    harness = enrich()
+    before = harness.snapshot()
+    for call in (harness.process_watermark, harness.process_watermark1, harness.process_watermark2):
+        with pytest.raises(
+            HarnessError, match="watermark: expected a whole number of epoch milliseconds of 64 bits, got"
+        ):
+            call(value)
+    with pytest.raises(HarnessError, match="processing time: expected a whole number of epoch milliseconds from 0 on"):
+        harness.set_processing_time(value)
+    with pytest.raises(HarnessError, match="processing_time: expected a whole number"):
+        enrich(processing_time=value)
+    if value is not None:
+        with pytest.raises(HarnessError, match="hold_left_until: expected a whole number"):
+            enrich(hold_left_until=value)
+    assert harness.snapshot() == before
+
+
+def test_a_forgotten_timestamp_is_no_rejected_row() -> None:
+    said = (
+        r"input 'trades': no timestamp was given for the row .*; give it, or None to see what becomes of a row without"
+    )
+    for call in (
+        lambda harness: harness.process_element1(("a", 7, 1.0)),
+        lambda harness: harness.process_element1({"customer_id": "a", "trade_id": 7, "amount": 1.0}),
+        lambda harness: harness.process_batch([("a", 7, 1.0)]),
+        lambda harness: harness.process_batch([Element(("a", 7, 1.0), partition="p")]),
+        lambda harness: harness.run_static([("a", 7, 1.0)]),
+        lambda harness: harness.process_table1("customer_id | trade_id\na | 7"),
+    ):
+        harness = enrich()
+        with pytest.raises(SchemaError, match=said):
+            call(harness)
+        assert harness.rejected == []
+    harness = enrich()
+    harness.process_element1(("a", 7, 1.0), None)
+    harness.process_element1(("a", 7, 1.0, None))
+    harness.process_table1("customer_id | trade_id | event_time\na | 7 | null")
+    assert [each.reason for each in harness.rejected] == ["null_event_time"] * 3
+
+
+def test_from_a_finished_input_nothing_comes() -> None:
+    harness = enrich()
+    harness.process_batch([Element(("a", 1, 1.0), 1, "p"), Element(("a", 2, 1.0), 2, "q")])
+    harness.set_finished(1, partition="p")
+    for call in (
+        lambda: harness.process_element1(("a", 3, 1.0), 3, partition="p"),
+        lambda: harness.process_watermark1(3, partition="p"),
+        lambda: harness.set_active(1, partition="p"),
+        lambda: harness.set_idle(1, partition="p"),
+    ):
+        with pytest.raises(HarnessError, match=r"input 'trades', partition 'p': it is finished, and that is for good"):
+            call()
+    harness.process_element1(("a", 3, 1.0), 3)
+    harness.process_watermark1(4)
+    assert harness.input_watermark(1, partition="q") == 4
+    harness.set_finished(1)
+    for call in (
+        lambda: harness.process_element1(("a", 3, 1.0), 3),
+        lambda: harness.process_batch([Element(("a", 3, 1.0), 3, "new")], []),
+        lambda: harness.process_watermark1(5),
+        lambda: harness.process_watermark(5),
+        lambda: harness.set_active(1),
+    ):
+        with pytest.raises(HarnessError, match=r"input 'trades'.*: it is finished, and that is for good"):
+            call()
+    assert harness.report().inputs[0].rows_in == 3
+    harness.process_watermark2(5)
+    assert harness.current_watermark() == 5
+
+
+@pytest.mark.parametrize("join", [False, True])
+@pytest.mark.parametrize("key", [5, None, ("a",), ("a", "b"), b"a"])
+def test_a_key_of_another_type_is_refused(join: bool, key: Any) -> None:
+    harness = Harness.of(AsofJoin(), input1=TRADES, input2=CUSTOMERS) if join else enrich()
+    harness.process_element1(("a", 7, 1.0), 50)
+    with pytest.raises(HarnessError, match="key column 'customer_id': expected string, got"):
+        harness.state(key)
+    if key is not None:
+        with pytest.raises(HarnessError, match="key column 'customer_id': expected string, got"):
+            harness.timers(key)
+    two = HarnessInput("a long, b string", key=["a", "b"])
+    harness = Harness(KeyedCoProcessFunction(), "x int", input1=two, input2=two)
+    assert harness.state((1, "x")) == {}
+    for other in ((1,), 1, ("x", 1)):
+        with pytest.raises(HarnessError, match="key"):
+            harness.state(other)
+
+
+def test_inputs_and_partitions_that_are_not_there_are_refused() -> None:
+    harness = enrich()
+    harness.process_element1(("a", 7, 1.0), 50, partition=("p", 0))
+    assert harness.status(1, partition=("p", 0)) == "active"
+    for number in (0, 3, "1", True, None):
+        for call in (harness.buffered, harness.input_watermark, harness.set_idle, harness.set_finished):
+            with pytest.raises(HarnessError, match="expected input 1 or 2, got"):
+                call(number)  # type: ignore[operator]
+    for look in (harness.status, harness.input_watermark):
+        with pytest.raises(HarnessError, match=r"input 1 has no source partition 'q'; known are '\[\"p\", 0\]'"):
+            look(1, partition="q")  # type: ignore[operator]
+        with pytest.raises(HarnessError, match="input 2 has no source partition 'q'; it has none yet"):
+            look(2, partition="q")  # type: ignore[operator]
+    with pytest.raises(
+        HarnessError, match=r"partition: expected its name, or a tuple of its columns' values such as \(3,"
+    ):
+        harness.process_element1(("a", 7, 1.0), 50, partition=3)  # type: ignore[arg-type]
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    for data in ("text", None, 5):
+        with pytest.raises(CodecError, match="restore: expected the bytes that a harness's snapshot"):
+            enrich().restore(data)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="side output: expected an OutputTag or its id, got None"):
+        enrich().side_output(None)  # type: ignore[arg-type]
 
 
 def test_a_function_needs_an_output_type_and_to_be_an_instance() -> None:
@@ -94,6 +223,10 @@ def test_a_side_output_that_was_not_declared_is_refused() -> None:
 
 
 def test_an_operation_has_its_own_output() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"operation: expected an instance such as AsofJoin\(\), got the class"
+    ):
+        Harness.of(AsofJoin, input1=TRADES, input2=CUSTOMERS)  # type: ignore[arg-type]
     for options in ({"output_type": OUTPUT}, {"order": "arrival"}, {"side_outputs": [UNKNOWN]}):
         with pytest.raises(ConfigurationError, match="an operation has its own; leave them out"):
             Harness.of(AsofJoin(), input1=TRADES, input2=CUSTOMERS, **options)

@@ -97,7 +97,7 @@ def run(spark: SparkSession, job: Job) -> None:
     assert query.progress is not None
     assert query.progress.is_conserved
     manifests = [json.loads(path.read_text()) for path in sorted((job.work / "checkpoint" / "manifest").glob("*.json"))]
-    durations = [each["durations_ms"] for each in manifests]
+    durations = [each["content"]["durations_ms"] for each in manifests]
     tell("batches", seconds=batch_seconds(stream), parts=durations)
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.reading.matching import Found, Values
     from cojoin.checkpoints.reading.query_state import QueryState
+    from cojoin.locations import Location
 
 __all__ = ["explain"]
 
@@ -51,7 +52,7 @@ class _Question:
 
 def explain(
     spark: SparkSession,
-    checkpoint: str | Checkpoint,
+    checkpoint: Location | Checkpoint,
     *,
     key: Any = None,
     input: str | None = None,  # noqa: A002 - what it is called everywhere else

@@ -20,6 +20,8 @@ from cojoin.checkpoints.outputs import open_log
 from cojoin.inputs import rejected_table
 from cojoin.locations import is_path
 from cojoin.rows import Row, decode_rows
+from cojoin.state.entries import encode_entries
+from cojoin.texts import dump_json, show_text, text_bytes
 from cojoin.types import type_to_ddl
 from cojoin.watermarks import NONE
 
@@ -123,8 +125,18 @@ def find_rejected(
 
 def _equal_to(name: str, value: Any, dtype: pa.DataType) -> Column:
     """Compare a column with a value; a null is equal to a null."""
-    literal = F.lit(value).cast(type_to_ddl(dtype))
-    return F.col("`" + name.replace("`", "``") + "`").eqNullSafe(literal)
+    column = F.col("`" + name.replace("`", "``") + "`")
+    if isinstance(value, str) and show_text(value) != value:
+        # Spark and Delta look for another text in a file's statistics, and pass over the file that has this one.
+        return column.cast("binary").eqNullSafe(F.lit(text_bytes(value)))
+    return column.eqNullSafe(_literal(value).cast(type_to_ddl(dtype)))
+
+
+def _literal(value: Any) -> Column:
+    if isinstance(value, str):
+        # As bytes: a text that is not UTF-8 would not reach the JVM.
+        return F.lit(text_bytes(value)).cast("string")
+    return F.array(*map(_literal, value)) if isinstance(value, list) else F.lit(value)
 
 
 def _all(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
@@ -192,18 +204,14 @@ def _may_be(name: str, values: Mapping[str, Any]) -> Column:
     """Choose rejected rows by their text: a longer number begins alike, so the values must be compared once more."""
     is_it = F.col("input") == name
     for column, value in values.items():
-        is_it &= F.col("row").contains(f"{_dumped(column)}: {_dumped(value)}")
+        is_it &= F.col("row").contains(f"{dump_json(column)}: {dump_json(value)}")
     return is_it
 
 
 def _as_json(spec: InputSpec, values: Values) -> dict[str, Any]:
     """Spell values as a rejected row does."""
     schema = pa.schema([spec.schema.field(name) for name in values])
-    row = pa.Table.from_pylist([values], schema=schema)
+    row = pa.table([encode_entries([values[field.name]], field.type) for field in schema], schema=schema)
     timeless = type(spec)(spec.name, schema, (), None)
     spelled: dict[str, Any] = json.loads(rejected_table(row, timeless, "", NONE).column("row")[0].as_py())
     return spelled
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

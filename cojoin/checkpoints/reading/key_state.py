@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cojoin.rows import Row, decode_rows
 from cojoin.state.at_rest import entry_of
+from cojoin.texts import show_text
 from cojoin.watermarks import format_time
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def show_value(value: Any) -> str:
         return str(value).removesuffix("+00:00")
     if isinstance(value, Row):
         return f"({show_row(value.as_dict())})"
-    return value if isinstance(value, str) else repr(value)
+    return show_text(value) if isinstance(value, str) else repr(value)
 
 
 def plain(value: Any) -> Any:

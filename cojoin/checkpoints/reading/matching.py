@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from cojoin import codec
 from cojoin.converters import coercer
-from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.errors import CheckpointError, CodecError, ConfigurationError, did_you_mean
 from cojoin.evolution import evolve
 from cojoin.operator import concat
 from cojoin.rows import decode_column
+from cojoin.state.entries import encode_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from cojoin.inputs import InputSpec
 
 __all__ = ["Found", "Values", "as_key", "as_values", "find"]
+
+_FAULT = "@fault"
+"""What a worker calls what is wrong with a key group; no table of a state begins like this."""
 
 Values = dict[str, Any]
 """Columns with the value that each must have, as Arrow takes it; None is null."""
@@ -102,6 +106,9 @@ def find(state: StoredState, wanted: Mapping[str, Values], limit: int = 1_000) -
 
     Returns:
         For each wanted table that is there what it has, also where that is nothing.
+
+    Raises:
+        CheckpointError: A key group's content is not what was written.
     """
     schemas = {name: state.tables[name].schema for name in wanted if name in state.tables}
     asked = {name: wanted[name] for name in schemas}
@@ -111,11 +118,16 @@ def find(state: StoredState, wanted: Mapping[str, Values], limit: int = 1_000) -
     opener = state.opener
 
     def search(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _search(opener(batches), asked, schemas, limit)
+        try:
+            yield from _search(opener(batches), asked, schemas, limit)
+        except (CheckpointError, CodecError) as error:
+            yield pa.RecordBatch.from_pydict({"name": [_FAULT], "total": [0], "piece": [str(error).encode()]})
 
     pieces: dict[str, list[pa.Table]] = {name: [schema.empty_table()] for name, schema in schemas.items()}
     totals = dict.fromkeys(schemas, 0)
     for row in state.contents.mapInArrow(search, "name string, total long, piece binary").collect():
+        if row.name == _FAULT:
+            raise CheckpointError(bytes(row.piece).decode())
         _, tables = codec.decode(bytes(row.piece))
         pieces[row.name].append(tables[row.name])
         totals[row.name] += row.total
@@ -153,4 +165,5 @@ def _equals(column: pa.ChunkedArray, value: Any) -> Any:
         return pc.is_nan(column)
     if pa.types.is_nested(column.type):
         return pa.array([each == value for each in decode_column(column)])
-    return pc.equal(column, pa.scalar(value, column.type))
+    # As an array: a scalar can't be made of every text that is not UTF-8.
+    return pc.equal(column, encode_entries([value], column.type)[0])

@@ -26,6 +26,7 @@ from cojoin.checkpoints.state_table import StateTable
 from cojoin.encoding import encode_rows
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.inputs import InputSpec
+from cojoin.locations import as_location
 from cojoin.types import parse_schema
 
 if TYPE_CHECKING:
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.manifest import Manifest
+    from cojoin.locations import Location
 
 __all__ = ["as_checkpoint", "read_progress", "read_state", "savepoint", "stored_inputs"]
 
+_EXPECTED = "the path of a query's checkpoint directory"
 
-def read_state(spark: SparkSession, checkpoint: str | Checkpoint, at: Moment = None) -> QueryState:
+
+def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Moment = None) -> QueryState:
     """Read a query's state after a batch.
 
     Args:
@@ -78,7 +82,7 @@ def read_state(spark: SparkSession, checkpoint: str | Checkpoint, at: Moment = N
         raise
 
 
-def read_progress(spark: SparkSession, checkpoint: str | Checkpoint) -> DataFrame:
+def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> DataFrame:
     """Read a query's progress: counts, watermarks and sizes, a row a batch, the newest last.
 
     Args:
@@ -111,7 +115,7 @@ def read_progress(spark: SparkSession, checkpoint: str | Checkpoint) -> DataFram
     return both.orderBy("batch_id")
 
 
-def savepoint(spark: SparkSession, checkpoint: str | Checkpoint) -> Checkpoint:
+def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpoint:
     """Keep the state after a query's last finished batch, beside the query or when it rests.
 
     Args:
@@ -132,14 +136,14 @@ def savepoint(spark: SparkSession, checkpoint: str | Checkpoint) -> Checkpoint:
     return take_savepoint(spark, open_files(spark, checkpoint.path))
 
 
-def as_checkpoint(checkpoint: str | Checkpoint, at: Moment) -> Checkpoint:
+def as_checkpoint(checkpoint: Location | Checkpoint, at: Moment) -> Checkpoint:
     """Take a path or a checkpoint, and a moment.
 
     Raises:
         ConfigurationError: Neither, or two moments.
     """
     if not isinstance(checkpoint, Checkpoint):
-        return Checkpoint(checkpoint, at)
+        return Checkpoint(as_location(checkpoint, "checkpoint", expected=_EXPECTED), at)
     if at is None:
         return checkpoint
     if checkpoint.at is not None:

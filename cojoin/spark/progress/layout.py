@@ -118,12 +118,14 @@ def _input_parts(figures: Figures) -> list[_Part]:
     for each, moment in zip(figures.inputs, times, strict=True):
         rows = "" if figures.done is not None else f" {each.rows_in:,} to"
         parts.append(_Part(1, f"{_name(each.name)}{rows} {moment}"))
+        late = each.rejected.get("late", 0) + each.late_applied
+        parts += [_Part(2, f"({late:,} late)", " ")] if late else []
         parts += [_Part(3, note, " ") for note in _notes(each, figures)]
     return [*parts, *([] if figures.drift is None else [_Part(2, f"drift {_span(figures.drift)}")])]
 
 
 def _notes(each: InputReport, figures: Figures) -> list[str]:
-    """Say whether an input is idle, or holds time back where the other one does not."""
+    """Return whether an input is idle, or holds time back where the other one does not."""
     assert figures.report is not None
     differ = len({one.watermark for one in figures.inputs}) > 1
     return ["(idle)"] if each.status == "idle" else ["(holds)"] * (differ and each.name == figures.report.holding_input)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.explaining.sentences import Since, state_findings
 from cojoin.checkpoints.explaining.waits import Wait, format_span
+from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.reading.matching import Found
 from cojoin.errors import ConfigurationError
 from cojoin.inputs import InputSpec
@@ -141,17 +144,16 @@ def test_what_can_not_be_looked_up_is_said(spark: SparkSession, lake: Lake, tmp_
     # The same checkpoint, whose output's log was cleaned, or whose output is gone or elsewhere.
     copy = tmp_path / "copy"
     shutil.copytree(lake.checkpoint, copy)
-    place = json.loads((copy / "manifest" / "000000000001.json").read_text())["outputs"]["output"]
+    manifests = Manifests(CheckpointFiles(spark, str(copy)))
+    manifest = manifests.read(1)
+    assert manifest is not None
+    place = manifest.outputs["output"]
     moved = tmp_path / "moved"
     shutil.copytree(lake.output, moved)
     spark.read.format("delta").load(str(moved)).repartition(1).write.format("delta").mode("overwrite").save(str(moved))
 
     def written_to(value: dict[str, Any]) -> None:
-        path = copy / "manifest" / "000000000001.json"
-        document = json.loads(path.read_text())
-        document["outputs"]["output"] = value
-        path.write_text(json.dumps(document))
-        (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+        manifests.write(replace(manifest, outputs={**manifest.outputs, "output": value}))
 
     def ask() -> Explanation:
         return cj.explain(spark, str(copy), input="trades", row={"trade_id": 3})

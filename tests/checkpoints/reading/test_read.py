@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
+from cojoin.checkpoints.reading.matching import find
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
 from cojoin.watermarks import format_time
 from tests.checkpoints.lakes import CLOCK_FAR
@@ -75,6 +77,15 @@ def test_a_key_as_of_an_earlier_batch(spark: SparkSession, lake: Lake) -> None:
     assert "it has nothing" in str(nobody)
 
 
+def test_content_that_was_changed_is_refused_whoever_looks(spark: SparkSession, lake: Lake) -> None:
+    stored = cj.read_state(spark, lake.checkpoint).stored
+    for content, told in ((b"", "they are truncated"), (b"no state of cojoin's", "this is no state of cojoin")):
+        contents = spark.createDataFrame([(0, content)], "key_group int, content binary")
+        damaged = replace(stored, contents=contents, fingerprints={0: "0"})
+        with pytest.raises(CheckpointError, match=f"snapshot of batch 1, key group 0: .*{told}; restore another"):
+            find(damaged, {"versions": {"customer_id": 1}})
+
+
 def test_moments(spark: SparkSession, lake: Lake) -> None:
     first, second = (cj.read_state(spark, lake.checkpoint, at=at).taken_at for at in (0, 1))
     assert first is not None
@@ -91,7 +102,7 @@ def test_moments(spark: SparkSession, lake: Lake) -> None:
 
 
 def test_what_is_no_checkpoint_is_refused(spark: SparkSession, lake: Lake) -> None:
-    with pytest.raises(CheckpointError, match=r"has no query.json, so it is no checkpoint of cojoin's"):
+    with pytest.raises(CheckpointError, match=r"and no query.json, so it is no checkpoint of cojoin's"):
         cj.read_state(spark, str(lake.root / "trades"))
     with pytest.raises(CheckpointError, match="there is no such directory"):
         cj.read_progress(spark, str(lake.root / "nothing"))

@@ -1,0 +1,115 @@
+"""What makes an output's part of a batch the same when it is run again; each commit of a Delta output carries it.
+
+A batch is run again after a crash, after a driver that stood still was replaced, and after a checkpoint was put back
+from a backup. The table then has the batch already, and the second execution may be skipped only if it is the same: it
+read the same source offsets and gave out the same rows. Where it is not, other input, settings or code were used, and
+skipping it would lose rows while writing it would write some twice. The settings are kept only to say what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["BatchMarker", "offsets_digest"]
+
+FORMAT = 1
+_NAME = "cojoin"
+
+
+@dataclass(frozen=True)
+class BatchMarker:
+    """One output's part of one batch.
+
+    Attributes:
+        batch_id: The micro-batch, counted from 0 in one checkpoint.
+        rows: How many rows it gave out.
+        rows_digest: Their digest, whatever their order (``row_digest``); None where only the number is known.
+        offsets: The digest of the source offsets at which the batch was planned to end, and of the files that stand
+            for them; None where it is not known.
+        settings: The settings of the inputs that decide which rows come out when, for people.
+    """
+
+    batch_id: int
+    rows: int
+    rows_digest: int | None
+    offsets: str | None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self, user_metadata: str | None = None) -> str:
+        """Return it as what a Delta commit says of itself (``userMetadata``).
+
+        Args:
+            user_metadata: What the user wants the commit to say besides.
+        """
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "batch_id": self.batch_id,
+            "rows": self.rows,
+            "rows_digest": None if self.rows_digest is None else f"{self.rows_digest:016x}",
+            "source_offsets": self.offsets,
+            "settings": dict(self.settings),
+        }
+        document = {_NAME: content} | ({} if user_metadata is None else {"user_metadata": user_metadata})
+        return json.dumps(document)
+
+    @classmethod
+    def from_json(cls, text: str | None) -> BatchMarker | None:
+        """Return the marker of a commit, or None where the commit has none that this version can read.
+
+        >>> BatchMarker.from_json(BatchMarker(7, 3, 255, "ab").to_json("nightly"))
+        BatchMarker(batch_id=7, rows=3, rows_digest=255, offsets='ab', settings={})
+        >>> BatchMarker.from_json("nightly") is None
+        True
+        """
+        try:
+            content = json.loads(text or "")[_NAME]
+            if content["format"] != FORMAT:
+                return None
+            digest = content["rows_digest"]
+            return cls(
+                int(content["batch_id"]),
+                int(content["rows"]),
+                None if digest is None else int(digest, 16),
+                content["source_offsets"],
+                dict(content["settings"]),
+            )
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def differences(self, stored: BatchMarker) -> list[str]:
+        """Return in what a stored marker says other than this one; nothing where both are the same batch.
+
+        What the stored one does not know is not compared: a commit of release 0.5.0 knows its number of rows alone.
+        """
+        found = []
+        if stored.offsets is not None and stored.offsets != self.offsets:
+            found.append("it was read up to other source offsets")
+        if stored.rows != self.rows:
+            found.append(f"it had {stored.rows:,} rows then and has {self.rows:,} now")
+        elif stored.rows_digest is not None and stored.rows_digest != self.rows_digest:
+            found.append(f"its {self.rows:,} rows are others now")
+        return found
+
+    def changed_settings(self, stored: BatchMarker) -> list[str]:
+        """Return which settings are others than those of a stored marker."""
+        names = dict.fromkeys([*stored.settings, *self.settings])
+        return [
+            f"{name} was {stored.settings.get(name)} and is {self.settings.get(name)}"
+            for name in names
+            if stored.settings and stored.settings.get(name) != self.settings.get(name)
+        ]
+
+
+def offsets_digest(offsets: Sequence[str]) -> str:
+    """Return a digest of where each source stands, as Spark's offset log spells it.
+
+    >>> offsets_digest(['{"logOffset":3}', "-"])
+    '7f35463526b66d01b9ea492a21e6bcb2'
+    """
+    return hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32]

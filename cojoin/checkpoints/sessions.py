@@ -1,0 +1,35 @@
+"""Whether there is a Spark session to work with: everything else fails in words of Java's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from cojoin.errors import ConfigurationError
+
+__all__ = ["check_session"]
+
+
+def check_session(session: Any, what: str) -> None:
+    """Refuse what is no session of this process, or one that was stopped.
+
+    Args:
+        session: What should be one.
+        what: What it is, for the message, such as ``"input 'trades'"``.
+
+    Raises:
+        ConfigurationError: It is none, or does not run any more.
+    """
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        msg = f"{what}: expected a session in this process, got one of Spark Connect, which cojoin does not work with"
+        raise ConfigurationError(msg)
+    if not isinstance(session, SparkSession):
+        msg = f"{what}: expected a SparkSession, got {type(session).__name__}"
+        raise ConfigurationError(msg)
+    context = session.sparkContext._jsc  # noqa: SLF001 - PySpark has no other way to ask
+    if context is None or context.sc().isStopped():
+        msg = (
+            f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
+        )
+        raise ConfigurationError(msg)

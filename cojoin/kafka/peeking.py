@@ -1,0 +1,179 @@
+"""Single records, read by the driver to see what time it is in a partition.
+
+Keeps one consumer, made by the first look, which fetches little. A look reads from an offset on, all partitions at
+once, past markers of transactions and records of those that were aborted, for these are no records. Costs one fetch, a
+few milliseconds; one more for the end of a partition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import QueryFailedError
+from cojoin.kafka.times import Seen
+
+with contextlib.suppress(ImportError):  # an extra of the package's; the cluster that is asked says so
+    from confluent_kafka import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cojoin.kafka.client import Cluster, Partition
+
+__all__ = ["Peeking"]
+
+_LITTLE = {
+    "fetch.message.max.bytes": "16384",
+    "fetch.wait.max.ms": "10",
+    "fetch.queue.backoff.ms": "1",
+    "queued.max.messages.kbytes": "1024",
+}
+_AT_ONCE, _SOON_SECONDS, _WAIT_SECONDS = 500, 0.02, 0.2
+_GONE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
+
+_MOST_PASSED = 10_000
+"""So many records that are not believed are passed over; then a look gives up."""
+
+
+class Peeking:
+    """Looks at records of a cluster, for one thread; ``close`` ends it.
+
+    Args:
+        cluster: Where they are.
+        what: The input, for messages.
+    """
+
+    def __init__(self, cluster: Cluster, what: str) -> None:
+        self._cluster, self._what = cluster, what
+        self._consumer: Any = None
+
+    def next_records(
+        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
+    ) -> dict[Partition, Seen | None]:
+        """Return each partition's first record at or after an offset whose stamp is believed.
+
+        Args:
+            offsets: Where each look begins.
+            ends: Where it ends.
+            believed: The latest stamp that counts, in epoch milliseconds; None counts all.
+
+        Returns:
+            The record; None where there is none before the end. Where very many are not believed, one without a stamp.
+
+        Raises:
+            QueryFailedError: No broker gave an answer for longer than the patience allows.
+        """
+        found: dict[Partition, Seen | None] = {}
+        passed = dict.fromkeys(offsets, 0)
+
+        def take(partition: Partition, message: Any) -> bool:
+            kind, stamp = message.timestamp()
+            if kind and (believed is None or stamp <= believed):
+                found[partition] = Seen(message.offset(), stamp)
+                return True
+            passed[partition] += 1
+            if passed[partition] < _MOST_PASSED:
+                return False
+            found[partition] = Seen(offsets[partition], None)
+            return True
+
+        self._read(offsets, ends, take, one_each=True)
+        return {each: found.get(each) for each in offsets}
+
+    def stamps(
+        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
+    ) -> dict[Partition, list[tuple[int, int]]]:
+        """Return the offsets and stamps of all records in a range of each partition whose stamp is believed.
+
+        Args:
+            begins: Where each range begins.
+            ends: Where it ends.
+            believed: The latest stamp that counts, in epoch milliseconds; None counts all.
+
+        Raises:
+            QueryFailedError: No broker gave an answer for longer than the patience allows.
+        """
+        found: dict[Partition, list[tuple[int, int]]] = {each: [] for each in begins}
+
+        def take(partition: Partition, message: Any) -> bool:
+            kind, stamp = message.timestamp()
+            if kind and (believed is None or stamp <= believed):
+                found[partition].append((message.offset(), stamp))
+            return False
+
+        self._read(begins, ends, take, one_each=False)
+        return found
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = None
+
+    def _read(
+        self,
+        begins: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+        take: Callable[[Partition, Any], bool],
+        *,
+        one_each: bool,
+    ) -> None:
+        """Hand out records, each partition's in order, until `take` has enough or the range ends."""
+        left = {each: begin for each, begin in begins.items() if begin < ends[each]}
+        if not left:
+            return
+        if self._consumer is None:
+            self._consumer = self._cluster.consumer(_LITTLE)
+        self._consumer.assign([TopicPartition(*each, begin) for each, begin in left.items()])
+        heard = time.monotonic()
+        try:
+            while left:
+                # It waits until it has as many as asked: each partition has at least one, or tells of its end.
+                asked = (len(left), _WAIT_SECONDS) if one_each else (_AT_ONCE, _SOON_SECONDS)
+                messages = self._consumer.consume(*asked)
+                if messages:
+                    heard = time.monotonic()
+                else:
+                    self._check_patience(time.monotonic() - heard, next(iter(left)))
+                for message in messages:
+                    partition = (message.topic(), message.partition())
+                    if partition not in left:
+                        continue
+                    if message.error() is not None:
+                        self._go_on_after(message, left, ends[partition])
+                    # What an earlier look has left behind is no answer to this one.
+                    elif message.offset() >= left[partition]:
+                        has_enough = message.offset() >= ends[partition] or take(partition, message)
+                        if has_enough or message.offset() >= ends[partition] - 1:
+                            del left[partition]
+        finally:
+            self._consumer.unassign()
+
+    def _go_on_after(self, message: Any, left: dict[Partition, int], end: int) -> None:
+        """Take what is no record: a partition's end, records that are gone, an error."""
+        error, partition = message.error(), (message.topic(), message.partition())
+        if error.name() == "_PARTITION_EOF":
+            if message.offset() >= left[partition]:
+                del left[partition]
+        elif error.name() in _GONE:
+            begin = max(left.pop(partition) + 1, self._cluster.kept([partition])[partition])
+            if begin < end:
+                left[partition] = begin
+                self._consumer.incremental_unassign([TopicPartition(*partition)])
+                self._consumer.incremental_assign([TopicPartition(*partition, begin)])
+        elif not self._cluster.is_passing(error):
+            topic, number = partition
+            msg = f"{self._what}: topic {topic} partition {number}: {self._cluster.text(error)} ({error.name()})"
+            raise QueryFailedError(msg)
+
+    def _check_patience(self, waited: float, partition: Partition) -> None:
+        patience = self._cluster.patience_ms
+        if patience is not None and 1000 * waited > patience:
+            topic, number = partition
+            msg = (
+                f"{self._what}: the brokers gave no record for {waited:.0f} s; expected one of topic {topic} partition "
+                f"{number}; see that its brokers run, or wait for longer with patience="
+            )
+            raise QueryFailedError(msg)

@@ -1,0 +1,300 @@
+"""Where records of a time lie, by answers that records confirm.
+
+A broker's answer by time is a claim. It may name a commit marker, which no reader ever sees and which carries the clock
+of the commit; and a record that is stamped far ahead answers for all later times. So where reading is to end, the next
+record is *looked at*; where it is earlier than the answer said, by more than the drift, the broker is no longer asked
+about this partition, but its records are: a search by halves over few offsets. Stamps further ahead of the clock than
+``max_ahead`` are passed over. Costs a look where a batch ends; where the broker misleads, some thirty more a batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cojoin.kafka.spliced import Spliced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cojoin.kafka.client import Cluster, Partition
+
+__all__ = ["Looks", "Seen", "Times", "first_records"]
+
+_PIECES = 64
+"""Into about so many pieces the search cuts what a batch may hold."""
+
+_TAIL, _GROWTH, _LONGEST_TAIL = 256, 16, 65_536
+"""So many offsets before an end are looked at for its newest record; where there is none, so many times as many, up to
+this."""
+
+_BACK = 1_000
+"""By so many records one may stand before an earlier one that a search by halves met."""
+
+_MOST_KEPT = 10_000
+
+
+class Seen(NamedTuple):
+    """A record that was looked at.
+
+    Attributes:
+        offset: Its offset.
+        timestamp: Its timestamp in epoch milliseconds; None where many records from here on have none to go by.
+    """
+
+    offset: int
+    timestamp: int | None
+
+
+class Looks(Protocol):
+    """What reads single records; ``peeking.Peeking`` does."""
+
+    def next_records(
+        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
+    ) -> dict[Partition, Seen | None]:
+        """Return each partition's first record at or after an offset whose stamp is believed; None where none is."""
+
+    def stamps(
+        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
+    ) -> dict[Partition, list[tuple[int, int]]]:
+        """Return the offsets and stamps of all records in a range of each partition that are believed."""
+
+
+class Times:
+    """Times of one input's partitions; it remembers which of them the broker misleads about.
+
+    Args:
+        cluster: Answers by time.
+        looks: Reads single records.
+        limit: How many records a batch may hold: a search goes no finer than a small share of it.
+        max_drift_ms: How far records may be out of order.
+    """
+
+    def __init__(self, cluster: Cluster, looks: Looks, limit: int, max_drift_ms: int) -> None:
+        self._cluster, self._looks, self._drift = cluster, looks, max_drift_ms
+        self._step = 1 << (max(1, limit // _PIECES).bit_length() - 1)
+        self._misleading: set[Partition] = set()
+        self._kept: dict[Partition, dict[int, Seen]] = {}
+        self._newest: dict[tuple[Partition, int], int | None] = {}
+        self.believed: int | None = None
+        """The latest stamp that is believed, in epoch milliseconds; None believes all."""
+
+    def first_at(
+        self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> dict[Partition, tuple[int, int] | None]:
+        """Find where each partition's records of a time or later begin.
+
+        Args:
+            time: In epoch milliseconds.
+            begins: Offsets before which nothing matters any more.
+            ends: Offsets at which reading ends.
+
+        Returns:
+            The offset and timestamp of the first such record, or of one soon after it; None where there is none.
+        """
+        found = self._cluster.first_at(begins, time)
+        low: dict[Partition, int] = {}
+        for each, answer in found.items():
+            if answer is not None and self.believed is not None and answer[1] > self.believed:
+                self._misleading.add(each)
+            if answer is not None and each in self._misleading:
+                # All before the broker's answer is earlier: that much holds, whatever it names.
+                low[each] = max(begins[each], answer[0])
+        return found | self.searched(time, low, ends)
+
+    def confirm(
+        self,
+        claims: Mapping[Partition, tuple[int, int] | None],
+        positions: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+    ) -> bool:
+        """Return whether the records that ``first_at`` named are of their times; if not, ask again.
+
+        Args:
+            claims: What it returned.
+            positions: Where the partitions stand.
+            ends: Where they end.
+        """
+        places = {each: max(positions[each], claim[0]) for each, claim in claims.items() if claim is not None}
+        asked = {each: at for each, at in places.items() if at < ends[each] and not self.is_archived(each, at)}
+        wrong = set()
+        for each, record in self._next(asked, ends).items():
+            claim = claims[each]
+            if claim is not None and record is not None and record.timestamp is not None:
+                wrong |= {each} if record.timestamp < claim[1] - self._drift else set()
+        wrong -= self._misleading
+        self._misleading |= wrong
+        return not wrong
+
+    def next_stamp(
+        self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> tuple[int | None, bool]:
+        """Look at what follows once all before a time is said to be read.
+
+        Args:
+            time: In epoch milliseconds.
+            positions: Where reading is to end.
+            ends: Where the partitions end.
+
+        Returns:
+            The smallest stamp that is next in a partition, ``time`` where none is smaller, None where one can't be
+            told; and whether no broker's answer was wrong by more than the drift. If one was, ask for positions again.
+        """
+        unread = {each: at for each, at in positions.items() if at < ends[each] and not self.is_archived(each, at)}
+        seen = self._next(unread, ends)
+        stamps = [time]
+        sincere = True
+        for each, record in seen.items():
+            if record is None:
+                continue
+            if record.timestamp is None or record.timestamp < time - self._drift:
+                sincere = sincere and each in self._misleading
+                self._misleading.add(each)
+            if record.timestamp is None:
+                return None, sincere
+            stamps.append(record.timestamp)
+        return min(stamps), sincere
+
+    def newest(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
+        """Return the largest timestamp near the partitions' ends, in epoch milliseconds; None where all are empty.
+
+        Args:
+            begins: The first offset of each partition.
+            ends: One after its last.
+        """
+        asked = {each: end for each, end in ends.items() if (each, end) not in self._newest}
+        if len(self._newest) > _MOST_KEPT:
+            self._newest.clear()
+        archived = {each for each in asked if asked[each] > begins[each] and self.is_archived(each, asked[each] - 1)}
+        for each in archived:
+            assert isinstance(self._cluster, Spliced)
+            self._newest[each, asked[each]] = self._capped(self._cluster.archive.stretches[each].last)
+        left = {each: end for each, end in asked.items() if each not in archived}
+        width = _TAIL
+        while left:
+            tails = {each: max(begins[each], end - width) for each, end in left.items()}
+            some = {each: at for each, at in tails.items() if at < left[each]}
+            found = self._looks.stamps(some, left, self.believed) if some else {}
+            for each, tail in tails.items():
+                stamps = [stamp for _, stamp in found.get(each, ())]
+                if stamps or tail <= begins[each] or width >= _LONGEST_TAIL:
+                    self._newest[each, left.pop(each)] = max(stamps, default=None)
+            width *= _GROWTH
+        known = (self._newest[each, end] for each, end in ends.items())
+        return max((each for each in known if each is not None), default=None)
+
+    def searched(
+        self, time: int, low: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> dict[Partition, tuple[int, int] | None]:
+        """Search by halves, all partitions at once, over offsets that do not depend on where a search begins.
+
+        Args:
+            time: In epoch milliseconds.
+            low: Offsets before which no record is of the time.
+            ends: Offsets at which reading ends.
+
+        Returns:
+            As ``first_at``.
+        """
+        found: dict[Partition, tuple[int, int] | None] = {}
+        between: dict[Partition, tuple[int, int]] = {}
+        for each, record in self._next({each: at for each, at in low.items() if at < ends[each]}, ends).items():
+            if record is None or record.timestamp is None:
+                found[each] = None
+            elif record.timestamp >= time:
+                found[each] = (max(low[each], record.offset), record.timestamp)
+            else:
+                found[each], between[each] = None, (record.offset, ends[each])
+        found |= {each: None for each in low if each not in found}
+        while True:
+            halves = {each: at for each, span in between.items() if (at := _half(*span, self._step)) is not None}
+            if not halves:
+                return found
+            between = {each: between[each] for each in halves}
+            for each, record in self._next(halves, ends).items():
+                begin, end = between[each]
+                if record is not None and record.timestamp is not None and record.timestamp < time:
+                    between[each] = (max(halves[each], min(record.offset, end - 1)), end)
+                else:
+                    between[each] = (begin, halves[each])
+                    if record is not None:
+                        stamp = time if record.timestamp is None else record.timestamp
+                        found[each] = (halves[each], stamp)
+
+    def _next(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, Seen | None]:
+        """Look at records, each once."""
+        found: dict[Partition, Seen | None] = {}
+        for each, offset in offsets.items():
+            kept = self._kept.setdefault(each, {})
+            if len(kept) > _MOST_KEPT:
+                kept.clear()
+            if offset in kept and kept[offset].offset >= ends[each]:
+                found[each] = None
+            elif offset in kept and kept[offset].timestamp is not None:
+                found[each] = kept[offset]
+        asked = {each: offset for each, offset in offsets.items() if each not in found}
+        if asked:
+            for each, record in self._looks.next_records(asked, ends, self.believed).items():
+                found[each] = record
+                if record is None:
+                    self._kept[each][asked[each]] = Seen(ends[each], None)
+                elif record.timestamp is not None:  # what is not believed may be some time
+                    self._kept[each][asked[each]] = record
+        return found
+
+    def _capped(self, stamp: int) -> int:
+        return stamp if self.believed is None else min(stamp, self.believed)
+
+    def is_archived(self, partition: Partition, offset: int) -> bool:
+        """Whether a record lies in the archive, whose index was made by reading it."""
+        if not isinstance(self._cluster, Spliced):
+            return False
+        return any(each.is_archived for each in self._cluster.archive.sections(partition, offset, offset + 1))
+
+
+def first_records(
+    cluster: Cluster, looks: Looks, partitions: Iterable[Partition], time: int, believed: int | None
+) -> dict[Partition, tuple[int, int] | None]:
+    """Find each partition's first record, by offset, of a time or later.
+
+    Args:
+        cluster: Answers by time.
+        looks: Reads single records.
+        partitions: The partitions.
+        time: In epoch milliseconds.
+        believed: The latest stamp that counts; None counts all.
+
+    Returns:
+        The record's offset and timestamp; None where there is none.
+    """
+    claimed = cluster.first_at(partitions, time)
+    times = Times(cluster, looks, 1, 0)
+    times.believed = believed
+    claims = {each: at[0] for each, at in claimed.items() if at is not None and not times.is_archived(each, at[0])}
+    if not claims:
+        return claimed
+    ends = cluster.latest(claims)
+    # Where the first that follows a claim is of the time, it is the first of all.
+    found = claimed | times.searched(time, claims, ends)
+    for each, begin in claims.items():
+        end = ends[each] if (answer := found[each]) is None else answer[0]
+        # Records that are out of order: an earlier one may be of the time, too.
+        while begin < end:
+            stamps = looks.stamps({each: max(begin, end - _BACK)}, {each: end}, believed)[each]
+            earlier = next(((offset, stamp) for offset, stamp in stamps if stamp >= time), None)
+            if earlier is None:
+                break
+            found[each], end = earlier, earlier[0]
+    return found
+
+
+def _half(begin: int, end: int, step: int) -> int | None:
+    """Return the roundest offset between two, in binary; None where none is a multiple of a step.
+
+    >>> [_half(begin, 2048, 16) for begin in (0, 1024, 1536, 2000, 2031, 2032)]
+    [1024, 1536, 1792, 2016, 2032, None]
+    """
+    last = end - 1
+    if last <= begin:
+        return None
+    shift = (begin ^ last).bit_length() - 1
+    return None if (1 << shift) < step else (last >> shift) << shift

@@ -1,0 +1,59 @@
+"""Whose offsets a source's positions are: a cluster has an id, and so has a topic, another one when it is made anew.
+
+A checkpoint keeps both. At every start, and for every batch while a query runs, they are compared with what the brokers
+say now: an offset means another record in a topic that was made anew, or in another cluster, so going on would miss
+records or take them twice, without an error. That is refused always. ``data_loss="skip"`` and ``allow_data_loss=True``
+go on without records that are gone; they do not make other records the same. Brokers before Kafka 2.8 have no topic
+ids, and checkpoints of cojoin 0.5.0 keep neither id: there they are learnt, and compared from the next start on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["difference", "merged"]
+
+
+def difference(known: Mapping[str, Any], found: Mapping[str, Any], servers: str) -> str | None:
+    """Return in what a source is another than before, and what to do; None where it is not, or cannot be told.
+
+    Args:
+        known: What was kept of it: ``cluster``, an id, and ``topics``, ids by name; each may be missing.
+        found: What it is now, in the same form.
+        servers: How its cluster is reached now.
+
+    >>> difference({"topics": {"trades": "a"}}, {"cluster": "c", "topics": {"trades": "a", "quotes": "b"}}, "one:9092")
+    >>> print(difference({"topics": {"trades": "a"}}, {"topics": {"trades": "b"}}, "one:9092"))
+    topic 'trades' was deleted and made anew since it was read (its id was a and is b), so its offsets are other \
+records'; begin a new query, with a checkpoint of its own
+    """
+    old, new = known.get("cluster"), found.get("cluster")
+    if old is not None and new is not None and old != new:
+        return (
+            f"what was read is in the Kafka cluster {old}, and {servers} are the cluster {new}, where the same offsets "
+            f"are other records'; name brokers of {old} as bootstrap_servers, or begin a new query, with a checkpoint "
+            f"of its own"
+        )
+    topics = found.get("topics") or {}
+    for name, one in (known.get("topics") or {}).items():
+        two = topics.get(name)
+        if one is not None and two is not None and one != two:
+            return (
+                f"topic {name!r} was deleted and made anew since it was read (its id was {one} and is {two}), so its "
+                f"offsets are other records'; begin a new query, with a checkpoint of its own"
+            )
+    return None
+
+
+def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is to be kept: what is there now, and the ids of topics that are not there for the moment.
+
+    >>> merged({"topics": {"trades-2025": "a"}}, {"cluster": "c", "topics": {"trades-2026": "b"}})
+    {'cluster': 'c', 'topics': {'trades-2025': 'a', 'trades-2026': 'b'}}
+    """
+    topics = {**(known.get("topics") or {}), **(found.get("topics") or {})}
+    cluster = found.get("cluster") or known.get("cluster")
+    return ({"cluster": cluster} if cluster else {}) | ({"topics": topics} if topics else {})

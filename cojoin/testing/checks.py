@@ -1,0 +1,199 @@
+"""What a harness is asked for, checked before anything runs: numbers of inputs, times, keys and partitions."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from cojoin.converters import coercer
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
+from cojoin.testing.events import HarnessError
+from cojoin.types import type_to_ddl
+from cojoin.watermarks import END_OF_TIME, NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cojoin.event_time import InputWatermark
+    from cojoin.inputs import InputSpec
+
+__all__ = [
+    "check_flag",
+    "check_inputs",
+    "check_instance",
+    "check_word",
+    "epoch_millis",
+    "found_partition",
+    "input_number",
+    "key_values",
+    "partition_name",
+    "refuse_finished",
+    "unfinished",
+]
+
+
+def check_word(name: str, value: Any, words: Sequence[str]) -> None:
+    """Refuse what is none of some words.
+
+    Raises:
+        ConfigurationError: It is none of them.
+    """
+    if value not in words:
+        msg = f"{name}: expected {' or '.join(map(repr, words))}, got {value!r}{did_you_mean(str(value), words)}"
+        raise ConfigurationError(msg)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither true nor false.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name}: expected True or False, got {value!r}"
+        raise ConfigurationError(msg)
+
+
+def check_instance(operation: Any) -> None:
+    """Refuse a class where one of its instances is meant.
+
+    Raises:
+        ConfigurationError: It is a class.
+    """
+    if isinstance(operation, type):
+        msg = f"operation: expected an instance such as {operation.__name__}(), got the class {operation.__name__}"
+        raise ConfigurationError(msg)
+
+
+def check_inputs(left: InputSpec, right: InputSpec) -> None:
+    """Refuse inputs of one name, and those whose keys can't be equal.
+
+    Raises:
+        ConfigurationError: They have the same name.
+        SchemaError: The types of their keys differ.
+    """
+    if left.name == right.name:
+        msg = (
+            f"input1, input2: both are named {left.name!r}; give them different names, by which messages and rejected "
+            f"rows tell them apart"
+        )
+        raise ConfigurationError(msg)
+    first, second = ([(name, type_to_ddl(spec.schema.field(name).type)) for name in spec.key] for spec in (left, right))
+    if [kind for _, kind in first] != [kind for _, kind in second]:
+        shown = " and ".join(
+            f"{', '.join(f'{name} {kind}' for name, kind in columns)} in input {spec.name!r}"
+            for columns, spec in ((first, left), (second, right))
+        )
+        msg = f"key: expected the same types in both inputs, got {shown}; declare the columns alike, or cast one"
+        raise SchemaError(msg)
+
+
+def input_number(number: Any) -> Literal[1, 2]:
+    """Return the number of an input.
+
+    Raises:
+        HarnessError: It is neither 1 nor 2.
+    """
+    if isinstance(number, bool) or number not in (1, 2):
+        msg = f"expected input 1 or 2, got {number!r}"
+        raise HarnessError(msg)
+    return cast("Literal[1, 2]", number)
+
+
+def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
+    """Return a watermark, or a time of the clock, in epoch milliseconds.
+
+    Args:
+        value: A whole number.
+        what: What it is, for the message.
+        clock: Whether it is of the clock, which has no time below 0.
+
+    Raises:
+        HarnessError: It is no whole number of 64 bits.
+    """
+    index = getattr(value, "__index__", None)
+    least = 0 if clock else NONE
+    if index is None or isinstance(value, bool) or not least <= index() <= END_OF_TIME:
+        from_zero = " from 0 on" if clock else " of 64 bits"
+        msg = (
+            f"{what}: expected a whole number of epoch milliseconds{from_zero}, got {value!r} ({type(value).__name__})"
+        )
+        raise HarnessError(msg)
+    return int(index())
+
+
+def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
+    """Return the values of the key columns.
+
+    Args:
+        key: The value of the key column; a tuple or row where there are several.
+        spec: The input whose columns they are.
+
+    Raises:
+        HarnessError: They do not fit the key columns.
+    """
+    fields = [spec.schema.field(name) for name in spec.key]
+    values = (key,) if len(fields) == 1 else key
+    if not isinstance(values, tuple) or len(values) != len(fields):
+        msg = f"key: expected a tuple of {', '.join(spec.key)}, got {key!r}"
+        raise HarnessError(msg)
+    for field, value in zip(fields, values, strict=True):
+        kind = type_to_ddl(field.type)
+        try:
+            fits = value is not None and coercer(field.type, "")(value) == value
+        except FunctionError:
+            fits = False
+        if not fits:
+            msg = f"key column {field.name!r}: expected {kind}, got {value!r} ({type(value).__name__})"
+            raise HarnessError(msg)
+    return values
+
+
+def partition_name(partition: Any) -> str:
+    """Return a source partition's name, as the map side spells it: JSON of its columns' values; "" for none.
+
+    Raises:
+        HarnessError: It is neither a name nor a tuple of values.
+
+    >>> partition_name(("trades", 0))
+    '["trades", 0]'
+    """
+    if partition is None:
+        return ""
+    if isinstance(partition, str):
+        return partition
+    if isinstance(partition, (tuple, list)):
+        return json.dumps(list(partition), default=str)
+    msg = f"partition: expected its name, or a tuple of its columns' values such as ({partition!r},), got {partition!r}"
+    raise HarnessError(msg)
+
+
+def unfinished(watermark: InputWatermark) -> list[str]:
+    """Return the source partitions of an input that are not finished."""
+    return [name for name, status in watermark.statuses().items() if status != "finished"]
+
+
+def refuse_finished(watermark: InputWatermark, what: str, partition: str | None = None) -> None:
+    """Refuse that something comes from an input, or from one of its source partitions, that is finished.
+
+    Raises:
+        HarnessError: It is.
+    """
+    if watermark.status() == "finished" or watermark.statuses().get(partition or "") == "finished":
+        named = f", partition {partition!r}" if partition else ""
+        msg = f"{what}{named}: it is finished, and that is for good: nothing comes from it any more"
+        raise HarnessError(msg)
+
+
+def found_partition(partition: Any, known: Mapping[str, Any], number: int) -> str:
+    """Return the name of a source partition that is known.
+
+    Raises:
+        HarnessError: It is not.
+    """
+    name = partition_name(partition)
+    if name not in known:
+        there = f"known are {', '.join(map(repr, known))}" if known else "it has none yet"
+        msg = f"input {number} has no source partition {name!r}; {there}{did_you_mean(name, known)}"
+        raise HarnessError(msg)
+    return name

@@ -1,0 +1,86 @@
+r"""Texts that are not valid UTF-8, which Spark and Delta allow, as Python's strings and back without a loss.
+
+A byte that is no part of a character stands in the string as one of U+DC80 to U+DCFF, as in Python's own
+``os.fsdecode`` (PEP 383): ``cast(X'ff41' as string)`` is ``"\udcffA"``. Every text has one such string and every such
+string one text, so what a function takes and yields keeps its bytes. JSON has them as ``\udcff``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["decode_texts", "dump_json", "encode_texts", "show_text", "text_bytes"]
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def decode_texts(array: pa.Array) -> list[str | None]:
+    r"""Return a column of texts as strings; nulls become None.
+
+    >>> decode_texts(pa.array([b"\xffA", b"gold", None]).view(pa.string()))
+    ['\udcffA', 'gold', None]
+    """
+    try:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        raw = array.view(pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary())
+        return [None if each is None else each.decode("utf-8", "surrogateescape") for each in raw.to_pylist()]
+
+
+def encode_texts(values: Sequence[str | None]) -> pa.Array:
+    r"""Return strings as a column of texts; None becomes a null.
+
+    Raises:
+        UnicodeEncodeError: Half a surrogate pair that stands for no byte.
+
+    >>> encode_texts(["\udcffA", None]).view(pa.binary()).to_pylist()
+    [b'\xffA', None]
+    """
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        raw = [None if each is None else text_bytes(each) for each in values]
+        return pa.array(raw, pa.binary()).view(pa.string())
+
+
+def text_bytes(text: str) -> bytes:
+    r"""Return a text's bytes; texts are in order when these are.
+
+    >>> text_bytes("\udcffA")
+    b'\xffA'
+    """
+    return text.encode("utf-8", "surrogateescape")
+
+
+def dump_json(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] = str) -> str:
+    r"""Return JSON that people can read: only halves of surrogate pairs, which UTF-8 can't hold, are escaped.
+
+    Args:
+        value: What JSON can hold.
+        indent: How many blanks a level is indented by; None writes one line.
+        default: Makes something else of what JSON can't hold.
+
+    >>> print(dump_json({"name": "\udcffÅsa"}))
+    {"name": "\udcffÅsa"}
+    """
+    # Outside of its strings JSON has no such characters.
+    return _HALVES.sub(
+        lambda half: f"\\u{ord(half.group()):04x}",
+        json.dumps(value, ensure_ascii=False, indent=indent, default=default),
+    )
+
+
+def show_text(text: str) -> str:
+    r"""Return a text that any screen takes: bytes that are no part of a character are spelled out.
+
+    >>> print(show_text("\udcffA"))
+    \xffA
+    """
+    return _HALVES.sub(lambda half: f"\\x{ord(half.group()) & 0xFF:02x}", text)

@@ -1,0 +1,86 @@
+"""Single records of real topics: markers, aborted ones, ends, records that are gone, brokers that do not answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cojoin as cj
+from cojoin.kafka.client import Cluster, ClusterOptions
+from cojoin.kafka.peeking import Peeking
+from cojoin.kafka.times import Seen, first_records
+from tests.kafka.hard_topics import open_transaction
+from tests.kafka.replayed import START, Written, delete_before, make, write
+from tests.kafka.test_client import WHAT, silent
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cojoin.kafka.client import Partition
+    from tests.servers.broker import Broker
+
+pytestmark = pytest.mark.kafka
+
+FUTURE = START + 10_000_000_000
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    made = Cluster(ClusterOptions(broker.bootstrap_servers, {}, 1_500), WHAT)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peeking(cluster: Cluster) -> Iterator[Peeking]:
+    made = Peeking(cluster, WHAT)
+    yield made
+    made.close()
+
+
+def test_markers_and_aborted_records_are_passed_over(broker: Broker, cluster: Cluster, peeking: Peeking) -> None:
+    servers, (one, two) = make(broker, "peeked", partitions=2), (("peeked", 0), ("peeked", 1))
+
+    def some(begin: int) -> list[tuple[bytes, int]]:
+        return [(b"x", START + at) for at in range(begin, begin + 3)]
+
+    open_transaction(servers, "peeked", some(0), "peeked").commit_transaction(30)  # offsets 0 to 2, and a marker at 3
+    open_transaction(servers, "peeked", some(10), "peeked").abort_transaction(30)  # 4 to 6, 7
+    open_transaction(servers, "peeked", some(20), "peeked").commit_transaction(30)  # 8 to 10, 11
+    ends = cluster.latest([one, two])
+    assert ends == {one: 12, two: 0}
+    for begin, found in ((0, Seen(0, START)), (2, Seen(2, START + 2)), (3, Seen(8, START + 20)), (11, None)):
+        assert peeking.next_records({one: begin, two: 0}, ends, None) == {one: found, two: None}
+    assert peeking.next_records({one: 3}, {one: 8}, None) == {one: None}
+    stamps = [(0, START), (1, START + 1), (2, START + 2), (8, START + 20)]
+    assert peeking.stamps({one: 0}, {one: 9}, None) == {one: stamps}
+    # The broker answers with the marker at 3, and reading begins behind it.
+    claimed = cluster.first_at([one], START + 21)[one]
+    assert claimed is not None
+    assert claimed[0] == 3
+    assert first_records(cluster, peeking, [one, two], START + 21, None) == {one: (9, START + 21), two: None}
+
+
+def test_stamps_that_are_not_believed_are_passed_over(broker: Broker, cluster: Cluster, peeking: Peeking) -> None:
+    one: Partition = ("peeked-far", 0)
+    stamps = [START, FUTURE, FUTURE, START + 5, FUTURE]
+    write(make(broker, one[0]), one[0], [Written(b"x", time=stamp) for stamp in stamps])
+    ends = cluster.latest([one])
+    for begin, found in ((1, Seen(3, START + 5)), (4, None)):
+        assert peeking.next_records({one: begin}, ends, FUTURE - 1) == {one: found}
+    assert peeking.next_records({one: 1}, ends, None) == {one: Seen(1, FUTURE)}
+    assert first_records(cluster, peeking, [one], START + 1, FUTURE - 1) == {one: (3, START + 5)}
+    assert first_records(cluster, peeking, [one], START + 6, FUTURE - 1) == {one: None}
+
+
+def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peeking: Peeking) -> None:
+    one: Partition = ("peeked-gone", 0)
+    servers = make(broker, one[0])
+    write(servers, one[0], [Written(b"x", time=START + at) for at in range(9)])
+    delete_before(servers, one[0], 5)
+    assert peeking.next_records({one: 1}, {one: 9}, None) == {one: Seen(5, START + 5)}
+    assert peeking.next_records({one: 1}, {one: 5}, None) == {one: None}
+    with silent(broker), refused(WHAT, "no record", "peeked-gone partition 0", kind=cj.QueryFailedError):
+        peeking.next_records({one: 6}, {one: 9}, None)

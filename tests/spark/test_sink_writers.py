@@ -1,0 +1,107 @@
+"""What an output's writer makes of a checkpoint that is older or newer than its output, before the first batch."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cojoin as cj
+from cojoin.checkpoints.batch_marker import BatchMarker
+from cojoin.spark.sink import OutputId, Position
+from tests.spark.data import rows, table
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.spark.sink import Sink, SinkWriter
+
+pytestmark = pytest.mark.spark
+
+OUTPUT = OutputId("0b8e", "output")
+
+
+def position(next_batch: int, **written: Any) -> Position:
+    return Position("/lake/checkpoint", next_batch, written)
+
+
+def write(spark: SparkSession, sink: Sink, *batches: int) -> tuple[SinkWriter, list[dict[str, Any]]]:
+    """Write batches of a row each, the batch's number, and return the writer with the places it gave."""
+    writer = sink.open(spark, OUTPUT)
+    places = [
+        {**writer.write(spark.range(each, each + 1), BatchMarker(each, 1, each, "offsets")), "batch_id": each}
+        for each in batches
+    ]
+    return writer, places
+
+
+def test_a_delta_table_must_be_as_the_checkpoint_left_it(spark: SparkSession, tmp_path: Path) -> None:
+    sink = cj.sinks.delta(f"{tmp_path}/out")
+    _, (first, second) = write(spark, sink, 0, 1)
+    for next_batch, known in ((1, first), (2, second), (1, {})):
+        sink.open(spark, OUTPUT).check(position(next_batch, **known))
+    with refused("has the query's batches up to 1, and the checkpoint goes on with batch 0", kind=cj.CheckpointError):
+        sink.open(spark, OUTPUT).check(position(0))
+    with refused(
+        "knows that batch 2 was written there, and it has the query's batches up to 1", kind=cj.CheckpointError
+    ):
+        sink.open(spark, OUTPUT).check(position(3, **(second | {"batch_id": 2})))
+    with refused("it is another table of that name", kind=cj.CheckpointError):
+        sink.open(spark, OUTPUT).check(position(2, **(second | {"id": "77aa"})))
+    with refused("it has none of the query's batches", kind=cj.CheckpointError):
+        sink.open(spark, OutputId("77aa", "output")).check(position(2, **second))
+    shutil.rmtree(tmp_path / "out")
+    with refused("there is no such table", kind=cj.CheckpointError):
+        sink.open(spark, OUTPUT).check(position(2, **second))
+
+
+def test_a_batch_that_is_there_is_passed_over_only_if_it_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    sink = cj.sinks.delta(f"{tmp_path}/out")
+    write(spark, sink, 0, 1)
+    again = sink.open(spark, OUTPUT)
+    again.check(position(1))
+    again.write(spark.range(1, 2), BatchMarker(1, 1, 1, "offsets"))
+    cases = (
+        (BatchMarker(1, 2, 1, "offsets"), "it had 1 rows then and has 2 now"),
+        (BatchMarker(1, 1, 7, "offsets"), "its 1 rows are others now"),
+        (BatchMarker(1, 1, 1, "others"), "it was read up to other source offsets"),
+        (BatchMarker(1, 0, 0, "offsets"), "it had 1 rows then and has 0 now"),
+        (BatchMarker(0, 1, 0, "offsets"), "the table has the query's batches up to 1 already"),
+    )
+    for marker, why in cases:
+        with refused(why, kind=cj.QueryFailedError):
+            if marker.rows:
+                again.write(spark.range(5), marker)
+            else:
+                again.write_nothing(marker)
+    assert rows(table(spark, tmp_path / "out")) == [(0,), (1,)]
+
+
+def test_a_parquet_folder_must_be_the_query_s_own_and_as_the_checkpoint_left_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = cj.sinks.parquet(f"{tmp_path}/out")
+    _, (first, _) = write(spark, sink, 0, 1)
+    sink.open(spark, OUTPUT).check(position(2, **first))
+    with refused("has the query's batches up to 1, and the checkpoint goes on with batch 0", kind=cj.CheckpointError):
+        sink.open(spark, OUTPUT).check(position(0))
+    with refused("such as batch_id=0, that this query did not write", kind=cj.CheckpointError):
+        sink.open(spark, OutputId("77aa", "output")).check(position(0))
+    # What an earlier try of a batch has left goes, where the batch has no rows now.
+    again = sink.open(spark, OUTPUT)
+    again.check(position(1, **first))
+    again.write_nothing(BatchMarker(1, 0, 0, "offsets"))
+    assert [row[0] for row in rows(spark.read.parquet(f"{tmp_path}/out"), "batch_id")] == [0]
+    (tmp_path / "out" / "_cojoin.json").write_text("{}")
+    (tmp_path / "out" / "._cojoin.json.crc").unlink()
+    with refused("_cojoin.json", "is damaged", kind=cj.CheckpointError):
+        sink.open(spark, OUTPUT).check(position(1, **first))
+    # As release 0.5.0 left it: the checkpoint knows the folder.
+    (tmp_path / "out" / "_cojoin.json").unlink()
+    sink.open(spark, OUTPUT).check(position(1, **first))
+    with refused("that this query did not write", kind=cj.CheckpointError):
+        sink.open(spark, OUTPUT).check(position(1))
