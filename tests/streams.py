@@ -203,6 +203,8 @@ class Outcome:
     rejected: list[pa.Table] = field(default_factory=list)
     beside: dict[str, list[pa.Table]] = field(default_factory=lambda: defaultdict(list))
     reports: list[dict[str, Any]] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """How many rows each table at rest has in the end, without those that have expired in segments."""
 
     def take(self, emission: Emission) -> None:
         tables = {"output": self.output, "rejected": self.rejected}.get(emission.kind)
@@ -254,6 +256,8 @@ def run(
                 operator.segmenting = options and Segmenting(store)
                 operator.restore(state)
     for operator in operators:
+        for name, kept in operator.kept().items():
+            outcome.kept[name] += kept.whole().num_rows
         operator.close()
     return outcome
 

@@ -74,7 +74,8 @@ def test_a_pause_keeps_no_more_than_the_versions_in_force(
     data: st.DataObject, streams: Streams, join: TemporalJoin
 ) -> None:
     """Of each key the newest version that the watermark has passed, if no tombstone, and if a trade may match it."""
-    outcome = run(create(join), streams, data.draw(deliveries(streams)), drain=False)
+    delivery = data.draw(deliveries(streams))
+    outcome = run(create(join), streams, delivery, drain=False)
     deleted, watermark = deleted_by(join, streams), streams.watermark()
     retention = join.describe()["retention_us"]
     newest: dict[Any, Any] = {}
@@ -88,4 +89,7 @@ def test_a_pause_keeps_no_more_than_the_versions_in_force(
         or (retention is not None and (row[AT] + retention) // 1_000 > watermark)
     ]
     # A key group that no row reaches in a batch forgets by age all the same.
-    assert outcome.total("versions_in_force") == len(kept)
+    assert outcome.kept["versions"] == len(kept)
+    # Those that have expired in a segment are counted until a merge leaves them out (``cojoin/state/kept.py``).
+    counted = outcome.total("versions_in_force")
+    assert counted == len(kept) or (delivery.segment_bytes is not None and counted > len(kept))
