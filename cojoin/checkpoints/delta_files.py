@@ -27,10 +27,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Shape", "WrittenFile", "append_files", "plain_defaults", "plain_shape", "shape_of", "table_log"]
+__all__ = [
+    "Shape",
+    "WrittenFile",
+    "append_files",
+    "keep_checksums_small",
+    "plain_defaults",
+    "plain_shape",
+    "shape_of",
+    "table_log",
+]
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
 _CHECKPOINT_INTERVAL = "checkpointInterval"
+_FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
 _COMMITS_A_CHECKPOINT = "100"
 """Of a new table's log: with Delta's own default of 10, every tenth batch would take one to five seconds more."""
 
@@ -109,6 +119,17 @@ def table_log(session: SparkSession, location: str) -> Any:
     if not session.catalog.tableExists(location):
         return None
     return log.forTable(inner, inner.sessionState().sqlParser().parseTableIdentifier(location))
+
+
+def keep_checksums_small(session: SparkSession) -> None:
+    """Have a session's commits leave the list of a table's files out of its checksum; what a user has set stays.
+
+    Where the session's time zone is not UTC, Delta reads the whole list again after each commit, to compare the two:
+    a Spark job each time, which takes up to half of a small batch.
+    """
+    # Python's own view of the settings can't tell what is set from what is not.
+    if not session._jsparkSession.conf().contains(_FILES_IN_CHECKSUM):  # noqa: SLF001
+        session.conf.set(_FILES_IN_CHECKSUM, "false")
 
 
 def append_files(

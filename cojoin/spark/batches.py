@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.batch_marker import BatchMarker, offsets_digest
 from cojoin.checkpoints.control import source_offsets
-from cojoin.checkpoints.delta_files import WrittenFile
+from cojoin.checkpoints.delta_files import WrittenFile, keep_checksums_small
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
@@ -117,6 +117,7 @@ class BatchWriter:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
         self._lease.check()
+        keep_checksums_small(emitted.sparkSession)
         targets = self._targets(batch_id)
         if targets:
             emitted = write_files(emitted, targets)

@@ -113,18 +113,25 @@ class DeltaWriter(SinkWriter):
         if known is None:
             return
         self._after = -1 if written.get("version") is None else int(written["version"]) - 1
-        was_replaced = written.get("id") not in (None, table_id)
-        if was_replaced or self._newest < known:
-            got = "there is no such table" if table_id is None else f"it has the query's batches up to {self._newest}"
-            got = "it has none of the query's batches" if table_id is not None and self._newest < 0 else got
-            got = "it is another table of that name" if was_replaced and table_id is not None else got
+        found = self._found_instead(known, table_id, written.get("id"))
+        if found is not None:
             msg = (
-                f"{where}: the checkpoint knows that batch {known} was written there, and {got}: it was deleted, "
+                f"{where}: the checkpoint knows that batch {known} was written there, and {found}: it was deleted, "
                 f"replaced, or put back from a backup. Going on would leave rows out; put the table back as it was, or "
                 f"restore into a new checkpoint, with restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a "
                 f"new output"
             )
             raise CheckpointError(msg)
+
+    def _found_instead(self, known: int, table_id: str | None, known_id: str | None) -> str | None:
+        """Return what is there in the place of the table to which a batch was written; None where it is that table."""
+        if table_id is None:
+            return "there is no such table"
+        if known_id not in (None, table_id):
+            return "it is another table of that name"
+        if self._newest < 0:
+            return "it has none of the query's batches"
+        return f"it has the query's batches up to {self._newest}" if self._newest < known else None
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
         """Append the rows in a transaction that only takes effect once."""

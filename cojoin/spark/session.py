@@ -68,6 +68,8 @@ def spark_session(
         "spark.sql.shuffle.partitions": cores,
         # Small tables are read with one task, not 50.
         "spark.databricks.delta.snapshotPartitions": 2,
+        # Where the time zone is not UTC, Delta compares it with the log after each commit: a Spark job each time.
+        "spark.databricks.delta.allFilesInCrc.enabled": "false",
         # A key group's state is written whole each batch: 100 kept versions would fill the disk.
         "spark.sql.streaming.minBatchesToRetain": 10,
         # Large Arrow batches between the JVM and Python; larger ones are no faster and take their memory several times.

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cojoin as cj
+from tests.cluster.application import connect, start_session
 from tests.cluster.breaking import BreakingTrades
-from tests.cluster.driver import CUSTOMER_DDL, TRADE_DDL, files, wait_for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,28 +30,15 @@ OUTPUT_DDL = "trade_id long, customer_id string, event_time timestamp, amount do
 
 def main(master: str, folder: str, what: str, sink: str, at_trade: str) -> None:
     conf = {
-        "spark.executor.memory": "512m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.host": "127.0.0.1",
         # More tasks than executors: some begin when others have ended.
         "spark.sql.shuffle.partitions": 4,
-        "spark.sql.session.timeZone": "America/New_York",
         "spark.speculation": str(what == "speculation").lower(),
         "spark.speculation.interval": "200ms",
         "spark.speculation.quantile": 0.5,
         "spark.speculation.minTaskRuntime": "2s",
     }
-    spark = cj.spark_session("breaking", master=master, conf=conf)
-    spark.sparkContext.setLogLevel("ERROR")
-    wait_for_executors(spark)
-    pair = cj.connect(
-        cj.Input(files(folder, "trades", TRADE_DDL), key="customer_id", event_time="event_time", name="trades"),
-        cj.Input(
-            files(folder, "customers", CUSTOMER_DDL), key="customer_id", event_time="event_time", name="customers"
-        ),
-        key_groups=8,
-    )
+    spark = start_session("breaking", master, conf)
+    pair = connect(folder, key_groups=8)
     rejected: list[Any] = []
     if what == "between":
         joined = pair.asof_join()

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
 import cojoin as cj
+from tests.cluster.application import EXECUTORS, connect, start_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-TRADE_DDL = "trade_id long, customer_id string, event_time timestamp, amount double"
-CUSTOMER_DDL = "customer_id string, event_time timestamp, tier string"
 OUTPUT_DDL = "trade_id long, customer_id string, event_time timestamp, amount double, tier string, folder string"
-EXECUTORS = 2
 
 
 class EnrichTrades(cj.KeyedCoProcessFunction):
@@ -41,32 +38,11 @@ class EnrichTrades(cj.KeyedCoProcessFunction):
 
 
 def main(master: str, folder: str) -> None:
-    conf = {
-        "spark.executor.memory": "512m",
-        # Most of the time goes into compiling code that runs a few times: the quick compiler alone is quicker.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": EXECUTORS,
-        "spark.sql.session.timeZone": "America/New_York",
-    }
-    spark = cj.spark_session("cluster", master=master, conf=conf)
-    spark.sparkContext.setLogLevel("ERROR")
-    wait_for_executors(spark)
-    pair = cj.connect(
-        cj.Input(files(folder, "trades", TRADE_DDL), key="customer_id", event_time="event_time", name="trades"),
-        cj.Input(
-            files(folder, "customers", CUSTOMER_DDL), key="customer_id", event_time="event_time", name="customers"
-        ),
-        key_groups=4,
-    )
+    spark = start_session("cluster", master, {"spark.sql.shuffle.partitions": EXECUTORS})
+    pair = connect(folder, key_groups=4)
     _run(spark, pair.asof_join(), folder, "asof")
     _run(spark, pair.process(EnrichTrades(), OUTPUT_DDL), folder, "function")
     spark.stop()
-
-
-def files(folder: str, name: str, schema: str) -> cj.sources.Source:
-    return cj.sources.files(f"{folder}/{name}", "parquet", schema=schema, options={"maxFilesPerTrigger": 2})
 
 
 def _run(spark: SparkSession, joined: cj.Joined, folder: str, name: str) -> None:
@@ -80,15 +56,6 @@ def _run(spark: SparkSession, joined: cj.Joined, folder: str, name: str) -> None
     assert query.progress.drained
     assert query.batches > 2
     pq.write_table(spark.read.format("delta").load(table).toArrow(), f"{table}.parquet")
-
-
-def wait_for_executors(spark: SparkSession) -> None:
-    deadline = time.monotonic() + 60
-    executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
-    while executors.size() <= EXECUTORS:  # the driver counts
-        assert time.monotonic() < deadline, f"{executors.size() - 1} executors after 60 s"
-        time.sleep(0.1)
-        executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.cluster import driver
+from tests.cluster.application import EXECUTORS
 from tests.cluster.data import by_trade, make_rows, read, write
 from tests.servers import ServerError
 from tests.servers.cluster import Cluster
@@ -52,7 +53,7 @@ def test_the_job_gives_the_rows_of_pandas(cluster: Cluster, tmp_path: Path) -> N
     pd.testing.assert_frame_equal(joined, by_trade(expected)[joined.columns])
     processed = read(tmp_path / "function.parquet")
     # Both executors had a part in it: each has a folder of its own.
-    assert processed.pop("folder").nunique() == driver.EXECUTORS
+    assert processed.pop("folder").nunique() == EXECUTORS
     pd.testing.assert_frame_equal(processed, by_trade(expected)[processed.columns])
 
 

@@ -19,7 +19,8 @@ from cojoin.messages import write_messages
 from cojoin.spark.sink import OutputId
 from cojoin.spark.written_files import FileTarget, _Writer, can_be_written
 from cojoin.types import parse_schema
-from tests.spark.data import rows, table
+from tests.spark.data import connect, generate, rows, table
+from tests.spark.saved import DRAIN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,6 +149,27 @@ def test_the_log_of_a_new_table_is_checkpointed_seldom_unless_somebody_said_othe
         assert interval("chosen") == "25"
     finally:
         spark.conf.unset(default)
+
+
+@pytest.mark.parametrize(("chosen", "holds_files"), [(None, False), ("true", True)])
+def test_a_querys_commits_keep_checksums_small_unless_somebody_said_otherwise(
+    spark: SparkSession, tmp_path: Path, chosen: str | None, *, holds_files: bool
+) -> None:
+    setting = "spark.databricks.delta.allFilesInCrc.enabled"
+    before = spark.conf.get(setting)
+    if chosen is None:
+        spark.conf.unset(setting)
+    else:
+        spark.conf.set(setting, chosen)
+    try:
+        joined = connect(*generate(trades=4, customers=2).write(tmp_path, 1).sources()).asof_join(suffixes=("", "_c"))
+        query = joined.start(output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=f"{tmp_path}/cp", trigger=DRAIN)
+        query.await_termination(progress=False)
+        assert spark.conf.get(setting, None) == chosen
+    finally:
+        spark.conf.set(setting, before)
+    (checksum,) = Path(f"{tmp_path}/out/_delta_log").glob("0*.crc")
+    assert ("allFiles" in json.loads(checksum.read_text())) is holds_files
 
 
 def test_a_table_that_changed_meanwhile_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
