@@ -108,7 +108,10 @@ def test_a_table_that_was_there_before_the_query(spark: SparkSession, tmp_path: 
     assert trades(spark, location) == [7]
 
 
-@pytest.mark.parametrize("change", ["another query", "delete", "optimize"])
+@pytest.mark.parametrize(
+    "change",
+    ["another query", *(pytest.param(each, marks=pytest.mark.slow) for each in ("delete", "optimize"))],
+)
 def test_what_others_did_since_is_not_taken_back(spark: SparkSession, table: str, change: str) -> None:
     if change == "another query":
         write(spark, table, 9, query="77aa")
@@ -178,6 +181,7 @@ def test_a_table_by_name(spark: SparkSession, name: str) -> None:
     assert check(spark, name, None, cut=True) == CutBack(name, None, 2, 2, newest=2)
 
 
+@pytest.mark.slow
 def test_an_old_version_is_cut_back_to_as_well(spark: SparkSession, table: str) -> None:
     spark.sql(
         f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.deletedFileRetentionDuration = 'interval 0 hours')"

@@ -60,7 +60,10 @@ def test_a_static_join_equals_pandas(spark: SparkSession, streams: Streams, fold
     assert enriched_rows(asof(pair).to_dataframe()) == streams.enriched()
 
 
-@pytest.mark.parametrize(("key_groups", "partitions"), [(1, 2), (3, 5), (16, 1)])
+@pytest.mark.parametrize(
+    ("key_groups", "partitions"),
+    [(3, 5), pytest.param(1, 2, marks=pytest.mark.slow), pytest.param(16, 1, marks=pytest.mark.slow)],
+)
 def test_a_stream_equals_pandas(
     spark: SparkSession,
     streams: Streams,
@@ -224,7 +227,7 @@ def test_an_unknown_output_and_a_static_start_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("streaming", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_of_many_sizes_up_to_megabytes_are_joined(spark: SparkSession, tmp_path: Path, streaming: bool) -> None:
     # By number of their batch, so that a query's second batch goes by rows and has far larger ones than its first.
     sizes = [(1, 0, 10), (2, 0, 1_000), (3, 1, 90_000), (4, 1, 200_000), (5, 1, 3_000_000), (6, 1, 1)]

@@ -203,7 +203,14 @@ def test_a_directory_in_use_is_not_restored_into(story: Story) -> None:
         story.function.start(story.function.function(), restore_from=cj.Checkpoint(story.join.checkpoint))
 
 
-@pytest.mark.parametrize("damage", ["content", "header", "rows", "columns", "files", "index"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "content",
+        "index",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("header", "rows", "columns", "files")),
+    ],
+)
 def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, damage: str) -> None:
     import shutil
 
