@@ -169,7 +169,7 @@ def measure_silence(spark: SparkSession, folder: Path, findings: Findings, inter
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Give each file's size and time, of all but Spark's own log and the lease."""
+    """Return each file's size and time, of all but Spark's own log and the lease."""
     found = {}
     for path in (*(folder / "out").rglob("*"), *(folder / "checkpoint").rglob("*")):
         name = path.relative_to(folder)

@@ -14,7 +14,7 @@ _SHOWN = 3
 
 
 def differences(expected: Iterable[tuple[Any, ...]], got: Iterable[tuple[Any, ...]], what: str = "rows") -> list[str]:
-    """Give what is missing and what is too much, as a line each; nothing where both are equal, row for row.
+    """Return what is missing and what is too much, as a line each; nothing where both are equal, row for row.
 
     >>> differences([(1, "a"), (2, "b")], [(1, "a"), (1, "a")])
     ["rows: 1 missing, such as (2, 'b')", "rows: 1 too many, such as (1, 'a')"]

@@ -44,7 +44,7 @@ class Footprint:
         self._thread.join()
 
     def cpu_seconds(self) -> float:
-        """Give what the tree has used until now; it never goes back."""
+        """Return what the tree has used until now; it never goes back."""
         ticks = sum(_tree(self._process).values())
         self._cpu_seconds = max(self._cpu_seconds, ticks / _TICKS)
         return self._cpu_seconds
@@ -65,7 +65,7 @@ def end_tree(process: int) -> None:
 
 
 def _tree(root: int) -> dict[int, int]:
-    """Give the processes of the tree and the CPU ticks of each."""
+    """Return the processes of the tree and the CPU ticks of each."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     waiting = [root]

@@ -149,7 +149,7 @@ class Growth:
         return Curve.of(name, dimension.axis, points, dimension.units(self.base), dimension.unit)
 
     def medians(self) -> dict[Shape, float]:
-        """Give each shape's time of a batch."""
+        """Return each shape's time of a batch."""
         return {shape: _seconds(found) for shape, found in self.batches.items() if found}
 
     def _over_time(self, name: str, dimension: Dimension, values: Sequence[float]) -> list[Point]:

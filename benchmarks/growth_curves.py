@@ -94,7 +94,7 @@ class Law:
         return cls(fixed, slope, scale, unit)
 
     def at(self, value: float) -> float:
-        """Give the seconds that it foretells."""
+        """Return the seconds that it foretells."""
         return self.fixed + self.slope * value * self.scale
 
     def __str__(self) -> str:
@@ -160,7 +160,7 @@ def _terms(shape: Shape) -> list[float]:
 
 
 def fit(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Give the factors of the terms that make the relative deviations from the seconds least."""
+    """Return the factors of the terms that make the relative deviations from the seconds least."""
     measured = np.asarray(seconds)
     factors, *_ = np.linalg.lstsq(np.asarray(terms) / measured[:, None], np.ones(len(measured)), rcond=None)
     return [float(each) for each in factors]

@@ -112,12 +112,12 @@ class Dimension:
     trades: int | None = None
 
     def shape(self, base: Shape, value: float) -> Shape:
-        """Give the base with a value of its own."""
+        """Return the base with a value of its own."""
         trades = min(base.trades, self.trades or base.trades)
         return replace(replace(base, trades=trades, filled=self.filled), **{self.field: value})
 
     def units(self, base: Shape) -> float:
-        """Give how many units a value is."""
+        """Return how many units a value is."""
         return base.trades * MILLION if self.scale is None else self.scale
 
 
@@ -195,7 +195,7 @@ def _keys(rng: np.random.Generator, shape: Shape, count: int) -> np.ndarray:
 
 
 def _times(rng: np.random.Generator, number: int, count: int) -> pa.Array:
-    """Give a batch's times in the order in which its rows stand: each in a slot of its own, none twice."""
+    """Return a batch's times in the order in which its rows stand: each in a slot of its own, none twice."""
     slot = _HOUR_US // count
     times = np.arange(count) * slot + rng.integers(0, slot, count)
     order = np.argsort(times + rng.integers(0, DISORDER_SECONDS * 1_000_000, count), kind="stable")

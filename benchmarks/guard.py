@@ -51,7 +51,7 @@ class Bound:
 
 
 def measured_ratios(spark: SparkSession, folder: Path, tries: int = 2) -> Iterator[float]:
-    """Give a ratio for each try that is asked for; every result is compared with the oracle."""
+    """Yield a ratio for each try that is asked for; every result is compared with the oracle."""
     data = folder / "data"
     generate(SIZE, data)
     runs: dict[str, Callable[[SparkSession, Job], None]] = {"plain": plain.run, "asof": cojoin_joins.run}

@@ -86,7 +86,7 @@ def _manifests(folder: Path, known: dict[str, Any]) -> Iterator[tuple[str, dict[
 
 
 def commit_times(table: Path) -> pd.Series:
-    """Give, by trade, when the version that has it became visible, in epoch seconds."""
+    """Return, by trade, when the version that has it became visible, in epoch seconds."""
     times: list[pd.Series] = []
     for version in sorted((table / "_delta_log").glob("[0-9]*.json")):
         for line in version.read_text().splitlines():
@@ -97,7 +97,7 @@ def commit_times(table: Path) -> pd.Series:
 
 
 def latencies(writer: SteadyWriter, table: Path, warm_up: float) -> pd.DataFrame:
-    """Give the latency of each trade that was sent after the warm-up and before the last seconds."""
+    """Return the latency of each trade that was sent after the warm-up and before the last seconds."""
     trades, _ = writer.sides()
     frame = trades.set_index("trade_id").assign(due=writer.due(), committed=commit_times(table))
     first, last = frame["sent"].min() + warm_up, frame["sent"].max() - MARGIN_SECONDS

@@ -80,19 +80,19 @@ class SteadyWriter:
         return self._thread.is_alive()
 
     def sides(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Give what was sent, after the end; ``sent`` is in epoch seconds."""
+        """Return what was sent, after the end; ``sent`` is in epoch seconds."""
         assert not self.is_writing
         assert not self._failed, self._failed[:3]
         trades, customers = (pd.concat(frames, ignore_index=True) for frames in self._frames)
         return trades, customers
 
     def records(self) -> Records:
-        """Give it as the oracle takes it."""
+        """Return it as the oracle takes it."""
         trades, customers = (side.drop(columns="sent") for side in self.sides())
         return Records(trades, customers)
 
     def due(self) -> pd.Series:
-        """Give, by trade, the instant from which on the watermarks of all partitions let it out, in epoch seconds."""
+        """Return, by trade, the instant from which on the watermarks of all partitions let it out, in epoch seconds."""
         trades, customers = self.sides()
         times = trades["micros"].to_numpy() // 1_000
         due = trades["sent"].to_numpy().copy()

@@ -85,16 +85,16 @@ class Link:
             raise error
 
     def snapshot(self, position: int) -> Snapshot:
-        """Give the snapshot of one of the chain's batches."""
+        """Return the snapshot of one of the chain's batches."""
         return next(each for each in Snapshots(self.files).all() if self.position(each) == position)
 
     def rows_at(self, snapshot: Snapshot) -> list[tuple[Any, ...]]:
-        """Give what its table held then."""
+        """Return what its table held then."""
         written = snapshot.manifest.outputs["output"]
         return [] if written["version"] is None else self.rows(version=written["version"])
 
     def rows(self, **at: Any) -> list[tuple[Any, ...]]:
-        """Give its table, as it is or was."""
+        """Return its table, as it is or was."""
         options = {"versionAsOf": at["version"]} if at else {}
         return _rows(self.spark.read.format("delta").options(**options).load(self.table))
 
@@ -112,7 +112,7 @@ def _rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def row_tuples(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Give joined rows, times as epoch microseconds, in the order of the oracle's columns."""
+    """Return joined rows, times as epoch microseconds, in the order of the oracle's columns."""
     names: tuple[str, ...] = (
         "trade_id",
         "customer_id",

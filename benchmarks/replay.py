@@ -60,7 +60,7 @@ def run_rounds(replay: Replay, folder: Path, rounds: int, contenders: tuple[str,
 
 
 def table(replay: Replay, results: list[dict[str, Measured]], contenders: tuple[str, ...]) -> str:
-    """Give what was measured, medians of the rounds where there are several, as text."""
+    """Return what was measured, medians of the rounds where there are several, as text."""
     rows: list[tuple[str, ...]] = [HEADER]
     for name in contenders:
         mine = [measured[name] for measured in results]
@@ -87,12 +87,12 @@ def table(replay: Replay, results: list[dict[str, Measured]], contenders: tuple[
 
 
 def throughput_shares(results: list[dict[str, Measured]], name: str) -> list[float]:
-    """Give a contender's throughput as a share of plain Spark's, for each round that has both."""
+    """Return a contender's throughput as a share of plain Spark's, for each round that has both."""
     return [each["plain"].seconds / each[name].seconds for each in results if {"plain", name} <= set(each)]
 
 
 def buffered_share(replay: Replay, mine: list[Measured]) -> float:
-    """Give the largest ratio of buffered rows to what the drift bound holds, of trades or of versions."""
+    """Return the largest ratio of buffered rows to what the drift bound holds, of trades or of versions."""
     return max(
         buffered / max(1, held)
         for each in mine

@@ -55,11 +55,11 @@ class Replay:
         return -(-max(self.sizes) // self.max_records)
 
     def expected(self) -> pa.Table:
-        """Give the rows that the join must give."""
+        """Return the rows that the join must give."""
         return pq.read_table(Path(self.folder) / _EXPECTED)
 
     def in_batches_of(self, max_records: int) -> Replay:
-        """Give the same, in smaller or larger batches."""
+        """Return the same, in smaller or larger batches."""
         return replace(self, max_records=max_records)
 
     def write(self, folder: Path) -> Path:

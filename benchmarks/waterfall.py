@@ -132,7 +132,7 @@ def draw(batches: dict[int, dict[str, float]], path: Path) -> None:
 
 
 def table(batches: dict[int, dict[str, float]], stages: dict[int, Stages]) -> str:
-    """Give the steps of each cold batch, of the warm ones' median, and of the drain."""
+    """Return the steps of each cold batch, of the warm ones' median, and of the drain."""
     last = max(batches)
     warm = [number for number in batches if COLD_BATCHES <= number < last]
     columns = {f"batch {number}": [number] for number in range(min(COLD_BATCHES, last))}

@@ -233,7 +233,7 @@ def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
 
 
 def _exact_class(dtype: pa.DataType) -> type | None:
-    """Give the class whose values are stored as they are; None where each needs a conversion or a further check."""
+    """Return the class whose values are stored as they are; None where each needs a conversion or a further check."""
     types = pa.types
     if dtype in _INTEGERS:
         return int

@@ -22,7 +22,7 @@ class InputCounts:
     rejected: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the counters as JSON values."""
+        """Return the counters as JSON values."""
         return {
             "rows_in": self.rows_in,
             "done": self.done,

@@ -75,7 +75,7 @@ class QueryFailedError(CojoinError, RuntimeError):
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Give the end of a message that proposes the names nearest to a wrong one.
+    """Return the end of a message that proposes the names nearest to a wrong one.
 
     Args:
         name: What was written.

@@ -219,7 +219,7 @@ class InputWatermark:
         return "active" if status == "idle" and self._held is not None else status
 
     def max_timestamp(self) -> int:
-        """Give the largest timestamp seen, or ``NONE``."""
+        """Return the largest timestamp seen, or ``NONE``."""
         return max(self._largest.values(), default=NONE)
 
     def holding_partition(self) -> str | None:
@@ -227,11 +227,11 @@ class InputWatermark:
         return self._merge.holding()
 
     def partitions(self) -> dict[str, int]:
-        """Give each partition's watermark."""
+        """Return each partition's watermark."""
         return self._merge.watermarks()
 
     def statuses(self) -> dict[str, Status]:
-        """Give each partition's status."""
+        """Return each partition's status."""
         return self._merge.statuses()
 
     def _wake(self, partition: str) -> None:
@@ -248,7 +248,7 @@ class InputWatermark:
         return self._strategy.generator.made(self._marks[partition], self._processing_time)
 
     def snapshot(self) -> dict[str, Any]:
-        """Give what survives a restart, as JSON values."""
+        """Return what survives a restart, as JSON values."""
         return {
             "merge": self._merge.snapshot(),
             "largest": dict(self._largest),
@@ -336,7 +336,7 @@ class OperatorWatermark:
             each.set_status(None, "finished")
 
     def current(self) -> int:
-        """Give the operator's watermark."""
+        """Return the operator's watermark."""
         for name, each in zip("12", self.inputs, strict=True):
             self._merge.update(name, each.current())
             self._merge.set_status(name, each.status())
@@ -346,16 +346,16 @@ class OperatorWatermark:
         return self._merge.current() if self._released else NONE
 
     def status(self) -> Status:
-        """Give the status of both inputs together: idle or finished only when both are."""
+        """Return the status of both inputs together: idle or finished only when both are."""
         self.current()
         return self._merge.status()
 
     def max_timestamp(self) -> int:
-        """Give the largest timestamp seen in any input, or ``NONE``."""
+        """Return the largest timestamp seen in any input, or ``NONE``."""
         return max(each.max_timestamp() for each in self.inputs)
 
     def holding_input(self) -> int | None:
-        """Number the input that holds time back: 1 or 2, the first where both do; None where none is active."""
+        """Return which input holds time back: 1 or 2, the first where both do; None where none is active."""
         self.current()
         if not self._released:
             return 2
@@ -363,7 +363,7 @@ class OperatorWatermark:
         return None if holding is None else int(holding)
 
     def snapshot(self) -> dict[str, Any]:
-        """Give what survives a restart, as JSON values."""
+        """Return what survives a restart, as JSON values."""
         self.current()
         return {
             "merge": self._merge.snapshot(),

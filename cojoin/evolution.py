@@ -111,7 +111,7 @@ def _spelled(stored: pa.DataType, asked: pa.DataType) -> tuple[str, str]:
 
 
 def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[str] = ()) -> pa.Table:
-    """Give stored rows in the schema that is asked for; the table itself where it has it.
+    """Return stored rows in the schema that is asked for; the table itself where it has it.
 
     Args:
         table: The rows as they were stored.
@@ -170,7 +170,7 @@ def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def widest(schemas: Sequence[pa.Schema], what: str) -> pa.Schema:
-    """Give the one of some schemas that all others may become: key groups may be of before and after a change.
+    """Return the one of some schemas that all others may become: key groups may be of before and after a change.
 
     Args:
         schemas: One or more.

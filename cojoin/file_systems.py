@@ -17,7 +17,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 def file_system(uri: str, what: str) -> tuple[fs.FileSystem, str]:
-    """Give the file system that has a file, and what it calls the file.
+    """Return the file system that has a file, and what it calls the file.
 
     Args:
         uri: As Spark spells it.

@@ -56,23 +56,23 @@ class RuntimeContext(ABC):
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Give the handle of a value state."""
+        """Return the handle of a value state."""
 
     @abstractmethod
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """Give the handle of a list state."""
+        """Return the handle of a list state."""
 
     @abstractmethod
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
-        """Give the handle of a map state."""
+        """Return the handle of a map state."""
 
     @abstractmethod
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
-        """Give the handle of a reducing state."""
+        """Return the handle of a reducing state."""
 
     @abstractmethod
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        """Give the handle of an aggregating state."""
+        """Return the handle of an aggregating state."""
 
 
 class OpenContext(RuntimeContext):
@@ -132,7 +132,7 @@ class Context:
         self._domain: TimeDomain | None = None
 
     def timestamp(self) -> int | None:
-        """Give the row's event time, or the timer's time, in epoch milliseconds (floored).
+        """Return the row's event time, or the timer's time, in epoch milliseconds (floored).
 
         None for a row of an input without event time.
         """
@@ -150,11 +150,11 @@ class Context:
         return self._domain
 
     def get_current_key(self) -> Any:
-        """Give the current key: its value, or a row where the key has several columns."""
+        """Return the current key: its value, or a row where the key has several columns."""
         return self._key
 
     def timer_service(self) -> TimerService:
-        """Give the timers and the watermarks."""
+        """Return the timers and the watermarks."""
         return self._timer_service
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -106,23 +106,23 @@ class InputSpec:
     late: LatePolicy | None = None
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
-        """Give the event times of rows of this input in epoch microseconds; 0 where it is null, or there is none."""
+        """Return the event times of rows of this input in epoch microseconds; 0 where it is null, or there is none."""
         if self.event_time is None:
             return np.zeros(table.num_rows, dtype=np.int64)
         return event_micros(table, self.event_time)
 
     def millis(self, table: pa.Table) -> NDArray[np.int64]:
-        """Give the timestamps of rows of this input in epoch milliseconds."""
+        """Return the timestamps of rows of this input in epoch milliseconds."""
         return event_millis(self.micros(table))
 
     def timestamps(self, table: pa.Table) -> NDArray[np.int64]:
-        """Give what rows of this input say of time, in epoch milliseconds: ``NONE`` where they have no event time."""
+        """Return what rows of this input say of time, in epoch milliseconds: ``NONE`` where they have no event time."""
         if self.event_time is None:
             return np.full(table.num_rows, NONE, dtype=np.int64)
         return self.millis(table)
 
     def keys(self, table: pa.Table) -> pa.Table:
-        """Give the key columns of a table of this input."""
+        """Return the key columns of a table of this input."""
         return table.select(list(self.key))
 
     @property
@@ -132,7 +132,7 @@ class InputSpec:
 
 
 def event_micros(table: pa.Table, column: str) -> NDArray[np.int64]:
-    """Give a timestamp column as epoch microseconds; a null becomes 0."""
+    """Return a timestamp column as epoch microseconds; a null becomes 0."""
     values = table.column(column).combine_chunks().cast(pa.int64())
     return (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
@@ -162,7 +162,7 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
 def watermark_marks(
     table: pa.Table, spec: InputSpec, timestamps: NDArray[np.int64], processing_time: int
 ) -> NDArray[np.int64]:
-    """Give each row's mark, by which its partition's watermark goes (``strategies``).
+    """Return each row's mark, by which its partition's watermark goes (``strategies``).
 
     Rows without time may still say how far time has come, in a column of their own. A mark further ahead of the clock
     than ``max_ahead`` says nothing: it would end the join as a poisoned time would.
@@ -266,7 +266,7 @@ def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) ->
 
 
 def _json(value: Any) -> Any:  # noqa: PLR0911 - one a class
-    """Give a decoded value as JSON has it: rows and maps are objects, bytes hex digits, what JSON lacks is a string."""
+    """Return a decoded value as JSON has it: rows and maps are objects, bytes hex digits, what it lacks a string."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, Row):

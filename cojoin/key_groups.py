@@ -25,7 +25,7 @@ _SEED = 42
 
 @lru_cache(maxsize=16)
 def group_labels(key_groups: int) -> tuple[int, ...]:
-    """Give each group's label, by its number.
+    """Return each group's label, by its number.
 
     >>> sorted(int(spark_hash(np.array([label]))[0]) % 2 for label in group_labels(4))
     [0, 0, 1, 1]

@@ -39,7 +39,7 @@ def is_keyable(dtype: pa.DataType) -> bool:
 
 
 def encode_keys(tables: Sequence[pa.Table]) -> tuple[list[NDArray[np.int64]], int]:
-    """Give every row of several tables a code that stands for its key.
+    """Return a code for each row of several tables, which stands for its key.
 
     Args:
         tables: Tables of key columns only, of the same types in the same order; the names may differ. No nulls.

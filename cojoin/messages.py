@@ -20,14 +20,14 @@ _MESSAGE_BYTES = 128 << 10
 
 
 def write_messages(table: pa.Table) -> Iterator[pa.Buffer]:
-    """Give a table's rows as messages of 128 kB on average, or of one row where rows are larger."""
+    """Yield a table's rows as messages of 128 kB on average, or of one row where rows are larger."""
     rows = max(1, table.num_rows * _MESSAGE_BYTES // max(1, table.nbytes))
     for batch in table.combine_chunks().to_batches(max_chunksize=rows):
         yield batch.serialize()
 
 
 def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Give a message's rows, without copying them."""
+    """Return a message's rows, without copying them."""
     return pa.ipc.read_record_batch(message, schema)
 
 

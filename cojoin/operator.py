@@ -132,7 +132,7 @@ class Operator(ABC):
 
     @abstractmethod
     def state_tables(self) -> dict[str, pa.Table]:
-        """Give what the subclass keeps, as tables; of rows that may lie in segments (``kept``) those in memory."""
+        """Return what the subclass keeps, as tables; of rows that may lie in segments (``kept``) those in memory."""
 
     @abstractmethod
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
@@ -209,7 +209,7 @@ class Operator(ABC):
                 yield emission
 
     def kept(self) -> Mapping[str, KeptRows]:
-        """Give the tables whose rows may lie in segments."""
+        """Return the tables whose rows may lie in segments."""
         return {}
 
     def waiting_rows(self) -> tuple[int, int]:
@@ -217,14 +217,14 @@ class Operator(ABC):
         return 0, 0
 
     def held_rows(self) -> Sides:
-        """Give the rows of both inputs that wait for the watermark."""
+        """Return the rows of both inputs that wait for the watermark."""
         return self._held[0], self._held[1]
 
     def close(self) -> None:  # noqa: B027 - most operators hold nothing
         """Let go of what the operator holds; called once, after an error too."""
 
     def report(self) -> dict[str, Any]:
-        """Give the counters, buffers and watermarks after the batch, as JSON values."""
+        """Return the counters, buffers and watermarks after the batch, as JSON values."""
         return {
             "inputs": [
                 counts.as_dict() | {"buffered": held.num_rows + waiting}
@@ -251,20 +251,20 @@ class Operator(ABC):
         }
 
     def details(self) -> dict[str, int]:
-        """Give what the subclass adds to the report."""
+        """Return what the subclass adds to the report."""
         return {}
 
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-        """Give all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
+        """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
         tables = self._tables()
         return self._header(), tables | {name: rows.whole() for name, rows in self.kept().items()}
 
     def snapshot(self) -> bytes:
-        """Give all that the operator keeps, as versioned bytes."""
+        """Return all that the operator keeps, as versioned bytes."""
         return codec.encode(*self.parts())
 
     def settle(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
-        """Give what the state value has to hold, once rows that are too many in it are written as segments.
+        """Return what the state value has to hold, once rows that are too many in it are written as segments.
 
         Returns:
             As ``parts``, but for rows in segments their names; and the bytes written.
@@ -274,7 +274,7 @@ class Operator(ABC):
         return {**self._header(), "segments": settled.described}, {**tables, **settled.tables}, settled.written
 
     def segments(self) -> list[Segment]:
-        """Give the segments that the state names."""
+        """Return the segments that the state names."""
         return [segment for rows in self.kept().values() for segment in rows.segments]
 
     def _header(self) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class Operator(ABC):
             counts.rows_in = counts.done + held.num_rows + waiting + counts.rejected.total()
 
     def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
-        """Give stored rows of an input in its columns of now; the key's keep their types, for key groups hash them.
+        """Return stored rows of an input in its columns of now; the key's keep their types, for key groups hash them.
 
         Args:
             side: 0 for the left input, 1 for the right.

@@ -46,7 +46,7 @@ class OrderedPart:
 
 
 def total_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
-    """Give the positions of all parts' rows (one part after the other), sorted by key code, then by the total order."""
+    """Return the positions of all parts' rows (part after part), sorted by key code, then by the total order."""
     codes = np.concatenate([part.codes for part in parts])
     micros = np.concatenate([part.micros for part in parts])
     ranks = np.repeat([part.rank for part in parts], [len(part.codes) for part in parts])
@@ -54,7 +54,7 @@ def total_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
 
 
 def arrival_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
-    """Give the positions of a micro-batch's rows, sorted by key code, input, sequence and content; not by time."""
+    """Return the positions of a micro-batch's rows, sorted by key code, input, sequence and content; not by time."""
     codes = np.concatenate([part.codes for part in parts])
     inputs = np.repeat([1 - part.rank for part in parts], [len(part.codes) for part in parts])
     return _sort(combine(codes, inputs), parts)

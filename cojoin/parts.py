@@ -35,7 +35,7 @@ _FLAGGED = frozenset({"left", "right"})
 
 
 def key_columns(name: str, inputs: tuple[InputSpec, InputSpec]) -> list[str]:
-    """Give the names of the key's columns in a table of an operator's state.
+    """Return the names of the key's columns in a table of an operator's state.
 
     Args:
         name: The table's name.

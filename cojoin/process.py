@@ -130,7 +130,7 @@ class KeyedCoProcess:
         return KeyedCoProcessOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Give what makes two functions' runs the same query, as JSON values."""
+        """Return what makes two functions' runs the same query, as JSON values."""
         return {
             "operator": "process",
             "function": type(self.function).__qualname__,
@@ -295,7 +295,7 @@ class KeyedCoProcessOperator(Operator):
     def _rows_by_key(
         self, touched: list[int], due: Sides, row_codes: list[NDArray[np.int64]]
     ) -> Iterator[tuple[int, Any]]:
-        """Give the touched keys with their rows (timestamp, whether of the second input, row) in the declared order."""
+        """Yield each touched key with its rows (timestamp, whether of the second input, row) in the declared order."""
         micros = [spec.micros(table) for spec, table in zip(self.inputs, due, strict=True)]
         parts = [
             OrderedPart(codes, times, rank, table, spec.source_order)
@@ -341,7 +341,7 @@ class KeyedCoProcessOperator(Operator):
             raise FunctionError(msg) from None
 
     def state_tables(self) -> dict[str, pa.Table]:
-        """Give the states and timers."""
+        """Return the states and timers."""
         return self._store.tables()
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
@@ -349,7 +349,7 @@ class KeyedCoProcessOperator(Operator):
         self._store.load_tables(tables)
 
     def kept(self) -> dict[str, KeptRows]:
-        """Give the states' tables."""
+        """Return the states' tables."""
         return self._store.kept()
 
     def check_states(self) -> None:

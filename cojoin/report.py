@@ -151,7 +151,7 @@ class BatchReport:
         return cls(**{**values, "inputs": (left, right)})
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the report as JSON values."""
+        """Return the report as JSON values."""
         return asdict(self)
 
     @property
@@ -201,7 +201,7 @@ class BatchReport:
         return text
 
     def table(self) -> str:
-        """Give the counts and watermarks as a text table."""
+        """Return the counts and watermarks as a text table."""
         header = ("input", "rows in", "done", "buffered", "rejected", "late applied", "watermark (UTC)", "held by")
         rows = [header]
         for each in self.inputs:

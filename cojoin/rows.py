@@ -65,7 +65,7 @@ class Row(tuple):  # type: ignore[type-arg]
         return "Row(" + ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True)) + ")"
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the row as a new dict from field names to values (nested rows stay rows)."""
+        """Return the row as a new dict from field names to values (nested rows stay rows)."""
         return dict(zip(self._fields, self, strict=True))
 
 
@@ -180,7 +180,7 @@ def _decode_map(array: pa.MapArray, beyond: Stand) -> list[Any]:
 
 
 def hashable(value: Any) -> Any:
-    """Give a nested value the form that it has as a key of a map: tuples stand for its lists."""
+    """Return the form that a nested value has as a key of a map: tuples stand for its lists."""
     if isinstance(value, list):
         return tuple(map(hashable, value))
     return type(value)(map(hashable, value)) if isinstance(value, tuple) else value
@@ -200,11 +200,11 @@ def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
 
 
 def describe_columns(schema: pa.Schema) -> str:
-    """Give columns and their types for an error message."""
+    """Return columns and their types for an error message."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def describe_row(row: Sequence[Any] | None, limit: int = 500) -> str:
-    """Give a row for an error message, cut where it is long."""
+    """Return a row for an error message, cut where it is long."""
     text = repr(row)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -45,7 +45,7 @@ class WatermarkGenerator(ABC):
     micro-batch for the whole input, with the mark ``NONE``."""
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give each row's mark; a row that says nothing has ``NONE``, the smallest 64-bit integer.
+        """Return each row's mark; a row that says nothing has ``NONE``, the smallest 64-bit integer.
 
         Args:
             rows: Rows of the input, with all its columns.
@@ -85,7 +85,7 @@ class WatermarkGenerator(ABC):
         return max(NONE, int(given))
 
     def of_source(self, time: int, processing_time: int) -> int:
-        """Give a partition's watermark where its source says that all before a time has been read.
+        """Return a partition's watermark where its source says that all before a time has been read.
 
         Only a watermark that goes by the rows' event times alone can follow; any other hears nothing.
 
@@ -115,12 +115,12 @@ class BoundedOutOfOrderness(WatermarkGenerator):
     out_of_orderness_ms: int = 0
 
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Give the largest timestamp less the bound and a millisecond."""
+        """Return the largest timestamp less the bound and a millisecond."""
         del processing_time
         return max(NONE, mark - self.out_of_orderness_ms - 1)
 
     def of_source(self, time: int, processing_time: int) -> int:
-        """Give the same as for a row of that time."""
+        """Return the same as for a row of that time."""
         return self.watermark(time, processing_time)
 
 
@@ -132,11 +132,11 @@ class ClockLag(WatermarkGenerator):
     follows_clock = True
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give no mark."""
+        """Return no mark."""
         return _nothing(rows, timestamps)
 
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Give the processing time less the lag."""
+        """Return the processing time less the lag."""
         del mark
         return processing_time - self.lag_ms
 
@@ -148,7 +148,7 @@ class Punctuated(WatermarkGenerator):
     column: str
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the watermark that each row carries."""
+        """Return the watermark that each row carries."""
         values = rows.column(self.column).combine_chunks()
         if pa.types.is_boolean(values.type):
             return np.where(values.fill_null(False).to_numpy(zero_copy_only=False), timestamps, NONE)
@@ -160,7 +160,7 @@ class Punctuated(WatermarkGenerator):
         return np.where(pc.is_valid(values).to_numpy(zero_copy_only=False), marks, NONE)
 
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Give the largest watermark that a row carried."""
+        """Return the largest watermark that a row carried."""
         del processing_time
         return mark
 
@@ -188,11 +188,11 @@ class NoWatermarks(WatermarkGenerator):
     """None, ever."""
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give no mark."""
+        """Return no mark."""
         return _nothing(rows, timestamps)
 
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Give none."""
+        """Return none."""
         del mark, processing_time
         return NONE
 

@@ -123,7 +123,7 @@ class Timers:
             live.discard(timestamp)
 
     def of_key(self, code: int) -> tuple[list[int], set[int]]:
-        """Give a key's timers as a heap, which may hold deleted ones, and as the set of those that are not."""
+        """Return a key's timers as a heap, which may hold deleted ones, and as the set of those that are not."""
         heap = self._heaps.get(code)
         if heap is None:
             heap = self._heaps[code] = []
@@ -131,7 +131,7 @@ class Timers:
         return heap, self._live[code]
 
     def due(self, now: int) -> list[tuple[int, int]]:
-        """Give the earliest timer of each key that may have one at or below a time, as a heap of (time, key code)."""
+        """Return the earliest timer of each key that may have one at or below a time, as a heap of (time, key code)."""
         earliest = [(heap[0], code) for code, heap in self._heaps.items() if heap and heap[0] <= now]
         heapify(earliest)
         return earliest

@@ -101,7 +101,7 @@ class WatermarkMerge:
         channel.status = status
 
     def current(self) -> int:
-        """Give the merged watermark: ``NONE`` before all have spoken, ``END_OF_TIME`` when all are finished."""
+        """Return the merged watermark: ``NONE`` before all have spoken, ``END_OF_TIME`` when all are finished."""
         waiting = [channel for channel in self._channels.values() if channel.status != "finished"]
         active = [channel for channel in waiting if channel.status == "active"]
         for channel in active:
@@ -125,16 +125,16 @@ class WatermarkMerge:
         return "idle" if found else "finished"
 
     def status_of(self, name: str) -> Status | None:
-        """Give a channel's status; None where it is not there."""
+        """Return a channel's status; None where it is not there."""
         channel = self._channels.get(name)
         return None if channel is None else channel.status
 
     def watermarks(self) -> dict[str, int]:
-        """Give each channel's own watermark, by name."""
+        """Return each channel's own watermark, by name."""
         return {name: self._channels[name].watermark for name in sorted(self._channels)}
 
     def statuses(self) -> dict[str, Status]:
-        """Give each channel's status, by name."""
+        """Return each channel's status, by name."""
         return {name: self._channels[name].status for name in sorted(self._channels)}
 
     def holding(self) -> str | None:

@@ -114,7 +114,7 @@ def _in_left_order(streams: Streams, pairs: Any) -> Matches:
 
 
 def joined_rows(streams: Streams, matches: Matches, how: str) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    """Give each key's output rows in the declared order."""
+    """Return each key's output rows in the declared order."""
     width = len(streams.inputs[0].key)
     order = sorted(range(len(matches)), key=lambda position: total_order(streams, 0, streams.rows[0][position]))
     rows = defaultdict(list)
@@ -239,7 +239,7 @@ def interval_moment(
 def rows_in_order(
     streams: Streams, pairs: Pairs, moment: Callable[[int | None, int | None], int]
 ) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    """Give each key's rows of a result by their moments, then by the left's, then by the right's declared order."""
+    """Return each key's rows of a result by their moments, then by the left's, then by the right's declared order."""
     width = len(streams.inputs[0].key)
 
     places: list[dict[int | None, int]] = [{None: -1}, {None: -1}]
@@ -260,7 +260,7 @@ def rows_in_order(
 
 
 def micros(value: Any) -> Any:
-    """Give a time of a result in epoch microseconds, as the drawn rows have it; all else as it is."""
+    """Return a time of a result in epoch microseconds, as the drawn rows have it; all else as it is."""
     if isinstance(value, datetime):
         return (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
     return value
@@ -287,7 +287,7 @@ class Simulation:
         self.not_fired = 0
 
     def run(self) -> SimpleNamespace:
-        """Give all rows that the function yields, and how many timers the drain left."""
+        """Return all rows that the function yields, and how many timers the drain left."""
         self.function.open(self)  # type: ignore[arg-type]
         streams = self.streams
         keys = {streams.key(side, row) for side in (0, 1) for row in streams.rows[side]}
@@ -387,5 +387,5 @@ def by_key(rows: list[Any], width: int = 1) -> dict[Any, list[Any]]:
 
 
 def bag(rows: list[Any]) -> Counter[str]:
-    """Give rows without their order; spelled, so that NaN equals itself."""
+    """Return rows without their order; spelled, so that NaN equals itself."""
     return Counter(repr(tuple(row)) for row in rows)

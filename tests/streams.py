@@ -85,7 +85,7 @@ def specs(
 
 
 def delay_of(spec: InputSpec) -> int:
-    """Give an input's bound of out-of-orderness in milliseconds."""
+    """Return an input's bound of out-of-orderness in milliseconds."""
     generator = spec.watermark.generator
     assert isinstance(generator, BoundedOutOfOrderness)
     return generator.out_of_orderness_ms
@@ -215,7 +215,7 @@ class Outcome:
         return [tuple(row.values()) for each in tables for row in each.to_pylist()]
 
     def rejections(self) -> Rows:
-        """Give the rejected rows without the event time, which may be none that Python can show."""
+        """Return the rejected rows without the event time, which may be none that Python can show."""
         tables = concat([REJECTED_SCHEMA.empty_table(), *self.rejected]).drop_columns(["event_time"])
         return [tuple(row.values()) for row in tables.to_pylist()]
 

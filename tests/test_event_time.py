@@ -342,7 +342,7 @@ def what_a_task_says(draw: st.DrawFn) -> Control:
 
 
 def halves(control: Control) -> list[Control]:
-    """Give the controls of two tasks that had the rows of one between them; one saw only the smallest of each."""
+    """Return the controls of two tasks that had the rows of one between them; one saw only the smallest of each."""
     low = dict.fromkeys(control.partitions, -30)
     return [
         replace(control, partitions=low, marks=None if control.marks is None else dict.fromkeys(low, NONE)),

@@ -129,7 +129,7 @@ WIDER = {"int": ["int", "bigint", "double"], "float": ["float", "double"], "deci
 
 @st.composite
 def columns(draw: Any, depth: int = 3) -> tuple[pa.DataType, pa.DataType, st.SearchStrategy[Any], Any]:
-    """Give a type, one that it may become, its values, and what becomes of such a value."""
+    """Return a type, one that it may become, its values, and what becomes of such a value."""
     kind = draw(st.sampled_from([*VALUES, *(["list", "map", "struct"] if depth else [])]))
     if kind in VALUES:
         asked = parse_type(draw(st.sampled_from(WIDER.get(kind, [kind]))))

@@ -41,7 +41,7 @@ def layer(module: str) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """Give the modules that a file imports when it is used; not what only a type checker reads."""
+    """Return the modules that a file imports when it is used; not what only a type checker reads."""
     found: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
     while waiting:

@@ -12,7 +12,7 @@ _BLOCK = re.compile(r"(?P<before>[^\n]*)\n```python\n(?P<code>.*?)```", re.DOTAL
 
 
 def blocks() -> list[str]:
-    """Give the blocks; those that need more than Spark are marked, and left out."""
+    """Return the blocks; those that need more than Spark are marked, and left out."""
     text = README.read_text("utf-8")
     return [found["code"] for found in _BLOCK.finditer(text) if not found["before"].startswith("<!-- not run")]
 

@@ -158,7 +158,7 @@ def test_marks_that_fail_name_input_and_generator() -> None:
 
 @dataclass(frozen=True)
 class Given(WatermarkGenerator):
-    """Gives what a function gives."""
+    """Returns what a function returns."""
 
     gives: Any
 

@@ -60,7 +60,7 @@ class EnrichTrades(StatefulBatchLogic):
         return self._due(), StatefulBatchLogic.RETAIN
 
     def on_eof(self) -> tuple[list[Any], bool]:
-        """Give the rest."""
+        """Return the rest."""
         joined = [self._join(trade) for trade in self._waiting]
         self._waiting = []
         return joined, StatefulBatchLogic.RETAIN
@@ -94,7 +94,7 @@ class Reader(StatefulSourcePartition):
         self._lists = _keyed_rows(files, key)
 
     def next_batch(self) -> list[Any]:
-        """Give the next list; at the end StopIteration says so."""
+        """Return the next list; at the end StopIteration says so."""
         return next(self._lists)
 
     def snapshot(self) -> None:
@@ -108,7 +108,7 @@ class Files(FixedPartitionedSource):
         self._job, self._side = job, side
 
     def list_parts(self) -> list[str]:
-        """Give the one partition."""
+        """Return the one partition."""
         return [self._side]
 
     def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Reader:

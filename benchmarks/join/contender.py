@@ -60,7 +60,7 @@ class Contender:
         return "plain" if self.sink == "delta" else "plain-parquet"
 
     def words(self, data: Path, work: Path) -> list[str]:
-        """Give the words of its command line."""
+        """Return the words of its command line."""
         if self.command is not None:
             return self.command(self, data, work)
         python = sys.executable if self.environment is None else str(self.environment.python)

@@ -49,7 +49,7 @@ class Size:
 
     @classmethod
     def of(cls, trades: int, keys: int) -> Size:
-        """Give the benchmark's shape: a fifth as many versions, ten files or as many as half a million each takes."""
+        """Return the benchmark's shape: a fifth as many versions, ten files or as many as half a million each takes."""
         return cls(trades, trades // 5, keys, max(FEWEST_FILES, -(-trades // TRADES_A_FILE)))
 
 
@@ -111,7 +111,7 @@ def _bounds(rows: int, size: Size, number: int) -> tuple[int, int]:
 
 
 def _times(rng: np.random.Generator, size: Size, number: int, count: int) -> np.ndarray:
-    """Give the times of a file's rows in milliseconds of the day, in the order in which the rows stand in it."""
+    """Return the times of a file's rows in milliseconds of the day, in the order in which the rows stand in it."""
     arrival = np.sort(rng.integers(*_bounds(DAY_MS, size, number), count))
     return np.maximum(0, arrival - rng.integers(0, DISORDER_SECONDS * 1_000, count))
 

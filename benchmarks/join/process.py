@@ -72,7 +72,7 @@ class Run:
         return self.failure is None and not self.faults
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it for JSON."""
+        """Return it for JSON."""
         return {**asdict(self), "is_exact": self.is_exact}
 
 
@@ -145,7 +145,7 @@ def _variables(contender: Contender) -> dict[str, str]:
 
 
 def _last_words(log: Path) -> str:
-    """Give the line that names the cause, where one does, and the end of what was said."""
+    """Return the line that names the cause, where one does, and the end of what was said."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     causes = [line.strip()[:300] for line in lines if CAUSE.search(line)]
     return "\n".join([*causes[-1:], *lines[-30:]])[:4000]

@@ -23,7 +23,7 @@ __all__ = ["run_rounds", "sizes_of"]
 
 
 def sizes_of(contenders: Sequence[Contender], trades: int, keys: int, *, whole: bool) -> dict[str, Size]:
-    """Give each contender's size.
+    """Return each contender's size.
 
     Args:
         contenders: Who runs.

@@ -60,7 +60,7 @@ def open_inputs(spark: SparkSession, job: Job) -> tuple[DataFrame, DataFrame]:
 
 
 def with_an_end(job: Job) -> Job:
-    """Give the same job with one more file of trades, which lets Spark's watermark pass all others."""
+    """Return the same job with one more file of trades, which lets Spark's watermark pass all others."""
     for side in ("trades", "customers"):
         (job.work / "data" / side).mkdir(parents=True)
         for path in job.files(side):
@@ -75,7 +75,7 @@ def with_an_end(job: Job) -> Job:
 
 
 def unite(trades: DataFrame, customers: DataFrame) -> DataFrame:
-    """Give both inputs as one stream with Spark's watermark, as one stateful operator for both must have it.
+    """Return both inputs as one stream with Spark's watermark, as one stateful operator for both must have it.
 
     ``micros`` is the event time as a number, null sides have null columns, and ``is_trade`` says which side it is.
     """
@@ -109,5 +109,5 @@ def run_to_its_end(frame: DataFrame, job: Job, *, mode: str = "append") -> Strea
 
 
 def batch_seconds(query: StreamingQuery) -> list[float]:
-    """Give how long each batch with rows took, Spark's planning and logs included."""
+    """Return how long each batch with rows took, Spark's planning and logs included."""
     return [each["batchDuration"] / 1000 for each in query.recentProgress if each["numInputRows"]]

@@ -63,7 +63,7 @@ class Figures:
 
 
 def figures(contenders: Sequence[Contender], runs: Sequence[Run], missing: dict[str, str]) -> list[Figures]:
-    """Give everyone's, those that did not run among them."""
+    """Return everyone's, those that did not run among them."""
     floors = {(each.name, each.number): each.seconds / each.trades for each in runs if each.is_exact}
     return [_figures(each, runs, floors, missing.get(each.name)) for each in contenders]
 

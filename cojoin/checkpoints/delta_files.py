@@ -96,7 +96,7 @@ class WrittenFile:
     statistics: str
 
     def to_json(self) -> bytes:
-        """Give it as a line that ``read`` takes."""
+        """Return it as a line that ``read`` takes."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
@@ -106,7 +106,7 @@ class WrittenFile:
 
 
 def table_log(session: SparkSession, location: str) -> Any:
-    """Give Delta's log of a table, or of a folder that may become one, as this JVM holds it; None: no such name.
+    """Return Delta's log of a table, or of a folder that may become one, as this JVM holds it; None: no such name.
 
     Args:
         session: The session.
@@ -179,7 +179,7 @@ def append_files(
 
 
 def shape_of(metadata: Any) -> Shape:
-    """Give the shape of a table, of its metadata in Delta's log."""
+    """Return the shape of a table, of its metadata in Delta's log."""
     configuration = metadata.configuration().mkString("\n").replace(" -> ", "=").splitlines()
     special = [each for each in configuration if each.startswith("delta.") and each.partition("=")[0] not in _HARMLESS]
     schema = json.dumps(json.loads(metadata.schemaString()), sort_keys=True)
@@ -187,7 +187,7 @@ def shape_of(metadata: Any) -> Shape:
 
 
 def plain_shape(schema: pa.Schema) -> Shape:
-    """Give the shape of a table that has these columns and nothing special."""
+    """Return the shape of a table that has these columns and nothing special."""
     return Shape(json.dumps(_nullable(schema), sort_keys=True), "", "")
 
 
@@ -200,7 +200,7 @@ def plain_defaults(session: SparkSession) -> bool:
 
 
 def _nullable(schema: pa.Schema) -> dict[str, Any]:
-    """Give the columns as Spark has them in a new table: what is never null now may be later."""
+    """Return the columns as Spark has them in a new table: what is never null now may be later."""
 
     def widened(node: Any) -> Any:
         if isinstance(node, list):
@@ -214,14 +214,14 @@ def _nullable(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _properties(session: SparkSession) -> dict[str, str]:
-    """Give the properties of a new table, besides those that the session has defaults of."""
+    """Return the properties of a new table, besides those that the session has defaults of."""
     if session.conf.get(_DEFAULTS + _CHECKPOINT_INTERVAL, None) is not None:
         return {}
     return {f"delta.{_CHECKPOINT_INTERVAL}": _COMMITS_A_CHECKPOINT}
 
 
 def _new_table(schema: pa.Schema, properties: dict[str, str]) -> str:
-    """Give the columns and properties of a table that this transaction makes, as a line of Delta's log."""
+    """Return the columns and properties of a table that this transaction makes, as a line of Delta's log."""
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
@@ -234,7 +234,7 @@ def _new_table(schema: pa.Schema, properties: dict[str, str]) -> str:
 
 
 def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[str]:
-    """Give what the transaction does, as the lines of Delta's log."""
+    """Return what the transaction does, as the lines of Delta's log."""
     seen = {"appId": app_id, "version": version, "lastUpdated": int(1000 * time.time())}
     added = [
         {
@@ -251,7 +251,7 @@ def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[st
 
 
 def _metrics(session: SparkSession, files: Sequence[WrittenFile]) -> Any:
-    """Give what the table's history says of the commit, as Spark's metrics."""
+    """Return what the table's history says of the commit, as Spark's metrics."""
     counts = {
         "numOutputRows": sum(each.rows for each in files),
         "numAddedFiles": len(files),

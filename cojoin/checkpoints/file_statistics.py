@@ -38,7 +38,7 @@ def floats_with_nan(table: pa.Table) -> set[str]:
 
 
 def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, with_nan: Collection[str] = ()) -> str:
-    """Give a file's statistics as Delta's log has them.
+    """Return a file's statistics as Delta's log has them.
 
     Args:
         metadata: What parquet keeps.
@@ -88,7 +88,7 @@ def _value(statistics: Any, which: str) -> Any:
 
 
 def _spelled(value: Any, dtype: pa.DataType, *, largest: bool) -> str | None:  # noqa: PLR0911 - one a type
-    """Give a bound as JSON; None where Delta has no use for it, or it can't be told exactly."""
+    """Return a bound as JSON; None where Delta has no use for it, or it can't be told exactly."""
     types = pa.types
     if types.is_integer(dtype):
         return str(value)

@@ -82,11 +82,11 @@ class CheckpointFiles:
         return str(self._root.toString())
 
     def path(self, name: str) -> str:
-        """Give the full path of a file or directory below."""
+        """Return the full path of a file or directory below."""
         return self._path(name).toString()  # type: ignore[no-any-return]
 
     def url(self, name: str) -> str:
-        """Give the full path of a file as a URL, as Spark's own logs spell it: blanks and the like are escaped."""
+        """Return the full path of a file as a URL, as Spark's own logs spell it: blanks and the like are escaped."""
         return str(self._path(name).toUri().toString())
 
     def exists(self, name: str = "") -> bool:
@@ -192,11 +192,11 @@ class CheckpointFiles:
             raise self._refused(name, "made", "the file system declines")
 
     def modified(self, name: str) -> int:
-        """Give when a file was last written, in epoch milliseconds."""
+        """Return when a file was last written, in epoch milliseconds."""
         return int(self._system.getFileStatus(self._path(name)).getModificationTime())
 
     def size(self, name: str) -> int:
-        """Give the bytes of a file, or of all files below a directory."""
+        """Return the bytes of a file, or of all files below a directory."""
         return int(self._system.getContentSummary(self._path(name)).getLength())
 
     def delete(self, name: str) -> None:
@@ -233,7 +233,7 @@ class CheckpointFiles:
         )
 
     def _places(self, name: str) -> Iterator[Any]:
-        """Give where a file may be: at its path, aside, or at its path again, if its successor has come meanwhile."""
+        """Yield where a file may be: at its path, aside, or at its path again, if its successor has come meanwhile."""
         target = self._path(name)
         yield target
         if name:

@@ -60,7 +60,7 @@ def describe_query(
     *,
     needs_clock: bool = False,
 ) -> dict[str, Any]:
-    """Give the shape of a query, as JSON values.
+    """Return the shape of a query, as JSON values.
 
     Args:
         operation: What the operation says of itself.

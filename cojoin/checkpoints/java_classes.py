@@ -17,7 +17,7 @@ __all__ = ["java_class"]
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
-    """Give a class of the session's JVM, to make an object or to call what is static.
+    """Return a class of the session's JVM, to make an object or to call what is static.
 
     Args:
         spark: The session.

@@ -173,7 +173,7 @@ class Lease:
             self._finish(ended=None)
 
     def end(self, reason: str) -> None:
-        """Give the checkpoint back as ended for good: nobody can take it again.
+        """End the checkpoint for good: nobody can take it again.
 
         Args:
             reason: What a person is told who tries.

@@ -100,7 +100,7 @@ class CutBack:
 
 
 def open_log(spark: SparkSession, location: str) -> Any:
-    """Give Delta's log of a table as it is now, by path (with a ``/``) or name; None where there is no such table."""
+    """Return Delta's log of a table as it is now, by path (with a ``/``) or name; None where there is no such table."""
     session = spark._jsparkSession  # noqa: SLF001 - Delta's Python package has no way to the log
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog")
     if is_path(location):
@@ -133,7 +133,7 @@ def commit_versions(spark: SparkSession, log: Any) -> list[int]:
 
 
 def unhindered(spark: SparkSession) -> Any:
-    """Give a JVM session like this one that may look back as far as a table's log goes."""
+    """Return a JVM session like this one that may look back as far as a table's log goes."""
     session = spark._jsparkSession.cloneSession()  # noqa: SLF001 - the user's own session keeps its setting
     session.conf().set(_LOOKING_BACK, "false")
     return session

@@ -66,7 +66,7 @@ def with_losses_accepted(
     location: str | None,
     offset: str | None,
 ) -> str | None:
-    """Give the position behind all losses: the earliest that there is, where that is later.
+    """Return the position behind all losses: the earliest that there is, where that is later.
 
     Args:
         spark: The session.
@@ -89,7 +89,7 @@ def with_losses_accepted(
 
 
 def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
-    """Give the version that is read next, and the earliest from which all are there, no earlier than that one."""
+    """Return the version that is read next, and the earliest from which all are there, no earlier than that one."""
     position, log = _parsed(what, offset), open_log(spark, location)
     where = f"{what}: Delta table {location}"
     if log is None:

@@ -163,7 +163,7 @@ class ProgressTable:
 
 
 def progress_row(manifest: Manifest) -> dict[str, Any]:
-    """Give a batch's row."""
+    """Return a batch's row."""
     report = manifest.report
     inputs = [
         {
@@ -204,7 +204,7 @@ def progress_row(manifest: Manifest) -> dict[str, Any]:
 
 
 def _timestamp(millis: int) -> datetime | None:
-    """Give a time as Spark takes it; None where it stands for no moment that a timestamp can hold."""
+    """Return a time as Spark takes it; None where it stands for no moment that a timestamp can hold."""
     if millis in (NONE, END_OF_TIME):
         return None
     try:

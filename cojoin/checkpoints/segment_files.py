@@ -79,7 +79,7 @@ class SegmentFolder:
                 stream.write(content)
 
     def open(self, name: str) -> pa.Buffer:
-        """Give a file's bytes: mapped where it is local.
+        """Return a file's bytes: mapped where it is local.
 
         Raises:
             OSError: It is not there, or can't be read.

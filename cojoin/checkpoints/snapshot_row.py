@@ -108,7 +108,7 @@ class SnapshotCadence:
 def snapshot_row(
     key_group: int, batch_id: int, header: Mapping[str, Any], tables: Mapping[str, pa.Table]
 ) -> tuple[pa.Table, dict[str, Any]]:
-    """Give a key group's row, and what its state is to remember of it.
+    """Return a key group's row, and what its state is to remember of it.
 
     Args:
         key_group: The group's number.
@@ -151,7 +151,7 @@ def snapshot_row(
 
 
 def seal_of(*texts: str) -> str:
-    """Give the BLAKE2b of some texts.
+    """Return the BLAKE2b of some texts.
 
     >>> seal_of("a", "b") == seal_of("ab", "")
     False

@@ -125,7 +125,7 @@ class Snapshots:
         return [snapshot for batch_id in self.batch_ids() if (snapshot := self.read(batch_id)) is not None]
 
     def holders(self) -> set[int]:
-        """Give the batches whose rows have content that a snapshot has or points to."""
+        """Return the batches whose rows have content that a snapshot has or points to."""
         return {int(batch_id) for snapshot in self.all() for batch_id in snapshot.content_batch_ids}
 
     def remove(self, batch_id: int) -> None:
@@ -164,7 +164,7 @@ class Snapshots:
 
     @staticmethod
     def base_of(snapshots: Iterable[Snapshot]) -> int | None:
-        """Give the batch of the snapshot on which the query's next one builds; None where there is none."""
+        """Return the batch of the snapshot on which the query's next one builds; None where there is none."""
         return max((each.batch_id for each in snapshots if each.remembered), default=None)
 
 

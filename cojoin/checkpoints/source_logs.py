@@ -29,12 +29,12 @@ _FIELDS = ("path", "timestamp", "batchId")
 
 
 def compact_interval(spark: SparkSession) -> int:
-    """Give after how many ids the session's file sources compact a new log."""
+    """Return after how many ids the session's file sources compact a new log."""
     return int(str(spark.conf.get(_INTERVAL, str(_USUAL_INTERVAL))))
 
 
 def entries(files: CheckpointFiles, n: int) -> list[dict[str, Any]]:
-    """Give each file that a source's log names, once, by id.
+    """Return each file that a source's log names, once, by id.
 
     Args:
         files: The checkpoint.

@@ -125,7 +125,7 @@ class StateTable:
         return rows_in_order
 
     def contents(self, snapshot: Snapshot) -> DataFrame:
-        """Give ``(key_group, content)`` of a snapshot, wherever it lies."""
+        """Return ``(key_group, content)`` of a snapshot, wherever it lies."""
         held = None
         for batch_id, groups in snapshot.content_batch_ids.items():
             here = (F.col("batch_id") == int(batch_id)) & F.col("segment").isin(groups)

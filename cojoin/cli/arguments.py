@@ -283,7 +283,7 @@ def _names_of_inputs(typed: argparse.Namespace) -> tuple[str, str]:
 
 
 def _refuse_tables(location: Location | None, conf: Mapping[str, str]) -> None:
-    """A Spark of one's own forgets its tables' names at its end, unless it is told of a catalogue."""
+    """Refuse a table by name in a Spark of one's own, which forgets it at its end, unless a catalogue is set."""
     if location is None or location.kind != "delta" or is_path(location.place):
         return
     if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):

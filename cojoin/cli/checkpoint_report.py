@@ -35,7 +35,7 @@ def headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_by
 
 
 def snapshots(found: Sequence[Snapshot]) -> str:
-    """Give a table of snapshots."""
+    """Return a table of snapshots."""
     if not found:
         return "no snapshot: one is taken every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
     rows = [("batch", "kind", "taken at (UTC)", "watermark (UTC)", "key groups", "rows", "size", "written")]
@@ -56,7 +56,7 @@ def snapshots(found: Sequence[Snapshot]) -> str:
 
 
 def snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
-    """Give a snapshot in detail."""
+    """Return a snapshot in detail."""
     manifest, sources = found.manifest, _sources(query)
     sizes = f"{format_bytes(found.state_bytes)}, of which {format_bytes(found.written_bytes)}"
     lines = [
@@ -82,7 +82,7 @@ def snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *, 
 
 
 def snapshot_values(found: Snapshot, query: Mapping[str, Any] | None = None, *, detailed: bool = False) -> Any:
-    """Give a snapshot as values for JSON."""
+    """Return a snapshot as values for JSON."""
     values = {
         "batch_id": found.batch_id,
         "kind": found.kind,
@@ -111,7 +111,7 @@ def snapshot_values(found: Snapshot, query: Mapping[str, Any] | None = None, *, 
 
 
 def progress(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Give a table of batches.
+    """Return a table of batches.
 
     Args:
         rows: Rows of ``read_progress``, as dicts.

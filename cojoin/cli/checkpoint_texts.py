@@ -68,7 +68,7 @@ def typed_value(text: str, dtype: pa.DataType, what: str) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """Give JSON what it has no name for: times as ISO 8601, bytes as hex digits, the rest as it is spelled."""
+    """Return a value as one that JSON has: times as ISO 8601, bytes as hex digits, the rest as it is spelled."""
     if isinstance(value, datetime) or hasattr(value, "isoformat"):
         return value.isoformat()
     return value.hex() if isinstance(value, bytes) else str(value)

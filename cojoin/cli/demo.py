@@ -62,7 +62,7 @@ def run_demo(arguments: DemoArguments) -> int:
 
 
 def _folder(arguments: DemoArguments) -> Path:
-    """Give a folder that holds nothing but the demo's."""
+    """Return a folder that holds nothing but the demo's."""
     if arguments.directory is None:
         return Path(tempfile.mkdtemp(prefix="cojoin-demo-"))
     folder = Path(arguments.directory).absolute()

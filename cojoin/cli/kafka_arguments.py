@@ -91,7 +91,7 @@ def check_kafka(typed: Mapping[str, Any]) -> None:
 def kafka_arguments(
     typed: Mapping[str, Any], side: str, name: str, schema: str | None, options: Mapping[str, str]
 ) -> KafkaArguments | None:
-    """Give how an input's topics are read; None where it is no topic.
+    """Return how an input's topics are read; None where it is no topic.
 
     Args:
         typed: The words' values, by the options' names.

@@ -60,7 +60,7 @@ class Location:
         return re.sub(r"://[^/@]+@", "://***@", f"{self.kind}:{self.place}")
 
     def kafka_parts(self) -> tuple[str, list[str]]:
-        """Give the brokers and the topics.
+        """Return the brokers and the topics.
 
         Raises:
             ConfigurationError: One of them is missing.

@@ -86,7 +86,7 @@ with 2 where something must be put right; with 130 after Ctrl-C.
 
 
 def read_words(argv: Sequence[str]) -> list[str]:
-    """Give the words of the command line, with those of each ``@file`` in its place.
+    """Return the words of the command line, with those of each ``@file`` in its place.
 
     Raises:
         ConfigurationError: A file that can't be read.
@@ -106,7 +106,7 @@ def read_words(argv: Sequence[str]) -> list[str]:
 
 
 def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Give the parser, and those of the commands whose options are checked further, which name themselves."""
+    """Return the parser, and those of the commands whose options are checked further, which name themselves."""
     _Parser.secrets = secrets
     parser = _Parser(prog="cojoin", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"cojoin {__version__}")

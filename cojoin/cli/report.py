@@ -83,7 +83,7 @@ def rows(table: pa.Table, width: int | None = None) -> str:
 
 
 def watermarks(report: BatchReport) -> str:
-    """Give each input's watermark, and which one holds time back."""
+    """Return each input's watermark, and which one holds time back."""
     names = [each.name for each in report.inputs]
     lines = [
         (f"  {each.name}", "finished" if each.status == "finished" else format_time(each.watermark))
@@ -96,7 +96,7 @@ def watermarks(report: BatchReport) -> str:
 
 
 def counts(report: BatchReport) -> str:
-    """Give the counts of the law of conservation, an input a column."""
+    """Return the counts of the law of conservation, an input a column."""
     inputs = report.inputs
     table: list[Sequence[str]] = [("rows since the first batch", *(each.name for each in inputs))]
 

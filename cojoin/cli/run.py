@@ -190,7 +190,7 @@ class _Run:
         return 0 if verdict.is_equal else 1
 
     def _read_so_far(self) -> list[Source]:
-        """Give the sources as far as the query has read them: a topic may have grown since."""
+        """Return the sources as far as the query has read them: a topic may have grown since."""
         from cojoin.checkpoints.files import CheckpointFiles  # noqa: PLC0415 - Java is looked for before Spark
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 

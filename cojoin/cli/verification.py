@@ -55,7 +55,7 @@ class Verdict:
 
 
 def without_rejected(table: pa.Table, spec: InputSpec, rejected: pa.Table | None) -> pa.Table:
-    """Give an input's rows without those that can't be admitted, and without those in the ``rejected`` output."""
+    """Return an input's rows without those that can't be admitted, and without those in the ``rejected`` output."""
     table = table.select(spec.schema.names).cast(spec.schema)
     for name in (*spec.key, spec.event_time):
         table = table.filter(pc.is_valid(table.column(name)))
@@ -77,7 +77,7 @@ def without_rejected(table: pa.Table, spec: InputSpec, rejected: pa.Table | None
 def expected_rows(
     join: AsofJoin, inputs: tuple[InputSpec, InputSpec], tables: tuple[pa.Table, pa.Table], watermark: int
 ) -> pa.Table:
-    """Give what the join must have emitted up to a watermark, by ``merge_asof``.
+    """Return what the join must have emitted up to a watermark, by ``merge_asof``.
 
     Args:
         join: The join.
@@ -119,7 +119,7 @@ def compare(expected: pa.Table, found: pa.Table) -> Verdict:
 
 
 def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
-    """Give the times, the keys and the positions of sorted rows to pandas."""
+    """Return the times, the keys and the positions of sorted rows as pandas takes them."""
     keys: dict[str, Any] = {f"key{number}": table.column(name).to_pandas() for number, name in enumerate(spec.key)}
     times = spec.micros(table)
     frame: pd.DataFrame = pd.DataFrame({"time": times, **keys, "position": np.arange(table.num_rows)})
@@ -127,7 +127,7 @@ def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
 
 
 def _matches(join: AsofJoin, left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.int64]:
-    """Give for each left row the position of its version, or -1."""
+    """Return for each left row the position of its version, or -1."""
     if not len(left) or not len(right):
         return np.full(len(left), -1, dtype=np.int64)
     merged = pd.merge_asof(

@@ -95,7 +95,7 @@ class AsofJoin:
             microseconds(self.tolerance, "tolerance")
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Give the columns of the result: the left's, then the right's without its key.
+        """Return the columns of the result: the left's, then the right's without its key.
 
         Raises:
             SchemaError: An input without event time, or names that collide.
@@ -107,7 +107,7 @@ class AsofJoin:
         return AsofJoinOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Give what makes two as-of joins the same query, as JSON values."""
+        """Return what makes two as-of joins the same query, as JSON values."""
         tolerance = None if self.tolerance is None else microseconds(self.tolerance, "tolerance")
         return {
             "operator": "asof_join",

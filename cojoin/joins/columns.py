@@ -40,7 +40,7 @@ def joined_schema(
     optional_left: bool = False,
     without: Collection[str] = (),
 ) -> pa.Schema:
-    """Give the result's columns.
+    """Return the result's columns.
 
     Args:
         left: The left input.
@@ -102,7 +102,7 @@ class JoinedColumns:
     without: Collection[str] = ()
 
     def take(self, rows: Sides, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.Table:
-        """Give the result's rows.
+        """Return the result's rows.
 
         Args:
             rows: The rows of both inputs.

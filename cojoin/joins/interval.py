@@ -110,7 +110,7 @@ class IntervalJoin:
         return lower + (not self.lower_inclusive), upper - (not self.upper_inclusive)
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Give the columns of the result: the left's, then the right's without its key.
+        """Return the columns of the result: the left's, then the right's without its key.
 
         Raises:
             SchemaError: An input without event time, or names that collide.
@@ -124,7 +124,7 @@ class IntervalJoin:
         return IntervalJoinOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Give what makes two interval joins the same query, as JSON values."""
+        """Return what makes two interval joins the same query, as JSON values."""
         lower, upper = self.bounds
         return {"operator": "interval_join", "how": self.how, "lower_us": lower, "upper_us": upper}
 
@@ -178,7 +178,7 @@ class IntervalJoinOperator(Operator):
     def _pairs(
         self, sides: tuple[SortedRows, SortedRows], fresh: list[NDArray[np.bool_]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give the pairs of which a row is new: new left rows with all, then old ones with the new right rows."""
+        """Return the pairs of which a row is new: new left rows with all, then old ones with the new right rows."""
         left, right = sides
         new_left, old_left, new_right = np.flatnonzero(fresh[0]), np.flatnonzero(~fresh[0]), np.flatnonzero(fresh[1])
         probes, found = _expand(*ranges(left.pick(new_left), right, self._lower, self._upper))
@@ -189,7 +189,7 @@ class IntervalJoinOperator(Operator):
         )
 
     def _ends(self, side: int, micros: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give when rows of a side can't match any row to come, in epoch milliseconds."""
+        """Return when rows of a side can't match any row to come, in epoch milliseconds."""
         return event_millis(np.maximum(micros, shift(micros, -self._lower if side else self._upper)))
 
     def _forget(
@@ -211,7 +211,7 @@ class IntervalJoinOperator(Operator):
         return self._kept[0].num_rows, self._kept[1].num_rows
 
     def state_tables(self) -> dict[str, pa.Table]:
-        """Give both sides' rows, each with whether it has matched."""
+        """Return both sides' rows, each with whether it has matched."""
         return {
             name: table.append_column(_flag_name(table.schema), pa.array(matched))
             for name, table, matched in zip(("left", "right"), self._kept, self._matched, strict=True)

@@ -50,7 +50,7 @@ class SortedRows:
         return len(self.order)
 
     def pick(self, positions: NDArray[np.int64]) -> SortedRows:
-        """Give some of the rows, by ascending positions in the order."""
+        """Return some of the rows, by ascending positions in the order."""
         return SortedRows(self.table, self.order[positions], self.codes[positions], self.micros[positions])
 
 
@@ -132,7 +132,7 @@ def at(values: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Give how far apart times are; 64 bits without a sign hold any two times' distance.
+    """Return how far apart times are; 64 bits without a sign hold any two times' distance.
 
     >>> distance(np.array([3, -(2**63)]), np.array([5, 2**63 - 1])).tolist()
     [2, 18446744073709551615]

@@ -88,7 +88,7 @@ class TemporalJoin:
             microseconds(self.retention, "retention")
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Give the columns of the result: the left's, then the right's without its key and the ``deletes`` column.
+        """Return the columns of the result: the left's, then the right's without its key and the ``deletes`` column.
 
         Raises:
             SchemaError: A ``deletes`` column that is missing, not boolean, or part of the key; no column whose null
@@ -110,7 +110,7 @@ class TemporalJoin:
         return () if self.deletes is None else (self.deletes,)
 
     def payload(self, right: InputSpec) -> list[str]:
-        """Give the right's columns that are all null in a tombstone of ``null_payload_deletes``."""
+        """Return the right's columns that are all null in a tombstone of ``null_payload_deletes``."""
         others = {*right.key, right.event_time, *right.source_order, self.deletes}
         return [name for name in right.schema.names if name not in others]
 
@@ -136,7 +136,7 @@ class TemporalJoin:
         return TemporalJoinOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Give what makes two temporal joins the same query, as JSON values."""
+        """Return what makes two temporal joins the same query, as JSON values."""
         return {
             "operator": "temporal_join",
             "how": self.how,

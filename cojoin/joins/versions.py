@@ -143,7 +143,7 @@ class VersionsOperator(Operator):
         return self._waiting.num_rows, 0
 
     def state_tables(self) -> dict[str, pa.Table]:
-        """Give the versions kept and the left rows that wait, where this join has such."""
+        """Return the versions kept and the left rows that wait, where this join has such."""
         newest = self._versions.newest
         tables = {"versions": (self._keeps_versions, newest), "waiting": (self._waits, self._waiting)}
         return {name: table for name, (has, table) in tables.items() if has}
@@ -155,7 +155,7 @@ class VersionsOperator(Operator):
         self._versions = self._keep(versions)
 
     def kept(self) -> dict[str, KeptRows]:
-        """Give the versions: of many keys a batch touches few."""
+        """Return the versions: of many keys a batch touches few."""
         return {"versions": self._versions} if self._keeps_versions else {}
 
     def details(self) -> dict[str, int]:

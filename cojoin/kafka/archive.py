@@ -212,7 +212,7 @@ Section(begin=30, end=40, is_archived=False)]
     layout: Layout = field(repr=False)
 
     def first_at(self, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
-        """Give where the records of a time or later begin: an offset and a time; None where the archive has none.
+        """Return where the records of a time or later begin: an offset and a time; None where the archive has none.
 
         Args:
             partition: One of the archive's.
@@ -236,12 +236,12 @@ Section(begin=30, end=40, is_archived=False)]
         return [each for each in parts if each.begin < each.end]
 
     def pieces(self, partition: Partition, begin: int, end: int) -> tuple[Piece, ...]:
-        """Give the files' shares that meet some offsets."""
+        """Return the files' shares that meet some offsets."""
         return tuple(each for each in self.stretches[partition].pieces if each.begin < end and begin < each.end)
 
 
 def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int64]:
-    """Give the first millisecond of each time's bucket.
+    """Return the first millisecond of each time's bucket.
 
     Args:
         times: In epoch milliseconds.

@@ -196,7 +196,7 @@ def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.A
 def _records(
     batch: pa.RecordBatch, piece: Piece, values: pa.Array, names: Mapping[str, str]
 ) -> Iterator[Record | None]:
-    """Give rows as a user's own decoding sees them; what the archive does not carry is None, or no headers."""
+    """Yield rows as a user's own decoding sees them; what the archive does not carry is None, or no headers."""
     offsets = batch.column(names["offset"]).to_pylist()
     times = _column(batch, names[TIME], PARTS[TIME]).cast(pa.int64()).to_pylist()
     keys = _column(batch, names.get(KEY), pa.binary()).to_pylist()

@@ -119,7 +119,7 @@ class Archive:
         return f"archive {self.source.format} {self.source.location}"
 
     def index(self, wanted: Wanted, *, again: bool = False) -> ArchiveIndex:
-        """Give what it holds, asked of the active Spark session.
+        """Return what it holds, asked of the active Spark session.
 
         Args:
             wanted: What is asked.
@@ -237,7 +237,7 @@ def _misfits(there: Mapping[str, Any], schema: str, parts: Sequence[str]) -> lis
 
 
 def _folders(source: Source, frame: DataFrame, what: str) -> set[str]:
-    """Give the columns that the folders' names hold instead of the files."""
+    """Return the columns that the folders' names hold instead of the files."""
     if source.format == "delta":
         location, spark = str(source.location), frame.sparkSession
         table = DeltaTable.forPath(spark, location) if is_path(location) else DeltaTable.forName(spark, location)
@@ -327,7 +327,7 @@ def _blocks(
 
 
 def _by_partition(found: pa.Table, width: int, wanted: Wanted) -> tuple[_Buckets, int]:
-    """Give each partition's buckets, doubled in width until there are few enough."""
+    """Return each partition's buckets, doubled in width until there are few enough."""
     begins, smallest = (found[name].to_numpy() for name in ("bucket", "begin"))
     places = list(zip(found["topic"].to_pylist(), found["number"].to_pylist(), strict=True))
     order = {place: at for at, place in enumerate(dict.fromkeys(places))}
@@ -339,7 +339,7 @@ def _by_partition(found: pa.Table, width: int, wanted: Wanted) -> tuple[_Buckets
 
 
 def _bucket(millis: Column, width: int, own: Sequence[int]) -> Column:
-    """Give the first millisecond of a time's bucket, as ``bucket_begins`` does."""
+    """Return the first millisecond of a time's bucket, as ``bucket_begins`` does."""
     begin = millis - F.pmod(millis, F.lit(width))
     later = [F.when(millis >= each, F.lit(each)) for each in own]
     return F.greatest(begin, *later) if later else begin

@@ -59,14 +59,14 @@ class RecordColumn:
         return {"key": KEY, "header": HEADERS, "timestamp": TIME}[self.part]
 
     def raw(self) -> Column:
-        """Give it as the record has it."""
+        """Return it as the record has it."""
         if self.part != "header":
             return F.col(self.source)
         named = F.filter(HEADERS, lambda each: each["key"] == F.lit(self.name))
         return F.try_element_at(named, F.lit(-1))["value"]
 
     def typed(self) -> Column:
-        """Give it in its type; null where it does not fit."""
+        """Return it in its type; null where it does not fit."""
         if self.part == "timestamp" or parse_type(self.dtype) == pa.binary():
             return self.raw()
         # Text that is no UTF-8 is none: no worker could read it.
@@ -150,7 +150,7 @@ def decoded(
     in_python: bool,
     archived: bool = False,
 ) -> DataFrame:
-    """Give records as rows: the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.
+    """Return records as rows: the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.
 
     The mark and the fault of each row stand behind them.
 

@@ -115,7 +115,7 @@ class KafkaSource(Source):
         return f"source kafka {self.topics}"
 
     def together_with(self, other: Source) -> KafkaSource:
-        """Give this source as it is read beside another: up to the same times, where that is read from Kafka, too.
+        """Return this source as it is read beside another: up to the same times, where that is read from Kafka, too.
 
         Raises:
             ConfigurationError: They allow different drifts.
@@ -243,7 +243,7 @@ class KafkaSource(Source):
             return gaps_since(cluster, self.topics, what, offset)
 
     def reading(self, tasks: int) -> Reading:
-        """Give what its reader is told.
+        """Return what its reader is told.
 
         Args:
             tasks: Into how many tasks a batch is cut.
@@ -279,7 +279,7 @@ class KafkaSource(Source):
         return connected(self.cluster, what, self._archived(), at_start=True)
 
     def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
-        """Give what the archive holds, if there is one; looked at again, if asked for, whether it has grown."""
+        """Return what the archive holds, if there is one; looked at again, if asked for, whether it has grown."""
         if self.archive is None:
             return None
         parts = tuple(sorted({column.source for column in self.columns.values()}))

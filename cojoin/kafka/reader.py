@@ -117,7 +117,7 @@ class _Log:
         self._known = merged(self._known, found)
 
     def partitions(self) -> list[Partition]:
-        """Give the partitions that are there now."""
+        """Return the partitions that are there now."""
         topics = self.reading.topics
         return topics.found(self.cluster.partitions(topics.names), self.reading.what)
 

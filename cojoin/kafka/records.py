@@ -223,7 +223,7 @@ def _undecodable(error: Exception) -> str:
 
 
 def signs(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
-    """Give the rows that are no records.
+    """Return the rows that are no records.
 
     Args:
         task: Has the marks and gaps, if there are any. A mark of a partition that holds more has a newest time as well,

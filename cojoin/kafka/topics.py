@@ -78,7 +78,7 @@ class Topics:
         return ", ".join([*spelled, *([f"/{self.pattern}/"] if self.pattern else [])])
 
     def found(self, there: Mapping[str, list[int]], what: str) -> list[Partition]:
-        """Give the partitions to read.
+        """Return the partitions to read.
 
         Args:
             there: All topics of the cluster, with their partitions' numbers.

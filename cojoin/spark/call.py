@@ -70,13 +70,13 @@ class Operation(Protocol):
     """What is done with the two inputs: the configuration of a join, or of a function's run."""
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Give the columns of the output."""
+        """Return the columns of the output."""
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> Operator:
         """Make the operator of one key group."""
 
     def describe(self) -> dict[str, Any]:
-        """Give what makes two operations the same query, as JSON values."""
+        """Return what makes two operations the same query, as JSON values."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _property(name: str) -> str | None:
 
 
 def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, list[int]]:
-    """Give a call's rows, the state that it begins with, and of each input the largest mean size of a message's row."""
+    """Return a call's rows, the state that it begins with, and each input's largest mean size of a message's row."""
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
     restored = RestoredState()

@@ -55,7 +55,7 @@ def explain(error: BaseException) -> str:
 
 
 def _end_of_traceback(text: str) -> str:
-    """Give what follows the last frame: the line that is not indented, and those of its message."""
+    """Return what follows the last frame: the line that is not indented, and those of its message."""
     lines = text.splitlines()
     frames = [position for position, line in enumerate(lines) if line.startswith("  File ")]
     rest = lines[frames[-1] + 1 :] if frames else lines

@@ -266,7 +266,7 @@ class BoundInput:
         return name
 
     def packed(self, key_groups: int) -> DataFrame:
-        """Give the input's rows and watermarks as ``(key_group, tag, payload)``."""
+        """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
         keys = [self.frame[_quoted(name)] for name in self.spec.key]
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # By number: PySpark's own call can't take a column whose name has a dot or a backtick.

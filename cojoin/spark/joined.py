@@ -153,7 +153,7 @@ class Joined:
         cadence: SnapshotCadence | None = None,
         segments: SegmentFolder | None = None,
     ) -> DataFrame:
-        """Give what the calls emit: a stream of ``(kind, payload)``.
+        """Return what the calls emit: a stream of ``(kind, payload)``.
 
         Args:
             control: A further input, of control rows.

@@ -138,7 +138,7 @@ class Packer:
         return chunk.filter(pc.and_(pc.and_(is_row[0], is_row[1]), is_row[2]))
 
     def _by_partition(self, chunk: pa.Table, sign: str) -> list[tuple[str, int]]:
-        """Give what a sign says of each partition, by its name."""
+        """Return what a sign says of each partition, by its name."""
         signed = chunk.filter(pc.is_valid(chunk.column(sign)))
         columns = [f"c{self.spec.schema.get_field_index(name)}" for name in self.spec.partition]
         places = zip(*(decode_column(signed.column(name), str) for name in columns), strict=True)
@@ -206,7 +206,7 @@ class _Seen:
 
 
 def key_group(keys: Sequence[Column], key_groups: int) -> Column:
-    """Give the key group of a row, as Spark computes it: a hash of its key's values."""
+    """Return the key group of a row, as Spark computes it: a hash of its key's values."""
     return F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int")
 
 

@@ -89,7 +89,7 @@ class Query:
         return not self._ended.is_set()
 
     def exception(self) -> BaseException | None:
-        """Give what stopped it, or None."""
+        """Return what stopped it, or None."""
         return self._error
 
     def await_termination(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:

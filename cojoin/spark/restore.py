@@ -121,12 +121,12 @@ class Restoration:
         write_document(files, _FILE, _FORM, asdict(self))
 
     def at(self, stage: str) -> Restoration:
-        """Give it at a later stage."""
+        """Return it at a later stage."""
         return replace(self, stage=stage)
 
 
 def unfinished(spark: SparkSession, files: CheckpointFiles, restore_from: Checkpoint | None) -> Restoration | None:
-    """Give the restoration with which a checkpoint's query began or is to go on beginning.
+    """Return the restoration with which a checkpoint's query began or is to go on beginning.
 
     Raises:
         CheckpointError: The checkpoint is in use by a query that began otherwise, or needs ``restore_from`` again.

@@ -63,7 +63,7 @@ class RestoredState:
         self._pieces.append(tables)
 
     def load_into(self, operator: Operator, *, keeps_counts: bool) -> None:
-        """Give an operator its state.
+        """Restore an operator's state.
 
         Args:
             operator: A new operator.

@@ -113,11 +113,11 @@ class Source:
         return check_position(spark, what, self.format, self.location, offset)
 
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
-        """Give a position moved behind what ``lost_since`` tells; the arguments are the same."""
+        """Return a position moved behind what ``lost_since`` tells; the arguments are the same."""
         return with_losses_accepted(spark, what, self.format, self.location, offset)
 
     def span(self) -> tuple[int, int] | None:
-        """Give the times of the first and the last of what it holds now, in epoch milliseconds; None where unknown."""
+        """Return the first and the last time of what it holds now, in epoch milliseconds; None where unknown."""
         return None
 
     @property

@@ -196,7 +196,7 @@ def start_query(
 
 
 def _span(sources: Sequence[Source | None]) -> tuple[int, int] | None:
-    """Give the times through which the query will go, where its sources can tell."""
+    """Return the times through which the query will go, where its sources can tell."""
     spans = [source.span() for source in sources if source is not None]
     known = [each for each in spans if each is not None]
     return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None

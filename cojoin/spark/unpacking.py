@@ -30,7 +30,7 @@ class _Unpacker:
 
 
 def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
-    """Give the rows of one kind of output.
+    """Return the rows of one kind of output.
 
     Args:
         emitted: What the calls emitted: ``(kind, payload)``.

@@ -61,7 +61,7 @@ class FileTarget:
 
     @classmethod
     def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
-        """Give a location as a target; None where the workers can't write there what Spark would."""
+        """Return a location as a target; None where the workers can't write there what Spark would."""
         folder = local_path(session, location)
         codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         return None if folder is None or codec is None or not can_be_written(schema) else cls(folder, schema, codec)
@@ -79,7 +79,7 @@ def can_be_written(schema: pa.Schema) -> bool:
 
 
 def local_path(session: SparkSession, location: str) -> str | None:
-    """Give a location as a path that every worker reaches as Spark would; None where it is on no such file system."""
+    """Return a location as a path that every worker reaches as Spark would; None where it is on no such file system."""
     hadoop = java_class(session, "org.apache.hadoop.fs.Path")(location)
     system = hadoop.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     qualified = system.makeQualified(hadoop).toUri()

@@ -26,7 +26,7 @@ class _GatheringState(SingleState):
     """What both kinds share: calls of the user's functions, and the check of what they give."""
 
     def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Give the function with its errors named, and a result that is of the declared type."""
+        """Return the function with its errors named, and a result that is of the declared type."""
         what = f"{self.what}, what {name} gave"
         call, coerce, dtype = self._named(name, function), coercer(self._held_type, what), self._held_type
 
@@ -57,7 +57,7 @@ class ReducingState(_GatheringState):
         self._reduce = self._compile("reduce_function", descriptor.reducer())  # type: ignore[arg-type]
 
     def get(self) -> Any:
-        """Give the value, or None where nothing was added; a struct comes as an immutable row."""
+        """Return the value, or None where nothing was added; a struct comes as an immutable row."""
         return self._shown(self._access())
 
     def add(self, value: Any) -> None:
@@ -89,7 +89,7 @@ class AggregatingState(_GatheringState):
         self._result = self._named(f"{name}.get_result", function.get_result)
 
     def get(self) -> Any:
-        """Give the function's result of the accumulator, or None where nothing was added.
+        """Return the function's result of the accumulator, or None where nothing was added.
 
         Raises:
             FunctionError: The function raised.

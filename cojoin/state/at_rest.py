@@ -23,12 +23,12 @@ __all__ = ["decode_keys", "entry_of", "rows_of", "size_of"]
 
 
 def decode_keys(table: pa.Table) -> list[Any]:
-    """Give keys as functions see them: the value of a single column, else a row."""
+    """Return keys as functions see them: the value of a single column, else a row."""
     return decode_column(table.column(0)) if table.num_columns == 1 else decode_rows(table)
 
 
 def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.Table:
-    """Give the rows of one key.
+    """Return the rows of one key.
 
     Args:
         table: A state's or the timers' table.
@@ -54,7 +54,7 @@ def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.
 
 
 def entry_of(rows: pa.Table) -> Any:
-    """Give the one entry of a state that some rows hold, without its last accesses; None where there is no row."""
+    """Return the one entry of a state that some rows hold, without its last accesses; None where there is no row."""
     if not rows.num_rows:
         return None
     column = rows.column(rows.num_columns - 1)
@@ -71,5 +71,5 @@ def _values(pairs: Iterable[tuple[Any, int]]) -> list[Any]:
 
 
 def size_of(table: pa.Table) -> dict[str, int]:
-    """Give how many rows a table has, and how many bytes they take in memory."""
+    """Return how many rows a table has, and how many bytes they take in memory."""
     return {"rows": table.num_rows, "bytes": table.nbytes}

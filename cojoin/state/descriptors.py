@@ -53,18 +53,18 @@ class AggregateFunction(ABC):
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """Give the accumulator of no values."""
+        """Return the accumulator of no values."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
-        """Give the accumulator with one more value."""
+        """Return the accumulator with one more value."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
-        """Give what is read of an accumulator; of any type."""
+        """Return what is read of an accumulator; of any type."""
 
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Give the accumulator of both. Keyed states never call it; it is here because PyFlink's functions have it."""
+        """Return the accumulator of both; keyed states never call it, and it is here as PyFlink's functions have it."""
         raise NotImplementedError
 
 
@@ -90,7 +90,7 @@ class StateDescriptor(ABC):
 
     @abstractmethod
     def stored_type(self) -> pa.DataType:
-        """Give the Arrow type of one key's entry, with its last accesses.
+        """Return the Arrow type of one key's entry, with its last accesses.
 
         Raises:
             SchemaError: A declared type does not parse.
@@ -115,7 +115,7 @@ class ValueStateDescriptor(StateDescriptor):
     value_type: Any
 
     def stored_type(self) -> pa.DataType:
-        """Give the Arrow type of one key's entry: the value's own."""
+        """Return the Arrow type of one key's entry: the value's own."""
         return self._timed(self.value_type)
 
 
@@ -130,7 +130,7 @@ class ListStateDescriptor(StateDescriptor):
     element_type: Any
 
     def stored_type(self) -> pa.DataType:
-        """Give the Arrow type of one key's entry: a list."""
+        """Return the Arrow type of one key's entry: a list."""
         return pa.list_(self._timed(self.element_type))
 
 
@@ -146,7 +146,7 @@ class MapStateDescriptor(StateDescriptor):
     value_type: Any
 
     def stored_type(self) -> pa.DataType:
-        """Give the Arrow type of one key's entry: a map."""
+        """Return the Arrow type of one key's entry: a map."""
         return pa.map_(_arrow_type(self.key_type, self._what), self._timed(self.value_type))
 
 
@@ -174,7 +174,7 @@ class ReducingStateDescriptor(StateDescriptor):
             raise ConfigurationError(msg)
 
     def reducer(self) -> ReduceFunction | None:
-        """Give the function of two values; None where there is none."""
+        """Return the function of two values; None where there is none."""
         given = self.reduce_function
         # A ufunc is called, although its ``reduce`` is something else; a class with one was not made an instance of.
         if callable(given) and not (isinstance(given, type) and hasattr(given, "reduce")):
@@ -182,7 +182,7 @@ class ReducingStateDescriptor(StateDescriptor):
         return None if isinstance(given, type) else getattr(given, "reduce", None)
 
     def stored_type(self) -> pa.DataType:
-        """Give the Arrow type of one key's entry: the value's own."""
+        """Return the Arrow type of one key's entry: the value's own."""
         return self._timed(self.value_type)
 
 
@@ -208,7 +208,7 @@ class AggregatingStateDescriptor(StateDescriptor):
             raise ConfigurationError(msg)
 
     def stored_type(self) -> pa.DataType:
-        """Give the Arrow type of one key's entry: the accumulator's own."""
+        """Return the Arrow type of one key's entry: the accumulator's own."""
         return self._timed(self.accumulator_type)
 
 

@@ -62,7 +62,7 @@ def create_state(descriptor: StateDescriptor, cursor: Cursor, owner: str, clock:
 
 
 def as_declared(state: KeyedState, stored: pa.Table) -> pa.Table:
-    """Give a stored state as the function declares it now: its type may be one that the stored one can become.
+    """Return a stored state as the function declares it now: its type may be one that the stored one can become.
 
     As in Flink a time-to-live can't be added to a state or taken from it; how long it is may change.
 

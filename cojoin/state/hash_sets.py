@@ -13,7 +13,7 @@ __all__ = ["among", "ranges", "with_fewer"]
 
 
 def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the numbers of several ranges, one after the other."""
+    """Return the numbers of several ranges, one after the other."""
     lengths = stops - starts
     ends = np.cumsum(lengths)
     positions: NDArray[np.int64] = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
@@ -21,7 +21,7 @@ def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.in
 
 
 def with_fewer(before: NDArray[np.uint64], after: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Give the hashes that had more rows before."""
+    """Return the hashes that had more rows before."""
     distinct, counts = np.unique(before, return_counts=True)
     left = np.sort(after)
     still = np.searchsorted(left, distinct, "right") - np.searchsorted(left, distinct, "left")

@@ -63,7 +63,7 @@ class Expired:
     column: str | None = None
 
     def leave_out(self, table: pa.Table) -> pa.Table:
-        """Give a table without what has expired; the same table where nothing has."""
+        """Return a table without what has expired; the same table where nothing has."""
         if self.column is None:
             return without_expired(table, self.cutoff)
         if self.cutoff < _MIN or not table.num_rows:
@@ -117,7 +117,7 @@ class KeptRows:
         self.newest = change(self.newest)
 
     def take(self, keys: Sequence[pa.Table]) -> pa.Table:
-        """Give the rows of some keys, among those of others; ``put_back`` follows.
+        """Return the rows of some keys, among those of others; ``put_back`` follows.
 
         Args:
             keys: Tables of the key's columns, in the order of the key, whatever their names.
@@ -234,7 +234,7 @@ class KeptRows:
         return write_segment(segmenting, hashes, plain, absent) if len(hashes) or len(absent) else None
 
     def whole(self) -> pa.Table:
-        """Give all rows; those that segments have are read, all of them."""
+        """Return all rows; those that segments have are read, all of them."""
         if not self.segments:
             return self.newest
         found = [self.newest]
@@ -244,7 +244,7 @@ class KeptRows:
         return concat(found)
 
     def _surviving(self, pieces: Iterator[OpenSegment] | Sequence[OpenSegment], hidden: Any) -> Iterator[pa.Table]:
-        """Give each piece's rows that no newer piece has, nor one of the hidden hashes, with their hashes."""
+        """Yield each piece's rows that no newer piece has, nor one of the hidden hashes, with their hashes."""
         for piece in pieces:
             shown = ~among(piece.hashes, hidden)
             yield self._adapted(piece.table if shown.all() else piece.table.filter(pa.array(shown)))
@@ -255,16 +255,16 @@ class KeptRows:
         return (segment.open(self._store) for segment in segments)  # type: ignore[arg-type]
 
     def _adapted(self, rows: pa.Table) -> pa.Table:
-        """Give rows of a segment, with their hashes, in the columns of now."""
+        """Return rows of a segment, with their hashes, in the columns of now."""
         return evolve(rows, pa.schema([rows.schema.field(0), *self.newest.schema]), self._what)
 
     def describe(self) -> dict[str, Any]:
-        """Give what a state value must know beside the newest rows and the hashes that they own, as JSON values."""
+        """Return what a state value must know beside the newest rows and the hashes that they own, as JSON values."""
         expired = self._expired and [self._expired.cutoff, self._expired.column]
         return {"rows": self.rows, "expired": expired, "segments": [each.as_list() for each in self.segments]}
 
     def owned(self) -> pa.Table:
-        """Give the hashes that the newest rows own, as a table."""
+        """Return the hashes that the newest rows own, as a table."""
         return pa.table({HASH: pa.array(self._owned)})
 
     def attach(self, described: Mapping[str, Any], owned: pa.Table, store: SegmentStore) -> None:
@@ -276,7 +276,7 @@ class KeptRows:
 
 
 def own_tables(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Give the tables of a state value without those that tell of segments."""
+    """Return the tables of a state value without those that tell of segments."""
     return {
         name: table for name, table in tables.items() if name.removeprefix(OWNED) not in described or name in described
     }
@@ -285,7 +285,7 @@ def own_tables(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> 
 def whole_tables(
     described: Mapping[str, Any], tables: Mapping[str, pa.Table], store: SegmentStore
 ) -> dict[str, pa.Table]:
-    """Give a state value's tables with all of their rows, for who has no operator.
+    """Return a state value's tables with all of their rows, for who has no operator.
 
     Args:
         described: What ``KeptRows.describe`` gave, by table.
@@ -305,7 +305,7 @@ def _hashes_of(rows: pa.Table) -> NDArray[np.uint64]:
 
 
 def _none_of(rows: pa.Table) -> pa.Table:
-    """Give no rows, with hashes."""
+    """Return no rows, with hashes."""
     return _empty(rows).add_column(0, pa.field(HASH, pa.uint64()), pa.array([], pa.uint64()))
 
 

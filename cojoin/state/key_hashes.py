@@ -24,7 +24,7 @@ _WORD_BITS = 64
 
 
 def key_hashes(keys: pa.Table) -> NDArray[np.uint64]:
-    """Give each row's hash.
+    """Return each row's hash.
 
     Args:
         keys: The key columns alone, of the types that a key may have (``keys.KEYABLE``), without nulls; their names
@@ -42,7 +42,7 @@ def key_hashes(keys: pa.Table) -> NDArray[np.uint64]:
 
 
 def _words(column: pa.Array) -> list[NDArray[np.uint64]]:
-    """Give a column as 64-bit words, one or more a row."""
+    """Return a column as 64-bit words, one or more a row."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     types, dtype = pa.types, column.type

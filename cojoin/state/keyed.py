@@ -30,7 +30,7 @@ NO_KEY = -1
 """The code that stands where no key is current."""
 
 Stored: TypeAlias = "Callable[[], tuple[list[int], pa.Array | pa.ChunkedArray]]"
-"""Gives the stored entries of the touched keys: their codes, and their column."""
+"""A function that returns the stored entries of the touched keys: their codes, and their column."""
 
 
 class Cursor:
@@ -85,7 +85,7 @@ class KeyedState:
         return entries
 
     def dump(self) -> tuple[list[int], pa.Array] | None:
-        """Give the touched keys' entries: their codes and the column that stores them; None if nobody used them.
+        """Return the touched keys' entries: their codes and the column that stores them; None if nobody used them.
 
         Raises:
             FunctionError: An entry that passed the check can't be stored, such as half a surrogate pair in a string.
@@ -129,11 +129,11 @@ class SingleState(KeyedState):
         self._copies = has_mutable_parts(self._held_type)
 
     def _peek(self) -> Any:
-        """Give what a new value is put together with; None where there is nothing."""
+        """Return what a new value is put together with; None where there is nothing."""
         return self._entries.get(self._cursor.code)
 
     def _access(self) -> Any:
-        """Give what a read finds; None where there is nothing."""
+        """Return what a read finds; None where there is nothing."""
         return self._entries.get(self._cursor.code)
 
     def _keep(self, stored: Any) -> None:

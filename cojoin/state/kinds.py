@@ -31,7 +31,7 @@ class ValueState(SingleState):
     """One value for the current key, as PyFlink's ``ValueState``."""
 
     def value(self) -> Any:
-        """Give the value, or None where there is none; a struct comes as an immutable row."""
+        """Return the value, or None where there is none; a struct comes as an immutable row."""
         value = self._entries.get(self._cursor.code)
         return self._coerce(value) if self._copies else value
 
@@ -58,7 +58,7 @@ class ListState(KeyedState):
         self._element = self._coerce
 
     def get(self) -> list[Any]:
-        """Give the elements, oldest first, as a new list; an empty one where there are none."""
+        """Return the elements, oldest first, as a new list; an empty one where there are none."""
         elements = self._entries.get(self._cursor.code, ())
         return [self._coerce(element) for element in elements] if self._copies else list(elements)
 
@@ -173,15 +173,15 @@ class MapState(KeyedState):
         return not self._map()
 
     def keys(self) -> list[Any]:
-        """Give the user keys, in the order of insertion, as a new list."""
+        """Return the user keys, in the order of insertion, as a new list."""
         return list(self._map())
 
     def values(self) -> list[Any]:
-        """Give the values, in the order of insertion, as a new list."""
+        """Return the values, in the order of insertion, as a new list."""
         return [self._shown(value) for value in self._map().values()]
 
     def items(self) -> list[tuple[Any, Any]]:
-        """Give the pairs, in the order of insertion, as a new list."""
+        """Return the pairs, in the order of insertion, as a new list."""
         return [(key, self._shown(value)) for key, value in self._map().items()]
 
     def __getitem__(self, key: Any) -> Any:

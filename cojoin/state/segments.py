@@ -45,7 +45,7 @@ class SegmentStore(Protocol):
         """Write a file whole or not at all; one of the name that is there already has the same content."""
 
     def open(self, name: str) -> pa.Buffer:
-        """Give a file's bytes, mapped into memory where that is possible.
+        """Return a file's bytes, mapped into memory where that is possible.
 
         Raises:
             OSError: It is not there, or can't be read.
@@ -69,7 +69,7 @@ class SegmentOptions:
     ratio: float = 4.0
 
     def ratio_of(self, key_group: int) -> float:
-        """Give a key group's own ratio, between 3/4 and 5/4 of it: so their largest merges fall into different batches.
+        """Return a key group's own ratio, between 3/4 and 5/4 of it: their largest merges fall into different batches.
 
         >>> [round(SegmentOptions().ratio_of(group), 2) for group in (0, 1, 2)]
         [3.0, 4.24, 3.47]
@@ -113,7 +113,7 @@ class Segment:
     digest: str
 
     def as_list(self) -> list[Any]:
-        """Give it as JSON values."""
+        """Return it as JSON values."""
         return [self.name, self.rows, self.gone, self.bytes, self.digest]
 
     def open(self, store: SegmentStore) -> OpenSegment:

@@ -84,23 +84,23 @@ class KeyedStore(RuntimeContext):
         self._taken: dict[str, tuple[pa.Table, NDArray[np.int64]]] = {}
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Give the handle of a value state."""
+        """Return the handle of a value state."""
         return self._get(descriptor, ValueStateDescriptor)  # type: ignore[return-value]
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """Give the handle of a list state."""
+        """Return the handle of a list state."""
         return self._get(descriptor, ListStateDescriptor)  # type: ignore[return-value]
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
-        """Give the handle of a map state."""
+        """Return the handle of a map state."""
         return self._get(descriptor, MapStateDescriptor)  # type: ignore[return-value]
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
-        """Give the handle of a reducing state."""
+        """Return the handle of a reducing state."""
         return self._get(descriptor, ReducingStateDescriptor)  # type: ignore[return-value]
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        """Give the handle of an aggregating state."""
+        """Return the handle of an aggregating state."""
         return self._get(descriptor, AggregatingStateDescriptor)  # type: ignore[return-value]
 
     def _get(self, descriptor: Any, expected: type[StateDescriptor]) -> KeyedState:
@@ -138,7 +138,7 @@ class KeyedStore(RuntimeContext):
         )
 
     def earliest_timers(self) -> tuple[int | None, int | None]:
-        """Give the earliest timer of all keys in event time and in processing time."""
+        """Return the earliest timer of all keys in event time and in processing time."""
         first, second = (pc.min(self._timers_at_rest[name].column(_TIMESTAMP)).as_py() for name in self._domains)
         return first, second
 
@@ -183,11 +183,11 @@ class KeyedStore(RuntimeContext):
         return table.rename_columns(self._key_schema.names).cast(self._key_schema)
 
     def key_of(self, code: int) -> Any:
-        """Give a touched key as functions see it."""
+        """Return a touched key as functions see it."""
         return self._key_values[code]
 
     def _stored(self, name: str) -> tuple[list[int], pa.ChunkedArray]:
-        """Give what a table has of the touched keys: their codes, and its last column."""
+        """Return what a table has of the touched keys: their codes, and its last column."""
         assert self._touched is not None
         kept = self._kept.get(name)
         table = self._timers_at_rest[name] if kept is None else kept.take([self._touched.keys])
@@ -225,7 +225,7 @@ class KeyedStore(RuntimeContext):
             self._timers_at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > MAX_CHUNKS else whole
 
     def tables(self) -> dict[str, pa.Table]:
-        """Give the states and timers at rest, after removing for good what has expired; of states the newest entries.
+        """Return the states and timers at rest, after removing for good what has expired; of states the newest entries.
 
         Takes a scan of the last accesses of each state with a time-to-live; what has expired costs a copy of the rest.
         """
@@ -234,7 +234,7 @@ class KeyedStore(RuntimeContext):
         return {**self._timers_at_rest, **{name: kept.newest for name, kept in self._kept.items()}}
 
     def kept(self) -> dict[str, KeptRows]:
-        """Give the states' tables: of many keys a batch touches few."""
+        """Return the states' tables: of many keys a batch touches few."""
         return self._kept
 
     def _expiries(self) -> dict[str, Expiry]:
@@ -266,12 +266,12 @@ class KeyedStore(RuntimeContext):
         self._kept = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
 
     def undeclared(self) -> list[str]:
-        """Give the names of the stored states that were not asked for yet."""
+        """Return the names of the stored states that were not asked for yet."""
         stored = (name.removeprefix(_STATE) for name in self._kept)
         return [name for name in stored if name not in self._states]
 
     def state_of(self, key: Any) -> dict[str, Any]:
-        """Give what a key has in every state, between batches; reading it changes nothing.
+        """Return what a key has in every state, between batches; reading it changes nothing.
 
         Args:
             key: As functions see it: a value, or a tuple or row where the key has several columns.
@@ -294,7 +294,7 @@ class KeyedStore(RuntimeContext):
         return found
 
     def timers_of(self, key: Any = None) -> list[tuple[Any, str, int]]:
-        """Give the timers that wait, between batches.
+        """Return the timers that wait, between batches.
 
         Args:
             key: See ``state_of``; None for those of all keys.
@@ -315,7 +315,7 @@ class KeyedStore(RuntimeContext):
         return sorted(found)
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Give how large the timers and each state are: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
+        """Return how large the timers and each state are: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
 
         A row is a key's entry, or a timer; the bytes are those in memory, and those of segments (``state.kept``).
         """

@@ -66,7 +66,7 @@ class TimedValueState(_TimedSingleState, ValueState):
     """A value state with a time-to-live."""
 
     def value(self) -> Any:
-        """Give the value, or None where there is none."""
+        """Return the value, or None where there is none."""
         return self._shown(self._access())
 
     def update(self, value: Any) -> None:
@@ -96,7 +96,7 @@ class TimedListState(ListState):
         self._element = lambda value: (coerce(value), expiry.stamp())
 
     def get(self) -> list[Any]:
-        """Give the elements, oldest first, as a new list; an empty one where there are none."""
+        """Return the elements, oldest first, as a new list; an empty one where there are none."""
         elements = self._entries.get(self._cursor.code)
         if not elements:
             return []
@@ -141,19 +141,19 @@ class TimedMapState(MapState):
         return not any(accessed > cutoff or self.expiry.returns_expired for _, accessed in self._map().values())
 
     def keys(self) -> list[Any]:
-        """Give the user keys, in the order of insertion, as a new list."""
+        """Return the user keys, in the order of insertion, as a new list."""
         return [key for key, _ in self._access()]
 
     def values(self) -> list[Any]:
-        """Give the values, in the order of insertion, as a new list."""
+        """Return the values, in the order of insertion, as a new list."""
         return [self._shown(value) for _, value in self._access()]
 
     def items(self) -> list[tuple[Any, Any]]:
-        """Give the pairs, in the order of insertion, as a new list."""
+        """Return the pairs, in the order of insertion, as a new list."""
         return [(key, self._shown(value)) for key, value in self._access()]
 
     def _access(self, keys: list[Any] | None = None) -> list[tuple[Any, Any]]:
-        """Give what a read of these user keys, or of all, finds."""
+        """Return what a read of these user keys, or of all, finds."""
         entry, found = self._map(), []
         cutoff, stamp = self.expiry.cutoff(), self.expiry.stamp()
         for key in list(entry) if keys is None else keys:

@@ -60,7 +60,7 @@ class TouchedKeys:
         return int(self.keys.num_rows)
 
     def find(self, table: pa.Table) -> NDArray[np.int64]:
-        """Give each row's code; -1 where its key is not touched.
+        """Return each row's code; -1 where its key is not touched.
 
         Args:
             table: A table that begins with the key columns.
@@ -77,7 +77,7 @@ class TouchedKeys:
 
 
 def _places(column: pa.ChunkedArray, distinct: pa.Array) -> NDArray[np.int64]:
-    """Give where in the distinct values each value stands; -1 where it does not."""
+    """Return where in the distinct values each value stands; -1 where it does not."""
     return pc.fill_null(pc.index_in(column, value_set=distinct), -1).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 

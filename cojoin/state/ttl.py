@@ -116,10 +116,10 @@ class Clock(Protocol):
     """What a time-to-live goes by; all times are epoch milliseconds."""
 
     def now(self, time_domain: str) -> int:
-        """Give the time that expiry is judged by."""
+        """Return the time that expiry is judged by."""
 
     def access_time(self, time_domain: str) -> int:
-        """Give the time that is stored as the last access."""
+        """Return the time that is stored as the last access."""
 
 
 class ServiceClock:
@@ -129,7 +129,7 @@ class ServiceClock:
         self._service = service
 
     def now(self, time_domain: str) -> int:
-        """Give the time that expiry is judged by."""
+        """Return the time that expiry is judged by."""
         return self._service.watermark if time_domain == "event_time" else self._service.processing_time
 
     access_time = now
@@ -146,16 +146,16 @@ class Expiry:
         self.returns_expired = config.state_visibility == "return_expired_if_not_cleaned_up"
 
     def cutoff(self) -> int:
-        """Give the greatest last access that has expired."""
+        """Return the greatest last access that has expired."""
         return self._clock.now(self._domain) - self._ttl
 
     def stamp(self) -> int:
-        """Give the last access of what is accessed now."""
+        """Return the last access of what is accessed now."""
         return self._clock.access_time(self._domain)
 
 
 def timed_type(dtype: pa.DataType, ttl: StateTtlConfig | None) -> pa.DataType:
-    """Give the type that stores a value of a type with its last access; without a time-to-live the type itself."""
+    """Return the type that stores a value of a type with its last access; without a time-to-live the type itself."""
     return dtype if ttl is None else pa.struct([(_VALUE, dtype), (f"@{ttl.time_domain}", pa.int64())])
 
 
@@ -203,7 +203,7 @@ def without_expired(table: pa.Table, cutoff: int) -> pa.Table:
 
 
 def _accesses(entries: pa.Array) -> pa.Array:
-    """Give the last accesses; of a list or map those of all its parts, also those before and after a slice."""
+    """Return the last accesses; of a list or map those of all its parts, also those before and after a slice."""
     if pa.types.is_map(entries.type):
         return entries.items.field(1)
     return (entries.values if pa.types.is_list(entries.type) else entries).field(1)

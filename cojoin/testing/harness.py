@@ -63,7 +63,7 @@ class Operation(Protocol):
     """What a harness runs: the configuration of a join, or of a function's run."""
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Give the columns of the output."""
+        """Return the columns of the output."""
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> Operator:
         """Make the operator of one key group."""
@@ -289,7 +289,7 @@ class Harness(Outcome, Inspection):
         self._ended = True
 
     def snapshot(self) -> bytes:
-        """Give all that the key groups keep: states, timers, buffers, watermarks and counters, without pickle."""
+        """Return all that the key groups keep: states, timers, buffers, watermarks and counters, without pickle."""
         return encode_states([operator.snapshot() for operator in self._operators], self._now)
 
     def restore(self, data: bytes) -> None:

@@ -147,7 +147,7 @@ class Inspection:
         return watermark.status() if partition is None else known[found_partition(partition, known, number or 0)]
 
     def processing_time_wakeup(self) -> int | None:
-        """Give the earliest processing-time timer of all keys, in epoch milliseconds; None where none waits."""
+        """Return the earliest processing-time timer of all keys, in epoch milliseconds; None where none waits."""
         stores = [each.store for each in self._operators if isinstance(each, KeyedCoProcessOperator)]
         return min((timer for store in stores if (timer := store.earliest_timers()[1]) is not None), default=None)
 

@@ -27,7 +27,7 @@ __all__ = ["decode_states", "encode_states", "groups_of", "restore_states"]
 
 
 def groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
-    """Give the key group of each row, given the key columns: a hash of the key that is the same in every run."""
+    """Return the key group of each row, given the key columns: a hash of the key that is the same in every run."""
     if count == 1:
         return np.zeros(keys.num_rows, dtype=np.int64)
     numbers = [zlib.crc32(repr(tuple(key)).encode()) % count for key in decode_rows(keys)]

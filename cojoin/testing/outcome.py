@@ -35,7 +35,7 @@ class Outcome:
     _taken: int
 
     def take(self) -> list[Event]:
-        """Give what came out since the last time that it was asked."""
+        """Return what came out since the last time that it was asked."""
         taken, self._taken = self.log[self._taken :], len(self.log)
         return taken
 
@@ -45,12 +45,12 @@ class Outcome:
         return [event.value for event in self.log if isinstance(event, Record)]
 
     def side_output(self, tag: OutputTag | str) -> list[Row]:
-        """Give all rows of a side output, in order."""
+        """Return all rows of a side output, in order."""
         name = self._declared(tag).tag_id
         return [event.value for event in self.log if isinstance(event, SideRecord) and event.tag == name]
 
     def schema_of(self, tag: OutputTag | str | None = None) -> pa.Schema:
-        """Give the columns of the main output, or of a side output."""
+        """Return the columns of the main output, or of a side output."""
         return self._schema if tag is None else self._declared(tag).schema
 
     def _declared(self, tag: OutputTag | str) -> OutputTag:
@@ -70,7 +70,7 @@ class Outcome:
         return [event for event in self.log if isinstance(event, Rejected)]
 
     def report(self) -> BatchReport:
-        """Give the counts, watermarks and sizes after the last call, as a query's progress; ``print(….table())``."""
+        """Return the counts, watermarks and sizes after the last call, as a query's progress; ``print(….table())``."""
         groups = [
             {"key_group": group, "state_bytes": len(operator.snapshot()), "emitted": {}, **operator.report()}
             for group, operator in enumerate(self._operators)

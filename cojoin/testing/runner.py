@@ -65,7 +65,7 @@ class Prepared:
 
 
 def output_watermark(watermark: int, delay: int) -> int:
-    """Give the watermark of the output: records come out up to ``delay`` milliseconds after their own time."""
+    """Return the watermark of the output: records come out up to ``delay`` milliseconds after their own time."""
     if watermark in (NONE, END_OF_TIME):
         return watermark
     return NONE if delay == END_OF_TIME else max(NONE, watermark - delay)

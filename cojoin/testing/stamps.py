@@ -65,7 +65,7 @@ class StampedYields(list[Any]):
 
 
 def joined_timestamps(operation: Any, left: InputSpec, right: InputSpec, table: pa.Table) -> list[int | None]:
-    """Give the event times of a join's rows, in epoch milliseconds: the left row's, of an interval join the later."""
+    """Return the event times of a join's rows, in epoch milliseconds: the left row's, of an interval join the later."""
     taken = {name.lower() for name in left.schema.names}
     own = str(right.event_time)
     of_right = own if own.lower() not in taken else f"{right.name}_event_time"

@@ -82,7 +82,7 @@ def _lines(text: str) -> list[str]:
 
 
 def header_of(text: str) -> list[str]:
-    """Give the names of columns that a table's first line has."""
+    """Return the names of columns that a table's first line has."""
     lines = _lines(text)
     if not lines:
         msg = "table: expected a header with the names of columns, got no text"

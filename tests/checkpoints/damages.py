@@ -71,7 +71,7 @@ DAMAGES: dict[str, Callable[[str, random.Random], str]] = {
 
 
 def told_of(read: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Give what is read, and the words of a refusal; any other error goes on."""
+    """Return what is read, and the words of a refusal; any other error goes on."""
     try:
         return read(), None
     except cj.CheckpointError as error:

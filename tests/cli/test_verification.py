@@ -29,7 +29,7 @@ START = datetime(2026, 1, 15, tzinfo=timezone.utc)
 
 
 def table(spec: InputSpec, *rows: tuple) -> pa.Table:
-    """Give rows of (key, seconds, payload)."""
+    """Return rows of (key, seconds, payload)."""
     columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
     times = [None if second is None else START + timedelta(seconds=second) for second in columns[1]]
     return pa.table([pa.array(columns[0], pa.int64()), pa.array(times, TIME), list(columns[2])], schema=spec.schema)

@@ -384,5 +384,5 @@ FUNCTIONS: dict[str, KeyedCoProcessFunction] = {
 
 
 def function_of(case: str) -> KeyedCoProcessFunction:
-    """Give a case's function; where the file says none, rows pass through."""
+    """Return a case's function; where the file says none, rows pass through."""
     return Commands(case) if case.startswith("ts") else FUNCTIONS.get(case, PassThrough())

@@ -48,7 +48,7 @@ def run(case: Case) -> Events:
 
 
 def comparable(actual: Events, expected: Events) -> Events:
-    """Give what came out as far as the expectation speaks of it.
+    """Return what came out as far as the expectation speaks of it.
 
     Records, side outputs and statuses always count. Watermarks do where the expectation has any, or nothing at all;
     of an event those of its attributes that are expected. Records of SQL's joins have no timestamp there.
@@ -62,7 +62,7 @@ def comparable(actual: Events, expected: Events) -> Events:
 
 
 def in_order(events: Events, *, any_order: bool) -> list[Any]:
-    """Give events in a form that compares; in any order only between markers."""
+    """Return events in a form that compares; in any order only between markers."""
     if not any_order:
         return events
     pieces: list[list[str]] = [[]]

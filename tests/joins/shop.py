@@ -18,7 +18,7 @@ def customer(micros: int, tier: str | None, key: str = "a", offset: int = 0) -> 
 
 
 def joined(join: Any, left: Rows, right: Rows) -> Rows:
-    """Give the result of a static join."""
+    """Return the result of a static join."""
     streams = Streams(specs(), (left, right))
     return run(join.create_operator, streams, static(streams)).rows()
 

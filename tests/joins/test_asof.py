@@ -19,7 +19,7 @@ from tests.streams import CUSTOMERS, Delivery, Rows, Streams, map_side, run, spe
 
 
 def tiers(left: Rows, right: Rows, **options: Any) -> list[Any]:
-    """Give the tiers that the trades of one key get, in the order in which they come out."""
+    """Return the tiers that the trades of one key get, in the order in which they come out."""
     return [row[-1] for row in joined(AsofJoin(suffixes=SUFFIXES, **options), left, right)]
 
 

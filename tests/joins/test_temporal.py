@@ -26,7 +26,7 @@ TRADES = InputSpec("trades", parse_schema("id long, at timestamp, amount double"
 
 
 def tiers(left: Rows, right: Rows, **options: Any) -> list[Any]:
-    """Give the tiers of the trades of one key, where "silver" is a tombstone if ``deletes`` is given."""
+    """Return the tiers of the trades of one key, where "silver" is a tombstone if ``deletes`` is given."""
     join = TemporalJoin(suffixes=SUFFIXES, **options)
     if join.deletes is None:
         return [row[-1] for row in joined(join, left, right)]

@@ -41,5 +41,5 @@ class Deleting:
 
 
 def deleting(join: TemporalJoin) -> Callable[[InputSpec, InputSpec], Any]:
-    """Give what makes such an operator, for ``run``."""
+    """Return what makes such an operator, for ``run``."""
     return lambda left, right: Deleting(join, left, right)

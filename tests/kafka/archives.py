@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def decoded(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame:
-    """Give records as a query leaves them that decodes a topic and keeps the record's place and time."""
+    """Return records as a query leaves them that decodes a topic and keeps the record's place and time."""
     columns = records.drop(columns="micros").assign(
         topic=topic,
         event_time=pd.to_datetime(records["micros"], unit="us", utc=True),
@@ -29,7 +29,7 @@ def decoded(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame
 
 
 def raw(spark: SparkSession, topic: str, records: pd.DataFrame) -> DataFrame:
-    """Give records as Spark's Kafka source does."""
+    """Return records as Spark's Kafka source does."""
     table = pa.table(
         {
             "topic": [topic] * len(records),

@@ -102,7 +102,7 @@ def make_history(
 
 
 def largest_in_a_window(micros: pd.Series, milliseconds: int) -> int:
-    """Give the largest number of records whose event times lie within a window of a length, wherever it stands."""
+    """Return the largest number of records whose event times lie within a window of a length, wherever it stands."""
     ordered = np.sort(micros.to_numpy())
     ends = np.searchsorted(ordered, ordered + milliseconds * 1000, side="left")
     return int((ends - np.arange(len(ordered))).max(initial=0))
@@ -160,7 +160,7 @@ def make_producer(servers: str, failed: list[object], *, reports: bool = False) 
 
 
 def counts(servers: str, topic: str, partitions: int = PARTITIONS) -> list[int]:
-    """Give how many records each partition of a topic holds."""
+    """Return how many records each partition of a topic holds."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "counts", "enable.auto.commit": False})
     try:
         ends = [
@@ -173,12 +173,12 @@ def counts(servers: str, topic: str, partitions: int = PARTITIONS) -> list[int]:
 
 
 def record_times(records: pd.DataFrame, lag_ms: int = 0) -> list[int]:
-    """Give the records' own times in epoch milliseconds, as their topic gets them."""
+    """Return the records' own times in epoch milliseconds, as their topic gets them."""
     return (records["micros"] // 1000 + lag_ms).tolist()
 
 
 def record_keys(records: pd.DataFrame) -> list[str]:
-    """Give the records' keys, as their topic gets them."""
+    """Return the records' keys, as their topic gets them."""
     return records["customer_id"].astype("string").tolist()
 
 

@@ -86,11 +86,11 @@ class LiveWriter:
         self._thread.join()
 
     def written(self) -> int:
-        """Give how many records the broker has taken by now."""
+        """Return how many records the broker has taken by now."""
         return sum(map(len, self._stood))
 
     def records(self) -> Records:
-        """Give what was there before and what it wrote, after the end."""
+        """Return what was there before and what it wrote, after the end."""
         assert not self.is_writing
         assert not self._failed, self._failed[:3]
         sides = []

@@ -65,7 +65,7 @@ def delete_before(servers: str, topic: str, offset: int, partition: int = 0) -> 
 
 
 def add_partitions(servers: str, topic: str, total: int) -> None:
-    """Give a topic more partitions, and return when the broker knows them."""
+    """Add partitions to a topic, and return when the broker knows them."""
     client = admin(servers)
     (done,) = client.create_partitions([NewPartitions(topic, total)]).values()
     done.result(SECONDS)
@@ -125,13 +125,13 @@ def run(joined: cj.Joined, folder: Any, *, drain: bool = False, **options: Any) 
 
 
 def pairs(spark: SparkSession, folder: Any) -> list[tuple[int, int | None]]:
-    """Give the joined rows: each left number with the version's value, in order."""
+    """Return the joined rows: each left number with the version's value, in order."""
     found = spark.read.format("delta").load(str(folder / "out")).select("id", "v").toArrow()
     return sorted(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True), key=str_of)
 
 
 def rejected(spark: SparkSession, folder: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    """Give the rejected rows: input, reason, and what is known of the row."""
+    """Return the rejected rows: input, reason, and what is known of the row."""
     found = spark.read.format("delta").load(str(folder / "checkpoint" / "rejected"))
     return sorted(
         ((each.input, each.reason, json.loads(each.row)) for each in found.collect()),

@@ -72,7 +72,7 @@ def slices(sides: tuple[Side, ...], after: int = 0, hint: int = 20) -> list[Read
 
 
 def fewest(sides: tuple[Side, ...], times: list[int]) -> int:
-    """Give how many slices are needed at the least, whatever the times at which they end."""
+    """Return how many slices are needed at the least, whatever the times at which they end."""
     count = 0
     while not all(each.is_read for each in sides):
         fitting, after = None, None

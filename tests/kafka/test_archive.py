@@ -65,7 +65,7 @@ class Lake:
     cuts: dict[str, list[int]]
 
     def inputs(self, most: int) -> list[cj.Input]:
-        """Give both inputs, of at most so many records a batch."""
+        """Return both inputs, of at most so many records a batch."""
         trades = cj.sources.delta(str(self.folder / "a lake" / "trades"))
         customers = cj.sources.files(str(self.folder / "customers"), "parquet", schema=RAW_DDL)
         return [

@@ -82,7 +82,7 @@ def filled(broker: Broker, history: History, name: str) -> tuple[str, str, str]:
 
 
 def part(history: History, begin: str | None, end: str | None) -> Any:
-    """Give the records between two times as offsets cut them: from each partition's first that is not earlier."""
+    """Return the records between two times as offsets cut them: from each partition's first that is not earlier."""
     records = []
     for frame in (history.trades, history.customers):
         millis = frame["micros"] // 1000

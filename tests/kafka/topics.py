@@ -128,7 +128,7 @@ def delete_records(spark: SparkSession, servers: str, topic: str, before: int) -
 
 
 def read_back(spark: SparkSession, servers: str, topic: str) -> pa.Table:
-    """Give a topic's ``value``, ``partition`` and ``offset``, by partition and offset."""
+    """Return a topic's ``value``, ``partition`` and ``offset``, by partition and offset."""
     kafka = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     records = spark.read.format("kafka").options(**kafka).load()
     table = records.select(F.col("value").cast("string").alias("value"), "partition", "offset").toArrow()

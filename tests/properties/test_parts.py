@@ -113,7 +113,7 @@ def send(harness: Harness, batch: Any, marks: list[int], *, wide: bool, news: bo
 
 
 def records(harnesses: list[Harness], names: list[str]) -> dict[str, list[str]]:
-    """Give each key's records in order, those of narrow harnesses with nulls in the columns that they lack."""
+    """Return each key's records in order, those of narrow harnesses with nulls in the columns that they lack."""
     found: dict[str, list[str]] = defaultdict(list)
     for harness in harnesses:
         for event in harness.log:

@@ -62,12 +62,12 @@ class Carriage:
     turns: tuple[int, ...]
 
     def dealt(self, number: int, rows: Rows) -> Rows:
-        """Give a batch's rows in an order of this carriage's own, which also deals them to other tasks."""
+        """Return a batch's rows in an order of this carriage's own, which also deals them to other tasks."""
         turn = self.turns[number % len(self.turns)]
         return sorted(rows, key=lambda row: crc32(repr((turn, row)).encode())) if turn else rows
 
     def heard(self, number: int, batch: Batch) -> Batch:
-        """Give a batch with its controls in an order of this carriage's own."""
+        """Return a batch with its controls in an order of this carriage's own."""
         turn = self.turns[(number + 1) % len(self.turns)]
         return replace(batch, controls=[*batch.controls[turn:], *batch.controls[:turn]][:: -1 if turn % 2 else 1])
 

@@ -139,7 +139,7 @@ class Place:
 
 
 def place_of(release: str, case: str) -> Place:
-    """Give where a release's checkpoint lies, on every machine."""
+    """Return where a release's checkpoint lies, on every machine."""
     return Place(Path("/tmp") / f"cojoin-release-{release}" / case)
 
 

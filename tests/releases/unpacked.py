@@ -64,7 +64,7 @@ def unpack(release: str, case: str) -> Place:
 
 
 def expected(release: str, case: str) -> dict[str, Any]:
-    """Give what the release itself read, and made of it when it went on."""
+    """Return what the release itself read, and made of it when it went on."""
     found: dict[str, Any] = json.loads((FOLDER / release / f"{case}.json").read_text("utf-8"))
     return found
 
@@ -77,7 +77,7 @@ def told(
     output: str | None = None,
     versions: Mapping[str, int | None] | None = None,
 ) -> dict[str, Any]:
-    """Give the rows of a query's outputs.
+    """Return the rows of a query's outputs.
 
     Args:
         spark: The session.
@@ -106,7 +106,7 @@ def told(
 
 
 def looked_at(spark: SparkSession, place: Place) -> dict[str, Any]:
-    """Give what is read of a checkpoint: its states, the keys in it, its progress, what is explained."""
+    """Return what is read of a checkpoint: its states, the keys in it, its progress, what is explained."""
     files = CheckpointFiles(spark, place.checkpoint)
     state = cj.read_state(spark, place.checkpoint)
     progress = cj.read_progress(spark, place.checkpoint).select("batch_id", "drained", "rows_out", "emitted")

@@ -73,7 +73,7 @@ class Streams:
         return folders
 
     def enriched(self) -> list[tuple[Any, ...]]:
-        """Give what an as-of join makes of them: (trade_id, event time, amount, version, tier), by pandas."""
+        """Return what an as-of join makes of them: (trade_id, event time, amount, version, tier), by pandas."""
         left = self.trades.sort_values("event_time", kind="stable")
         right = self.customers.sort_values(["event_time", "position"], kind="stable")
         right = right.drop(columns="position").assign(version=right.version.astype("float64"))
@@ -213,7 +213,7 @@ def customers(rows: Sequence[tuple[int, int | None, int | None]]) -> pd.DataFram
 
 
 def at(seconds: int | None) -> int | None:
-    """Give a moment of the morning; a number that is one of microseconds already is left."""
+    """Return a moment of the morning; a number that is one of microseconds already is left."""
     if seconds is None or seconds > MORNING:
         return seconds
     return MORNING + seconds * SECOND
@@ -228,7 +228,7 @@ def cut(rows: pd.DataFrame, pieces: int) -> Iterator[pd.DataFrame]:
 
 
 def rows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
-    """Give a DataFrame's rows, sorted; timestamps as microseconds, free of any time zone."""
+    """Return a DataFrame's rows, sorted; timestamps as microseconds, free of any time zone."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import TimestampType
 
@@ -241,7 +241,7 @@ def rows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def enriched_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """Give the columns that ``Streams.enriched`` has, sorted alike."""
+    """Return the columns that ``Streams.enriched`` has, sorted alike."""
     return rows(frame, "trade_id", "event_time", "amount", "version", "tier")
 
 

@@ -57,7 +57,7 @@ class Run:
         return self.after(seconds)
 
     def after(self, seconds: float, *, final: bool = False) -> Figures:
-        """Give the figures some seconds later, having looked four times a second."""
+        """Return the figures some seconds later, having looked four times a second."""
         self.now += seconds
         self._pace.observe(self.now, self.report, self.batches, self.span)
         return self._pace.figures(self.now, final=final)
@@ -66,7 +66,7 @@ class Run:
 def replayed(
     batches: int = 20, *, seconds: float = 5.0, names: tuple[str, str] = ("trades", "customers")
 ) -> list[Figures]:
-    """Give the figures after each batch of a replay of three weeks, its inputs a minute apart; the last is final."""
+    """Return the figures after each batch of a replay of three weeks, its inputs a minute apart; the last is final."""
     begin, length = NOON - 21 * DAY, 21 * DAY
     run = Run((begin, NOON))
     shown = [run.after(1)]

@@ -76,7 +76,7 @@ class Saved:
         return reader.load(str(self.folder / "out"))
 
     def output_at(self, batch_id: int) -> list[tuple[Any, ...]]:
-        """Give the output as it was after a batch that has a snapshot."""
+        """Return the output as it was after a batch that has a snapshot."""
         snapshot = self.snapshots.read(batch_id)
         assert snapshot is not None
         version = snapshot.manifest.outputs["output"]["version"]

@@ -23,7 +23,7 @@ REMINDERS = "trade_id bigint, domain string, overdue boolean"
 
 
 def collecting(found: list[Any]) -> Any:
-    """Give a sink that keeps the first column of each batch's rows."""
+    """Return a sink that keeps the first column of each batch's rows."""
     return lambda frame, _: found.extend(sorted(row[0] for row in frame.collect()))
 
 

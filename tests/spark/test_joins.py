@@ -43,7 +43,7 @@ def connected(spark: SparkSession, folders: Folders, *, streaming: bool) -> cj.C
 
 
 def versions(streams: Streams) -> pd.DataFrame:
-    """Give the customers with one row an instant: the last in the source's sequence."""
+    """Return the customers with one row an instant: the last in the source's sequence."""
     ordered = streams.customers.sort_values(["event_time", "position"], kind="stable")
     last = ordered.drop_duplicates(["customer_id", "event_time"], keep="last")
     return last.drop(columns="position").astype({"version": "float64"})

@@ -51,7 +51,7 @@ def batch(rows: Sequence[tuple[Any, ...]], *, now: int | None = None) -> pa.Reco
 
 
 def packed(packer: Packer, *batches: pa.RecordBatch) -> tuple[dict[int, list[Any]], dict[int, Any]]:
-    """Give the rows and the control of each key group."""
+    """Return the rows and the control of each key group."""
     pieces: dict[int, list[Any]] = {}
     controls: dict[int, Any] = {}
     for emitted in packer(iter(batches)):

@@ -77,7 +77,7 @@ class Pty:
         fcntl.ioctl(self.stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def read(self) -> str:
-        """Give what was written since, up to a bell of our own: what is under way is not missed."""
+        """Return what was written since, up to a bell of our own: what is under way is not missed."""
         self.stream.write("\a")
         self.stream.flush()
         found = b""

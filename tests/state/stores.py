@@ -81,5 +81,5 @@ class HandStore:
         self.state = handle(self.store, self.descriptor)
 
     def stored(self) -> pa.Table:
-        """Give the state's table at rest, as it is."""
+        """Return the state's table at rest, as it is."""
         return self.store.kept()[f"state:{self.descriptor.name}"].newest

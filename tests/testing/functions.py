@@ -39,7 +39,7 @@ class EnrichTrades(KeyedCoProcessFunction):
 
 
 def enrich(**options: Any) -> Harness:
-    """Give a harness of ``EnrichTrades``."""
+    """Return a harness of ``EnrichTrades``."""
     return Harness(
         EnrichTrades(), OUTPUT, **{"input1": TRADES, "input2": CUSTOMERS, "side_outputs": [UNKNOWN], **options}
     )

@@ -61,7 +61,7 @@ def elements(rows: list[Any]) -> tuple[list[Element], list[Element]]:
 
 
 def by_key(harness: Harness) -> dict[Any, list[str]]:
-    """Give each key's records, in order."""
+    """Return each key's records, in order."""
     found: dict[Any, list[str]] = defaultdict(list)
     for event in harness.log:
         if isinstance(event, Record):

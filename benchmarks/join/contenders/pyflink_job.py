@@ -31,7 +31,7 @@ JARS = ("flink-parquet-", "parquet-", "hadoop-client-", "snappy-java-")
 
 
 def build_function() -> Any:
-    """Give the function: the same as the Java one, state by state."""
+    """Return the function: the same as the Java one, state by state."""
     from pyflink.common import Row, Types  # noqa: PLC0415
     from pyflink.datastream import KeyedCoProcessFunction  # noqa: PLC0415
     from pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor  # noqa: PLC0415

@@ -149,7 +149,7 @@ class CameOut:
         return f" in batch {trace.batch_id}{reached}"
 
     def _names(self, side: int) -> dict[str, str]:
-        """Give what an input's columns are called in the output: joins may add suffixes."""
+        """Return what an input's columns are called in the output: joins may add suffixes."""
         query = self._state.query
         if query["operator"] == "process":
             return {}

@@ -118,7 +118,7 @@ def _ask(state: QueryState, key: Any, name: str | None, row: Mapping[str, Any] |
 
 
 def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
-    """Give what to look for in each table of the state; a function's states and timers only for a key."""
+    """Return what to look for in each table of the state; a function's states and timers only for a key."""
     found: dict[str, Values] = {}
     for name in state.stored.tables:
         values = question.sides[_SIDE_OF[name]] if name in _SIDE_OF else None

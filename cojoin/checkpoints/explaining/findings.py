@@ -60,7 +60,7 @@ class Finding:
     reason: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as plain Python values, for JSON."""
+        """Return it as plain Python values, for JSON."""
         return {
             "kind": self.kind,
             "text": self.text,
@@ -96,11 +96,11 @@ class Explanation:
     notes: Sequence[str] = ()
 
     def of(self, kind: FindingKind) -> list[Finding]:
-        """Give the findings of a kind."""
+        """Return the findings of a kind."""
         return [finding for finding in self.findings if finding.kind == kind]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as plain Python values, for JSON."""
+        """Return it as plain Python values, for JSON."""
         return {
             "checkpoint": self.checkpoint,
             "question": self.question,

@@ -57,7 +57,7 @@ def state_findings(state: QueryState, found: Mapping[str, Found], since: Since |
 
 
 def describe_row(name: str, values: Mapping[str, Any]) -> str:
-    """Give a row of an input for a sentence."""
+    """Return a row of an input for a sentence."""
     text = show_row(values)
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return f"The row {shown} of {name!r}"
@@ -92,7 +92,7 @@ def _waiting(state: QueryState, name: str, rows: pa.Table, since: Since | None) 
 
 
 def _untils(state: QueryState, name: str, spec: InputSpec, rows: pa.Table) -> list[int]:
-    """Give at which watermark each row is done with, or can change at last."""
+    """Return at which watermark each row is done with, or can change at last."""
     micros, query = spec.micros(rows), state.query
     if name == "left":
         micros = np.maximum(micros, shift(micros, query["upper_us"]))

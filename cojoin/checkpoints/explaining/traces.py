@@ -171,7 +171,7 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Trace
 def _batches(
     spark: SparkSession, output: Output, log_path: str, files: set[str]
 ) -> dict[str, tuple[int | None, str | None]]:
-    """Give for each file the batch that wrote it, or why it is not known."""
+    """Return for each file the batch that wrote it, or why it is not known."""
     unknown = (None, "the table's log no longer tells which batch wrote it")
     found: dict[str, tuple[int | None, str | None]] = dict.fromkeys(files, unknown)
     actions = spark.read.schema(_ACTIONS).json(f"{log_path}/*.json").withColumn("commit", F.col("_metadata.file_name"))

@@ -48,7 +48,7 @@ class Wait:
         return self.reached >= self.until
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as JSON values."""
+        """Return it as JSON values."""
         return {
             "clock": self.clock,
             "until": self.until,
@@ -72,7 +72,7 @@ class Wait:
 
 
 def wait_for_watermark(state: QueryState, until: int) -> Wait:
-    """Give what must happen until the watermark is at a time."""
+    """Return what must happen until the watermark is at a time."""
     report = state.report
     holding = None if report is None else report.holding_input
     partition = None
@@ -82,13 +82,13 @@ def wait_for_watermark(state: QueryState, until: int) -> Wait:
 
 
 def wait_for_clock(state: QueryState, until: int) -> Wait:
-    """Give what must happen until the batches' own clock is at a time."""
+    """Return what must happen until the batches' own clock is at a time."""
     taken_at = state.taken_at
     return Wait("processing_time", until, NONE if taken_at is None else int(1000 * taken_at.timestamp()))
 
 
 def format_span(millis: int) -> str:
-    """Give a span of time for people.
+    """Return a span of time for people.
 
     >>> format_span(6_001), format_span(90_000), format_span(7_200_000), format_span(200_000_000)
     ('6.001 s', '1 min 30 s', '2 h 0 min', '2 d 7 h')

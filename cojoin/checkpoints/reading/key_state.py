@@ -113,7 +113,7 @@ class KeyState:
     __repr__ = __str__
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as plain Python values, for JSON."""
+        """Return it as plain Python values, for JSON."""
         return {
             "key": dict(self.key),
             "batch_id": self.batch_id,
@@ -167,7 +167,7 @@ def key_state(state: QueryState, key: Values, found: Mapping[str, Found]) -> Key
 
 
 def show_row(values: Mapping[str, Any]) -> str:
-    """Give a row's values as text.
+    """Return a row's values as text.
 
     >>> show_row({"trade_id": 17, "tier": None})
     'trade_id=17, tier=null'
@@ -176,7 +176,7 @@ def show_row(values: Mapping[str, Any]) -> str:
 
 
 def show_value(value: Any) -> str:
-    """Give a value as text: times in UTC, a null as ``null``, the rest as it is written in Python."""
+    """Return a value as text: times in UTC, a null as ``null``, the rest as it is written in Python."""
     if value is None:
         return "null"
     if hasattr(value, "isoformat"):
@@ -187,7 +187,7 @@ def show_value(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Give rows, nested ones too, as dicts."""
+    """Return rows, nested ones too, as dicts."""
     if isinstance(value, Row):
         return {name: plain(item) for name, item in value.as_dict().items()}
     if isinstance(value, dict):

@@ -110,7 +110,7 @@ class QueryState:
         return _add(empty, dict(zip(("domain", "timestamp", "timestamp_ms"), none, strict=True)))
 
     def key(self, value: Any) -> KeyState:
-        """Give everything that a key has.
+        """Return everything that a key has.
 
         Args:
             value: The key; a tuple where it has several columns.
@@ -126,13 +126,13 @@ class QueryState:
         return key_state(self, as_key(value, self.inputs[0]), find(self.stored, wanted))
 
     def key_values(self, table: str, key: Any) -> Values:
-        """Give a key as the columns of a stored table."""
+        """Return a key as the columns of a stored table."""
         names = key_columns(table, self.inputs)
         values = as_key(key, self.inputs[0]).values()
         return dict(zip(names, values, strict=True))
 
     def largest_keys(self, limit: int = 10) -> DataFrame:
-        """Give the keys with the most rows in all tables together, the largest first: what makes a state large."""
+        """Return the keys with the most rows in all tables together, the largest first: what makes a state large."""
         columns = list(self.inputs[0].key)
         every = reduce(_together, [self._keys(name) for name in self.stored.tables])
         counted = every.groupBy(*map(_quoted, columns)).agg(F.count(F.lit(1)).alias("rows"))
@@ -231,7 +231,7 @@ _ORIGINS = {"snapshot": "a snapshot", "state store": "Spark's own state store"}
 
 
 def format_bytes(size: int) -> str:
-    """Give a size for people.
+    """Return a size for people.
 
     >>> format_bytes(512), format_bytes(2_500_000)
     ('512 B', '2.5 MB')
@@ -250,7 +250,7 @@ def _numbered(count: int) -> list[str]:
 
 
 def _select(numbered: DataFrame, names: Sequence[str], added: Mapping[str, Column]) -> DataFrame:
-    """Give columns their names back, and add some under names that are still free."""
+    """Restore the names of columns, and add some under names that are still free."""
     columns = [F.col(f"c{position}").alias(name) for position, name in enumerate(names)]
     return numbered.select(*columns, *(column.alias(_free(name, names)) for name, column in added.items()))
 

@@ -153,7 +153,7 @@ def as_checkpoint(checkpoint: Location | Checkpoint, at: Moment) -> Checkpoint:
 
 
 def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
-    """Give the inputs as a checkpoint describes them; watermark strategies are not stored."""
+    """Return the inputs as a checkpoint describes them; watermark strategies are not stored."""
     left, right = (
         InputSpec(
             each["name"],
@@ -185,7 +185,7 @@ def _of_store(spark: SparkSession, files: CheckpointFiles, path: str, batch_id: 
 
 
 def _manifest_before(files: CheckpointFiles, batch_id: int) -> Manifest | None:
-    """Give the manifest of a batch, or of the last one before it: those between had no content."""
+    """Return the manifest of a batch, or of the last one before it: those between had no content."""
     manifests = Manifests(files)
     ids = [each for each in manifests.batch_ids() if each <= batch_id]
     return manifests.read(ids[-1]) if ids else None

@@ -66,7 +66,7 @@ def check_segments(spark: SparkSession, files: CheckpointFiles, batch_id: int) -
 def snapshot_rows(
     spark: SparkSession, files: CheckpointFiles, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
 ) -> DataFrame:
-    """Give the rows of a snapshot of the state after a batch.
+    """Return the rows of a snapshot of the state after a batch.
 
     Args:
         spark: The session.

@@ -20,7 +20,7 @@ __all__ = ["read_value"]
 
 
 def read_value(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-    """Give a state value's header, and its tables with all their rows.
+    """Return a state value's header, and its tables with all their rows.
 
     Args:
         content: The value.

@@ -80,7 +80,7 @@ class StoredState:
         return cls(snapshot.batch_id, headers, tables, table.contents(snapshot), fingerprints)
 
     def rows(self, name: str) -> DataFrame:
-        """Give the rows of a table.
+        """Return the rows of a table.
 
         Raises:
             CheckpointError: There is no such table.
@@ -105,7 +105,7 @@ class StoredState:
 
 @dataclass(frozen=True)
 class ContentOpener:
-    """Gives the tables of ``StoredState.contents``, key group by key group; it travels to the workers.
+    """Reads the tables of ``StoredState.contents``, key group by key group; it travels to the workers.
 
     Attributes:
         fingerprints: What each key group's content must have; None where nothing is known.

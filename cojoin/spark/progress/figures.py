@@ -117,7 +117,7 @@ class Pace:
             self._points.popleft()
 
     def figures(self, now: float, *, final: bool = False) -> Figures:
-        """Give the figures of this moment.
+        """Return the figures of this moment.
 
         Args:
             now: The time.

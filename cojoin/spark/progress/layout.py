@@ -38,7 +38,7 @@ class _Part(NamedTuple):
 
 
 def lay_out(figures: Figures, width: int) -> list[str]:
-    """Give the one or two lines for a screen.
+    """Return the one or two lines for a screen.
 
     Args:
         figures: The run.
@@ -56,12 +56,12 @@ def lay_out(figures: Figures, width: int) -> list[str]:
 
 
 def plain_line(figures: Figures) -> str:
-    """Give one line of any length, without a bar."""
+    """Return one line of any length, without a bar."""
     return _joined([*_run_parts(figures), *_input_parts(figures)])
 
 
 def as_html(figures: Figures) -> str:
-    """Give it for a notebook's cell; every name is escaped."""
+    """Return it for a notebook's cell; every name is escaped."""
     bar = ""
     if figures.done is not None:
         bar = f'<progress value="{figures.done:.4f}" max="1" style="width: 20em; vertical-align: middle"></progress> '
@@ -70,7 +70,7 @@ def as_html(figures: Figures) -> str:
 
 
 def format_left(seconds: float) -> str:
-    """Give a time that is left, as roughly as it is known.
+    """Return a time that is left, as roughly as it is known.
 
     >>> [format_left(seconds) for seconds in (0.2, 33, 170, 5_000, 90_000)]
     ['about 5 s left', 'about 35 s left', 'about 3 min left', 'about 1 h 20 min left', 'about 25 h left']
@@ -132,7 +132,7 @@ def _notes(each: InputReport, figures: Figures) -> list[str]:
 
 
 def _times(inputs: Sequence[InputReport]) -> tuple[list[str], str]:
-    """Give each watermark in its short form; and the day that they share, where it isn't today."""
+    """Return each watermark in its short form; and the day that they share, where it isn't today."""
     known = {format_time(each.watermark) for each in inputs if each.watermark not in _NO_TIME}
     # What no calendar holds is shown as milliseconds.
     days = {text[:10] for text in known if not text.endswith("ms")}
@@ -150,7 +150,7 @@ def _time(watermark: int, begin: int) -> str:
 
 
 def _span(millis: int) -> str:
-    """Give a span to a tenth of a second below 10 seconds, and to the second above."""
+    """Return a span to a tenth of a second below 10 seconds, and to the second above."""
     step = 100 if millis < 10_000 else 1_000
     return format_span((millis + step // 2) // step * step)
 
