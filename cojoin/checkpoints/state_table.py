@@ -6,16 +6,20 @@ and rewrites nothing. A snapshot is one commit; done again it replaces what it w
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from cojoin.checkpoints.snapshot_row import read_content, seal_of
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, read_content, seal_of
 from cojoin.checkpoints.snapshots import Snapshot, SnapshotKind, Snapshots
 from cojoin.errors import CheckpointError, CodecError
 from cojoin.types import schema_to_ddl
@@ -36,6 +40,11 @@ STATE_LOCK = threading.RLock()
 _NAME = "state"
 _PARTITIONS = ("batch_id", "segment")
 _NO_SEGMENT = "__HIVE_DEFAULT_PARTITION__"
+_WITHOUT_CONTENT = from_arrow_schema(
+    pa.schema([field for field in STATE_SCHEMA if field.name not in ("content", *_PARTITIONS)])
+)
+_LOOKED_AT = 20
+"""How many files of the log are looked at, checksums among them: the commit that was just made is the first."""
 
 
 class StateTable:
@@ -71,12 +80,10 @@ class StateTable:
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*_PARTITIONS)
         writer.option("replaceWhere", f"batch_id = {manifest.batch_id}").save(self._path)
         # Of what was written: rows that a lost worker's successor makes again may have other fingerprints.
-        index = [
-            _entry(row) for row in self._load().where(F.col("batch_id") == manifest.batch_id).drop("content").collect()
-        ]
-        if len(index) != key_groups:
+        written = self._read_written(manifest.batch_id, key_groups)
+        if len(written) != key_groups:
             return None
-        index = sorted(index, key=lambda each: each["key_group"])
+        index = sorted((_entry(row) for row in written), key=lambda each: each["key_group"])
         holders: dict[str, list[int]] = {}
         for row in index:
             holders.setdefault(str(row["content_batch_id"]), []).append(row["key_group"])
@@ -93,6 +100,33 @@ class StateTable:
         )
         self._snapshots.write(snapshot)
         return snapshot
+
+    def _read_written(self, batch_id: int, key_groups: int) -> list[Row]:
+        """Return the rows that the newest commit of a batch has, without their content.
+
+        They are read from that commit's own files, in one small job; a read of the table would take several, and most
+        of a small snapshot's time. Where the files alone can't be read or do not hold all key groups, the table tells.
+        """
+        files = self._newest_files(batch_id)
+        # Spark takes a path such as ``[a]`` for a pattern, which then has no file.
+        with contextlib.suppress(PySparkException):
+            rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*(f"{self._path}/{file}" for file in files))
+            found: list[Row] = rows.collect()
+            if sorted(row.key_group for row in found if row.key_group is not None) == [*range(key_groups)]:
+                return found
+        return list(self._load().where(F.col("batch_id") == batch_id).drop("content").collect())
+
+    def _newest_files(self, batch_id: int) -> list[str]:
+        """List the files that the newest of the log's last commits with any of a batch has added of it."""
+        for name in sorted(self._files.names(f"{_NAME}/_delta_log"), reverse=True)[:_LOOKED_AT]:
+            commit = self._files.read(f"{_NAME}/_delta_log/{name}") if name.endswith(".json") else None
+            added = [action["add"] for line in (commit or "").splitlines() if "add" in (action := json.loads(line))]
+            files = [
+                unquote(each["path"]) for each in added if each["partitionValues"].get("batch_id") == str(batch_id)
+            ]
+            if files:
+                return files
+        return []
 
     def headers(self, snapshot: Snapshot) -> list[Row]:
         """Return a snapshot's rows without their content, by key group, once they are what its index says.

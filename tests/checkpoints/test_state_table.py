@@ -82,3 +82,18 @@ def test_what_the_query_builds_on_and_savepoints_are_kept(spark: SparkSession, t
     assert writer.snapshots.superfluous(1) == [2]
     assert writer.snapshots.superfluous(1, savepoints_too=True) == [1, 2]
     assert writer.snapshots.superfluous(5) == []
+
+
+def test_an_index_is_read_from_the_files_of_the_newest_commit_or_else_from_the_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # Spark takes the folder for a pattern.
+    for name in ("plain folder%20", "[pattern]"):
+        writer = Writer(spark, tmp_path / name)
+        writer.write(3)
+        writer.saved = [None, None]
+        snapshot = writer.write(3)
+        assert (snapshot.rows, snapshot.content_batch_ids) == (4, {"3": [0, 1]})
+        assert len(writer.table._newest_files(3)) == 2
+        assert writer.table._newest_files(4) == []
+        assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
