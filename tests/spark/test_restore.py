@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from benchmarks.kill_points import POINTS
 from tests.seeds import SEED, SEED_TEXT
 from tests.spark.data import FIVE_SECONDS, Folders, Streams, asof, connect, cut, generate
 from tests.spark.functions import EnrichTrades
@@ -196,6 +197,34 @@ def test_what_can_not_be_restored_is_refused_and_nothing_is_written(story: Story
     with refused(*parts, kind=cj.ConfigurationError):
         new.start(joined, **options)
     assert not new.folder.exists()
+
+
+def test_a_start_that_was_interrupted_takes_back_nothing_of_others(spark: SparkSession, tmp_path: Path) -> None:
+    streams = generate(trades=60, customers=20, seed=SEED)
+    pieces = list(zip(cut(streams.trades, 2), cut(streams.customers, 2), strict=True))
+    folders = Folders(tmp_path / "data")
+    old, new = Saved(spark, tmp_path / "old", folders, 1), Saved(spark, tmp_path / "new", folders, 1)
+    for trades, customers in pieces:
+        folders.add_trades(trades)
+        folders.add_customers(customers)
+    old.run(trigger=DRAIN)
+
+    def restore() -> None:
+        state, out = cj.Checkpoint(old.checkpoint, at=0), cj.sinks.delta(f"{old.folder}/out")
+        new.start(trigger=DRAIN, restore_from=state, output=out, cut_back_output=True)
+
+    def fail() -> None:
+        msg = "the machine went down"
+        raise OSError(msg)
+
+    (begun,) = (point for point in POINTS if (point.phase, point.name) == ("a restoration", "begun"))
+    with begun.armed(0, fail), pytest.raises(OSError, match="the machine went down"):
+        restore()
+    before = old.output().count()
+    spark.sql(f"INSERT INTO delta.`{old.folder}/out` SELECT * FROM delta.`{old.folder}/out` LIMIT 1")
+    with refused("it was changed by someone else", "can't be taken back", kind=cj.CheckpointError):
+        restore()
+    assert old.output().count() == before + 1
 
 
 def test_a_directory_in_use_is_not_restored_into(story: Story) -> None:
