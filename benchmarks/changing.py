@@ -67,7 +67,7 @@ def change_settings(
     if refusal is not None:
         # Refused for what was changed, so as it was it must go on.
         again = story.run(before, DRAIN)
-        faults += [f"with its own settings: {again}"] if again else story.conclude(None, exact=True)
+        faults += [f"with its own settings: {again}"] if again else story.conclude(None, exact=before.keeps_time)
     return Verdict(
         "settings changed", "the query", f"{point.name}, {change}", f"batch {batch}, {output}", refusal, faults
     )

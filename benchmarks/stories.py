@@ -62,6 +62,11 @@ class Settings:
         """What the rows depend on, where none is late."""
         return self.operation, self.delay, self.max_ahead, self.late, self.holds
 
+    @property
+    def keeps_time(self) -> bool:
+        """Whether the trades of the year 2200 are kept from moving the watermark, which would make others late."""
+        return self.max_ahead is not None
+
     def joined(self, folders: Folders, key_groups: int) -> cj.Joined:
         """Return the query's join, or its function."""
         strategy = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{self.delay} seconds")
