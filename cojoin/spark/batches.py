@@ -43,7 +43,7 @@ from cojoin.spark.unpacking import unpack
 from cojoin.spark.written_files import write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -244,6 +244,10 @@ class BatchWriter:
         durations: dict[str, float],
     ) -> dict[str, Any]:
         """Write, or make count, the outputs that have rows; return what the manifest says of each."""
+        # All of them before any is written: none shall hold a batch in a form that another one refuses.
+        for output in self._plan.outputs:
+            with self._named(output, report.batch_id):
+                self._writers[output].compare(markers[output])
         written = {}
         for output, (kind, schema) in self._plan.outputs.items():
             marker, started = markers[output], time.perf_counter()
@@ -267,15 +271,21 @@ class BatchWriter:
         marker: BatchMarker,
     ) -> dict[str, Any] | None:
         writer = self._writers[output]
-        try:
+        with self._named(output, marker.batch_id):
             if not marker.rows:
                 writer.write_nothing(marker)
                 return None
             if files is None:
                 return writer.write(unpack(emitted, kind, schema), marker)
             return writer.commit(schema, files, marker)
+
+    @contextlib.contextmanager
+    def _named(self, output: str, batch_id: int) -> Iterator[None]:
+        """Have what goes wrong with an output name it and the batch."""
+        try:
+            yield
         except Exception as error:
-            msg = f"batch {marker.batch_id}: {output} to {self._sinks[output].describe()}: {explain(error)}"
+            msg = f"batch {batch_id}: {output} to {self._sinks[output].describe()}: {explain(error)}"
             raise QueryFailedError(msg) from error
 
     def _execute(

@@ -187,8 +187,8 @@ class DeltaWriter(SinkWriter):
         )
         return self._place()
 
-    def write_nothing(self, marker: BatchMarker) -> None:
-        """See that the table does not have the batch, from an execution that had rows."""
+    def compare(self, marker: BatchMarker) -> None:
+        """Refuse a batch that the table has from another execution, also where this one has no rows for it."""
         # What was found at the start: what another driver writes meanwhile is the same batch of the same plan.
         self._is_there(self._newest, marker)
 

@@ -144,6 +144,13 @@ class SinkWriter(ABC):
         """Make files count that the workers wrote to the target, at least one; return what the manifest says of it."""
         raise NotImplementedError
 
+    def compare(self, marker: BatchMarker) -> None:  # noqa: B027 - most have nothing to compare with
+        """Refuse a batch that is there already from another execution; nothing is written yet, by any output.
+
+        Raises:
+            QueryFailedError: The rows or the source offsets are others now; the message says what to do.
+        """
+
     def write_nothing(self, marker: BatchMarker) -> None:  # noqa: B027 - most have nothing to do
         """See that a batch without rows has none in the output, from an earlier execution."""
 

@@ -74,10 +74,10 @@ def test_a_batch_that_is_there_is_passed_over_only_if_it_is_the_same(spark: Spar
     )
     for marker, why in cases:
         with refused(why, kind=cj.QueryFailedError):
-            if marker.rows:
+            again.compare(marker)
+        if marker.rows:
+            with refused(why, kind=cj.QueryFailedError):
                 again.write(spark.range(5), marker)
-            else:
-                again.write_nothing(marker)
     assert rows(table(spark, tmp_path / "out")) == [(0,), (1,)]
 
 
