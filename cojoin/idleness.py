@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.choices import check_flag, check_word
+from cojoin.errors import ConfigurationError
 from cojoin.watermarks import Returning
 
 __all__ = ["Idleness", "IdlenessTimer"]
@@ -35,13 +36,8 @@ class Idleness:
         if type(self.timeout_ms) is not int or self.timeout_ms <= 0:
             msg = f"idle timeout: expected milliseconds above zero, got {self.timeout_ms!r}"
             raise ConfigurationError(msg)
-        if self.returning not in get_args(Returning):
-            near = did_you_mean(str(self.returning), get_args(Returning))
-            msg = f"returning: expected 'hold' or 'skip', got {self.returning!r}{near}"
-            raise ConfigurationError(msg)
-        if not isinstance(self.even_if_silent, bool):
-            msg = f"even_if_silent: expected True or False, got {self.even_if_silent!r}"
-            raise ConfigurationError(msg)
+        check_word("returning", self.returning, get_args(Returning))
+        check_flag("even_if_silent", self.even_if_silent)
 
 
 class IdlenessTimer:

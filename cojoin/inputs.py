@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
+from cojoin.choices import check_word
+from cojoin.errors import FunctionError
 from cojoin.rows import Row, decode_rows
 from cojoin.strategies import WatermarkStrategy
 from cojoin.texts import dump_json
@@ -192,10 +193,8 @@ def check_late(late: Any, what: str) -> None:
     Raises:
         ConfigurationError: It is none of ``LatePolicy``.
     """
-    if late is not None and late not in get_args(LatePolicy):
-        near = did_you_mean(str(late), get_args(LatePolicy))
-        msg = f"{what}: late: expected 'reject' or 'apply', got {late!r}{near}"
-        raise ConfigurationError(msg)
+    if late is not None:
+        check_word(f"{what}: late", late, get_args(LatePolicy))
 
 
 def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason: int) -> None:

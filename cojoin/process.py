@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.blame import defined_at
-from cojoin.errors import CheckpointError, CojoinError, ConfigurationError, FunctionError, SchemaError, did_you_mean
+from cojoin.choices import check_word
+from cojoin.errors import CheckpointError, CojoinError, ConfigurationError, FunctionError, SchemaError
 from cojoin.function_clock import FunctionClock
 from cojoin.functions import Context, KeyedCoProcessFunction, OpenContext, Order, check_callbacks, own_copy
 from cojoin.inputs import event_millis
@@ -82,10 +83,7 @@ class KeyedCoProcess:
         if self.processing_time_timers not in (True, False, None):
             msg = f"processing_time_timers: expected True, False or None, got {self.processing_time_timers!r}"
             raise ConfigurationError(msg)
-        if self.order not in get_args(Order):
-            near = did_you_mean(str(self.order), get_args(Order))
-            msg = f"order: expected 'event_time' or 'arrival', got {self.order!r}{near}"
-            raise ConfigurationError(msg)
+        check_word("order", self.order, get_args(Order))
         object.__setattr__(self, "side_outputs", check_tags(self.side_outputs, type(self.function).__name__))
 
     @property

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from cojoin.choices import check_flag, check_word
 from cojoin.durations import Duration, microseconds
-from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.inputs import event_millis
 from cojoin.joins.columns import Suffixes, joined_schema
 from cojoin.joins.matching import Neighbours, at, distance, shift
@@ -81,16 +81,9 @@ class AsofJoin:
     direction: Direction = "backward"
 
     def __post_init__(self) -> None:
-        if self.how not in get_args(AsofHow):
-            msg = f"how: expected 'left' or 'inner', got {self.how!r}{did_you_mean(str(self.how), get_args(AsofHow))}"
-            raise ConfigurationError(msg)
-        if self.direction not in get_args(Direction):
-            near = did_you_mean(str(self.direction), get_args(Direction))
-            msg = f"direction: expected 'backward', 'forward' or 'nearest', got {self.direction!r}{near}"
-            raise ConfigurationError(msg)
-        if not isinstance(self.allow_exact_matches, bool):
-            msg = f"allow_exact_matches: expected True or False, got {self.allow_exact_matches!r}"
-            raise ConfigurationError(msg)
+        check_word("how", self.how, get_args(AsofHow))
+        check_word("direction", self.direction, get_args(Direction))
+        check_flag("allow_exact_matches", self.allow_exact_matches)
         if self.tolerance is not None:
             microseconds(self.tolerance, "tolerance")
 

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import pyarrow as pa
 
+from cojoin.choices import check_flag, check_word
 from cojoin.durations import Duration, microseconds
-from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.errors import ConfigurationError
 from cojoin.inputs import event_millis
 from cojoin.joins.columns import JoinedColumns, Suffixes, joined_schema
 from cojoin.joins.matching import at, ranges, shift, sort_sides
@@ -84,14 +85,9 @@ class IntervalJoin:
     suffixes: Suffixes | None = None
 
     def __post_init__(self) -> None:
-        if self.how not in get_args(IntervalHow):
-            near = did_you_mean(str(self.how), get_args(IntervalHow))
-            msg = f"how: expected 'inner', 'left', 'right' or 'full', got {self.how!r}{near}"
-            raise ConfigurationError(msg)
+        check_word("how", self.how, get_args(IntervalHow))
         for name, value in (("lower_inclusive", self.lower_inclusive), ("upper_inclusive", self.upper_inclusive)):
-            if not isinstance(value, bool):
-                msg = f"{name}: expected True or False, got {value!r}"
-                raise ConfigurationError(msg)
+            check_flag(name, value)
         lower, upper = self.bounds
         if _signed(self.lower, "lower") > _signed(self.upper, "upper"):
             msg = f"lower: expected no more than upper, got lower={self.lower!r}, upper={self.upper!r}; swap them"

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.choices import check_flag, check_word
 from cojoin.durations import Duration, microseconds
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.inputs import event_millis
@@ -74,16 +75,11 @@ class TemporalJoin:
     suffixes: Suffixes | None = None
 
     def __post_init__(self) -> None:
-        if self.how not in get_args(TemporalHow):
-            near = did_you_mean(str(self.how), get_args(TemporalHow))
-            msg = f"how: expected 'left' or 'inner', got {self.how!r}{near}"
-            raise ConfigurationError(msg)
+        check_word("how", self.how, get_args(TemporalHow))
         if self.deletes is not None and (not isinstance(self.deletes, str) or not self.deletes):
             msg = f"deletes: expected the name of a boolean column of the right input, got {self.deletes!r}"
             raise ConfigurationError(msg)
-        if not isinstance(self.null_payload_deletes, bool):
-            msg = f"null_payload_deletes: expected True or False, got {self.null_payload_deletes!r}"
-            raise ConfigurationError(msg)
+        check_flag("null_payload_deletes", self.null_payload_deletes)
         if self.retention is not None:
             microseconds(self.retention, "retention")
 

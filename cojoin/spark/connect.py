@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from cojoin.choices import check_word
 from cojoin.durations import milliseconds
-from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.event_time import TimePolicy
 from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.process import KeyedCoProcess
@@ -77,10 +78,7 @@ def connect(
     if isinstance(key_groups, bool) or not isinstance(key_groups, int) or not 1 <= key_groups <= 32_768:
         msg = f"key_groups: expected a whole number from 1 to 32768, got {key_groups!r}"
         raise ConfigurationError(msg)
-    if when_all_idle not in get_args(AllIdle):
-        near = did_you_mean(str(when_all_idle), get_args(AllIdle))
-        msg = f"when_all_idle: expected 'hold' or 'max', got {when_all_idle!r}{near}"
-        raise ConfigurationError(msg)
+    check_word("when_all_idle", when_all_idle, get_args(AllIdle))
     time = TimePolicy(when_all_idle, _epoch_millis(hold_left_until, "hold_left_until"))
     session = SparkSession.getActiveSession()
     if session is not None:

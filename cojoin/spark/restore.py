@@ -24,7 +24,8 @@ from cojoin.checkpoints.identity import check_evolution, read_query
 from cojoin.checkpoints.lease import end, ended, holder, is_live
 from cojoin.checkpoints.reading.stored_state import StoredState
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
+from cojoin.choices import check_flag
+from cojoin.errors import CheckpointError, FunctionError
 from cojoin.spark.restored_state import state_messages
 from cojoin.spark.sinks import DeltaSink, ParquetSink, Sink
 
@@ -74,9 +75,7 @@ class RestoreOptions:
 
     def __post_init__(self) -> None:
         for name, allowed in vars(self).items():
-            if not isinstance(allowed, bool):
-                msg = f"{name}: expected True or False, got {allowed!r}"
-                raise ConfigurationError(msg)
+            check_flag(name, allowed)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cojoin.choices import check_flag
 from cojoin.durations import Duration, milliseconds
 from cojoin.errors import ConfigurationError
 
@@ -33,9 +34,7 @@ class Trigger:
                 f"Trigger: make one with Trigger.available_now() or Trigger.processing_time('10 seconds'), got {self!r}"
             )
             raise ConfigurationError(msg)
-        if not isinstance(self.drain, bool):
-            msg = f"drain: expected True or False, got {self.drain!r}"
-            raise ConfigurationError(msg)
+        check_flag("drain", self.drain)
 
     @classmethod
     def available_now(cls, *, drain: bool = False) -> Trigger:

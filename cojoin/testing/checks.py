@@ -12,16 +12,14 @@ from cojoin.types import type_to_ddl
 from cojoin.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from cojoin.event_time import InputWatermark
     from cojoin.inputs import InputSpec
 
 __all__ = [
-    "check_flag",
     "check_inputs",
     "check_instance",
-    "check_word",
     "epoch_millis",
     "found_partition",
     "input_number",
@@ -30,28 +28,6 @@ __all__ = [
     "refuse_finished",
     "unfinished",
 ]
-
-
-def check_word(name: str, value: Any, words: Sequence[str]) -> None:
-    """Refuse what is none of some words.
-
-    Raises:
-        ConfigurationError: It is none of them.
-    """
-    if value not in words:
-        msg = f"{name}: expected {' or '.join(map(repr, words))}, got {value!r}{did_you_mean(str(value), words)}"
-        raise ConfigurationError(msg)
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither true nor false.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
-    if not isinstance(value, bool):
-        msg = f"{name}: expected True or False, got {value!r}"
-        raise ConfigurationError(msg)
 
 
 def check_instance(operation: Any) -> None:

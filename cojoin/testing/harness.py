@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
+from cojoin.choices import check_flag, check_word
 from cojoin.errors import ConfigurationError
 from cojoin.event_time import ONE_PARTITION, Control, TimePolicy
 from cojoin.functions import KeyedCoProcessFunction
 from cojoin.process import KeyedCoProcess
 from cojoin.side_outputs import check_tags
 from cojoin.testing.checks import (
-    check_flag,
     check_inputs,
     check_instance,
-    check_word,
     epoch_millis,
     input_number,
     partition_name,

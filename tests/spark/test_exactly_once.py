@@ -62,6 +62,16 @@ class Life:
     def copy(self) -> Path:
         return Path(shutil.copytree(self.checkpoint, self.folder / f"copy {self.batches}"))
 
+    def copied_before(self, later: int) -> Path:
+        """Run a first batch, copy the checkpoint, and run some more; return the copy."""
+        self.feed(2)
+        self.run()
+        copy = self.copy()
+        for _ in range(later):
+            self.feed()
+            self.run()
+        return copy
+
     def put_back(self, copy: Path) -> None:
         shutil.rmtree(self.checkpoint)
         shutil.copytree(copy, self.checkpoint)
@@ -76,11 +86,7 @@ def test_a_checkpoint_that_was_put_back_goes_on_only_where_the_batch_is_the_same
     spark: SparkSession, tmp_path: Path
 ) -> None:
     life = Life(spark, tmp_path)
-    life.feed(2)
-    life.run()
-    copy = life.copy()
-    life.feed()
-    life.run()
+    copy = life.copied_before(1)
     before = life.emitted()
     life.put_back(copy)
     # The same input: the batch is passed over, and all goes on.
@@ -103,12 +109,7 @@ def test_a_checkpoint_that_is_older_than_its_output_is_refused_at_the_start(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     life = Life(spark, tmp_path)
-    life.feed(2)
-    life.run()
-    copy = life.copy()
-    for _ in range(3):
-        life.feed()
-        life.run()
+    copy = life.copied_before(3)
     before = life.emitted()
     assert before == [1, 2, 3, 4]
     life.put_back(copy)
@@ -208,12 +209,7 @@ def test_another_function_body_in_between_is_seen_by_its_rows(spark: SparkSessio
 @pytest.mark.slow  # Six runs, to see through Spark what the writer's own test shows.
 def test_parquet_folders_of_others_and_of_later_batches_are_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
     life = Life(spark, tmp_path, cj.sinks.parquet)
-    life.feed(2)
-    life.run()
-    copy = life.copy()
-    for _ in range(2):
-        life.feed()
-        life.run()
+    copy = life.copied_before(2)
     before = life.emitted()
     assert before == [1, 2, 3]
     life.put_back(copy)
