@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin.checkpoints.java_classes import java_class
+from cojoin.checkpoints.sessions import is_set
 from cojoin.errors import QueryFailedError
 from cojoin.locations import is_path
 
@@ -127,8 +128,7 @@ def keep_checksums_small(session: SparkSession) -> None:
     Where the session's time zone is not UTC, Delta reads the whole list again after each commit, to compare the two:
     a Spark job each time, which takes up to half of a small batch.
     """
-    # Python's own view of the settings can't tell what is set from what is not.
-    if not session._jsparkSession.conf().contains(_FILES_IN_CHECKSUM):  # noqa: SLF001
+    if not is_set(session, _FILES_IN_CHECKSUM):
         session.conf.set(_FILES_IN_CHECKSUM, "false")
 
 

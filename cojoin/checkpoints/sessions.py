@@ -1,4 +1,4 @@
-"""Whether there is a Spark session to work with: everything else fails in words of Java's."""
+"""What is asked of a Spark session: whether it can be worked with, where all else would fail in words of Java's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from cojoin.errors import ConfigurationError
 
-__all__ = ["check_session"]
+__all__ = ["check_session", "is_set"]
 
 
 def check_session(session: Any, what: str) -> None:
@@ -33,3 +33,13 @@ def check_session(session: Any, what: str) -> None:
             f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
         )
         raise ConfigurationError(msg)
+
+
+def is_set(session: SparkSession, name: str) -> bool:
+    """Tell whether a setting was set, by whomever; Python's own view of the settings can't tell that from a default.
+
+    Args:
+        session: The session.
+        name: The setting.
+    """
+    return bool(session._jsparkSession.conf().contains(name))  # noqa: SLF001

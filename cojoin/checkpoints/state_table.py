@@ -109,7 +109,7 @@ class StateTable:
         """
         files = self._newest_files(batch_id)
         # Spark takes a path such as ``[a]`` for a pattern, which then has no file.
-        with contextlib.suppress(PySparkException):
+        with contextlib.suppress(PySparkException, Py4JError):
             rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*(f"{self._path}/{file}" for file in files))
             found: list[Row] = rows.collect()
             if sorted(row.key_group for row in found if row.key_group is not None) == [*range(key_groups)]:

@@ -13,6 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.java_classes import java_class
+from cojoin.checkpoints.sessions import is_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,8 +53,7 @@ class RowSizes:
 def counted_by_rows(session: SparkSession) -> Iterator[None]:
     """Have the jobs of a stream's own session go by rows alone meanwhile; limits of the user's stay."""
     rows_before = int(str(session.conf.get(_MAX_ROWS)))
-    # Python's own view of the settings can't tell what is set from what is not.
-    if session._jsparkSession.conf().contains(_MAX_BYTES):  # noqa: SLF001
+    if is_set(session, _MAX_BYTES):
         yield
         return
     try:

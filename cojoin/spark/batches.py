@@ -117,6 +117,7 @@ class BatchWriter:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
         self._lease.check()
+        # Each time: a drain's last batch has a session of its own.
         keep_checksums_small(emitted.sparkSession)
         targets = self._targets(batch_id)
         if targets:
