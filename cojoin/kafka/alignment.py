@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Partition
 
-__all__ = ["Side", "Slice", "next_slice", "part_of", "positions_at"]
+__all__ = ["Side", "Slice", "confirmed_positions", "next_slice", "part_of", "positions_at"]
 
 _LARGEST_POWER = 45
 """Of milliseconds: a thousand years, more than any topic holds."""
@@ -37,12 +37,15 @@ class Side:
         limit: How many records of it a batch may hold.
         first_at: Returns, for a time in epoch milliseconds, each partition's first record that is not earlier, as
             ``(offset, timestamp)``; None where there is none.
+        confirms: Looks at the records by which that answers for a time. Returns whether no answer since the last call
+            was found to be wrong, for whatever time; if one was, it is asked again, for all.
     """
 
     positions: Mapping[Partition, int]
     ends: Mapping[Partition, int]
     limit: int
     first_at: Callable[[int], Mapping[Partition, tuple[int, int] | None]]
+    confirms: Callable[[int], bool] = lambda _: True
 
     @property
     def is_read(self) -> bool:
@@ -82,6 +85,13 @@ def positions_at(side: Side, time: int) -> dict[Partition, int]:
     }
 
 
+def confirmed_positions(side: Side, time: int) -> dict[Partition, int]:
+    """Return what ``positions_at`` does, once the records that are next there have been looked at."""
+    while not side.confirms(time):
+        pass
+    return positions_at(side, time)
+
+
 @dataclass(frozen=True)
 class Slice:
     """What is read next.
@@ -98,13 +108,25 @@ class Slice:
 
 
 def next_slice(sides: Sequence[Side], after: int, hint: int = 20) -> Slice:
-    """Choose what is read next.
+    """Choose what is read next, by answers that all stand.
 
     Args:
         sides: The inputs, each where it stands once all before ``after`` is read.
         after: Where the last slice ended, in epoch milliseconds.
         hint: The power of two with which the search begins; it changes what the search costs, not what it finds.
     """
+    while True:
+        # The search begins with the records of this time: a wrong answer would have it begin elsewhere.
+        if any(wrong := [not side.confirms(after) for side in sides]):
+            continue
+        found = _longest(sides, after, hint)
+        # An answer that was found wrong on the way has misled the search.
+        wrong = [] if found.time is None else [not side.confirms(found.time) for side in sides]
+        if not any(wrong):
+            return found
+
+
+def _longest(sides: Sequence[Side], after: int, hint: int) -> Slice:
     if all(side.fits(side.ends) for side in sides):
         return Slice(None, 1, hint)
     starts = [start for side in sides if (start := side.first_timestamp(after)) is not None]

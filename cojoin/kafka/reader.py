@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.alignment import Side, next_slice, part_of, positions_at
+from cojoin.kafka.alignment import Side, confirmed_positions, next_slice, part_of
 from cojoin.kafka.peeking import Peeking
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.records import RecordFormat, read_task
@@ -193,7 +193,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if believed is not None and after > believed:
             # Releases that believed every stamp have left such a time: it begins anew with what is next.
             unread = {each: at for each, at in own.positions.items() if at < own.ends[each]}
-            stamp, _ = self._logs[0].times.next_stamp(believed, unread, own.ends)
+            stamp = self._logs[0].times.next_stamp(believed, unread, own.ends)
             after = self._logs[0].newest(own) + 1 if not unread or stamp is None else stamp
         until, parts = start.get("until"), int(start.get("parts", 0))
         others = []
@@ -206,7 +206,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if all(side.is_read for side in sides):
                 return start
             until, parts = self._next(sides, after)
-        found = own.ends if until is None else positions_at(own, until)
+        found = own.ends if until is None else confirmed_positions(own, until)
         if parts > 1 or not own.fits(found):
             # Time stands still until the last part is read.
             found = found if own.fits(found) else part_of(own, found)
@@ -224,24 +224,11 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, sides: Sequence[Side], after: int) -> tuple[int | None, int]:
         """Choose the time at which the next slice ends, and in how many parts it is read."""
-        both = list(zip(self._logs, sides, strict=True))
         # What lies before the range is not read: time begins with it.
         begun = min(log.reading.range.from_ms or 0 for log in self._logs)
-        begin = max(after, begun)
-        while True:
-            # A claim of today's time, by a marker, would have the search begin there.
-            firsts = [log.times.confirm(each.first_at(begin), each.positions, each.ends) for log, each in both]
-            if not all(firsts):
-                continue
-            found = next_slice(sides, begin, self._hint)
-            self._hint = found.hint
-            if found.time is None:
-                return None, 1
-            stands = [(log, positions_at(side, found.time), side.ends) for log, side in both]
-            sincere = [log.times.next_stamp(found.time, at, ends)[1] for log, at, ends in stands]
-            # Otherwise partitions were found about which the broker misleads; there are only so many.
-            if all(sincere):
-                return found.time, found.parts
+        found = next_slice(sides, max(after, begun), self._hint)
+        self._hint = found.hint
+        return found.time, found.parts
 
     def _mark(self, until: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
         """Return how far time has come in every partition once all before a time is read; None where nobody can tell.
@@ -255,7 +242,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Behind an end that is an offset there may be records of any time.
         if asked.is_bounded and asked.to_ms is None:
             return None
-        confirmed, _ = self._logs[0].times.next_stamp(until, positions, ends)
+        confirmed = self._logs[0].times.next_stamp(until, positions, ends)
         # What is younger than the drift may still be on its way to its topic.
         return None if confirmed is None else min(confirmed, int(1000 * time.time()) - drift) - drift
 
@@ -379,7 +366,10 @@ def _side(
     def first_at(moment: int) -> dict[Partition, tuple[int, int] | None]:
         return log.times.first_at(moment, everywhere, ends)
 
-    return Side(everywhere, ends, _NO_LIMIT if no_limit else log.reading.limit, first_at)
+    def confirms(moment: int) -> bool:
+        return log.times.confirms(moment, everywhere, ends)
+
+    return Side(everywhere, ends, _NO_LIMIT if no_limit else log.reading.limit, first_at, confirms)
 
 
 def _standing_at(log: _Log, target: Mapping[Partition, int], moment: int, *, no_limit: bool) -> Side:
@@ -388,5 +378,5 @@ def _standing_at(log: _Log, target: Mapping[Partition, int], moment: int, *, no_
         return _side(log, target, log.begins(skip_lost=True), no_limit=no_limit)
     before, stood = log.stood
     side = _side(log, target, stood if before <= moment else {}, no_limit=no_limit)
-    log.stood = (moment, positions_at(side, moment))
+    log.stood = (moment, confirmed_positions(side, moment))
     return _side(log, target, log.stood[1], no_limit=no_limit)

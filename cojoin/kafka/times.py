@@ -1,10 +1,12 @@
 """Where records of a time lie, by answers that records confirm.
 
 A broker's answer by time is a claim. It may name a commit marker, which no reader ever sees and which carries the clock
-of the commit; and a record that is stamped far ahead answers for all later times. So where reading is to end, the next
-record is *looked at*; where it is earlier than the answer said, by more than the drift, the broker is no longer asked
-about this partition, but its records are: a search by halves over few offsets. Stamps further ahead of the clock than
-``max_ahead`` are passed over. Costs a look where a batch ends; where the broker misleads, some thirty more a batch.
+of the commit; a record that is stamped far ahead answers for all later times; and of a compacted topic it may say that
+there is none, because what is left of a batch keeps the time of a record that is gone. So where reading is to end, the
+next record is *looked at*, and where none is said to be, the last ones are. If they belie the answer, the broker is no
+longer asked about this partition, but its records are: a search by halves over few offsets. Stamps further ahead of the
+clock than ``max_ahead`` are passed over. Costs a look where a batch ends, and one at the end of a partition; where the
+broker misleads, some thirty more a batch.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _TAIL, _GROWTH, _LONGEST_TAIL = 256, 16, 65_536
 this."""
 
 _BACK = 1_000
-"""By so many records one may stand before an earlier one that a search by halves met."""
+"""By so many records one may stand before earlier ones that a search by halves met."""
 
 _MOST_KEPT = 10_000
 
@@ -73,6 +75,7 @@ class Times:
         self._cluster, self._looks, self._drift = cluster, looks, max_drift_ms
         self._step = 1 << (max(1, limit // _PIECES).bit_length() - 1)
         self._misleading: set[Partition] = set()
+        self._stand = True
         self._kept: dict[Partition, dict[int, Seen]] = {}
         self._newest: dict[tuple[Partition, int], int | None] = {}
         self.believed: int | None = None
@@ -95,39 +98,44 @@ class Times:
         low: dict[Partition, int] = {}
         for each, answer in found.items():
             if answer is not None and self.believed is not None and answer[1] > self.believed:
-                self._misleading.add(each)
-            if answer is not None and each in self._misleading:
+                self._distrust(each)
+            if each in self._misleading:
                 # All before the broker's answer is earlier: that much holds, whatever it names.
-                low[each] = max(begins[each], answer[0])
+                low[each] = begins[each] if answer is None else max(begins[each], answer[0])
         return found | self.searched(time, low, ends)
 
-    def confirm(
-        self,
-        claims: Mapping[Partition, tuple[int, int] | None],
-        positions: Mapping[Partition, int],
-        ends: Mapping[Partition, int],
-    ) -> bool:
-        """Return whether the records that ``first_at`` named are of their times; if not, ask again.
+    def confirms(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> bool:
+        """Look at the records by which ``first_at`` answers for a time.
 
         Args:
-            claims: What it returned.
+            time: In epoch milliseconds.
             positions: Where the partitions stand.
             ends: Where they end.
-        """
-        places = {each: max(positions[each], claim[0]) for each, claim in claims.items() if claim is not None}
-        asked = {each: at for each, at in places.items() if at < ends[each] and not self.is_archived(each, at)}
-        wrong = set()
-        for each, record in self._next(asked, ends).items():
-            claim = claims[each]
-            if claim is not None and record is not None and record.timestamp is not None:
-                wrong |= {each} if record.timestamp < claim[1] - self._drift else set()
-        wrong -= self._misleading
-        self._misleading |= wrong
-        return not wrong
 
-    def next_stamp(
-        self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]
-    ) -> tuple[int | None, bool]:
+        Returns:
+            Whether no answer since the last call was found to be wrong by more than the drift, for this time or
+            another; if one was, ask again, for all.
+        """
+        claims = self.first_at(time, positions, ends)
+        asked = {
+            each: positions[each] if claim is None else max(positions[each], claim[0])
+            for each, claim in claims.items()
+            if each not in self._misleading and positions[each] < ends[each]
+        }
+        silent = [each for each in asked if claims[each] is None and not self.is_archived(each, ends[each] - 1)]
+        for each, newest in self.newest_of(dict.fromkeys(silent, 0), ends).items():
+            if newest is not None and newest >= time:
+                self._distrust(each)
+        named = {each: at for each, at in asked.items() if claims[each] is not None and at < ends[each]}
+        for each, record in self._next(self._not_archived(named), ends).items():
+            claim = claims[each]
+            assert claim is not None
+            if record is None or record.timestamp is None or record.timestamp < claim[1] - self._drift:
+                self._distrust(each)
+        stand, self._stand = self._stand, True
+        return stand
+
+    def next_stamp(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
         """Look at what follows once all before a time is said to be read.
 
         Args:
@@ -136,34 +144,25 @@ class Times:
             ends: Where the partitions end.
 
         Returns:
-            The smallest stamp that is next in a partition, ``time`` where none is smaller, None where one can't be
-            told; and whether no broker's answer was wrong by more than the drift. If one was, ask for positions again.
+            The smallest stamp that is next in a partition; ``time`` where none is smaller, None where one can't be
+            told.
         """
-        unread = {each: at for each, at in positions.items() if at < ends[each] and not self.is_archived(each, at)}
-        seen = self._next(unread, ends)
-        stamps = [time]
-        sincere = True
-        for each, record in seen.items():
-            if record is None:
-                continue
-            if record.timestamp is None or record.timestamp < time - self._drift:
-                sincere = sincere and each in self._misleading
-                self._misleading.add(each)
-            if record.timestamp is None:
-                return None, sincere
-            stamps.append(record.timestamp)
-        return min(stamps), sincere
+        unread = {each: at for each, at in positions.items() if at < ends[each]}
+        seen = [each for each in self._next(self._not_archived(unread), ends).values() if each is not None]
+        stamps = [each.timestamp for each in seen if each.timestamp is not None]
+        return min([time, *stamps]) if len(stamps) == len(seen) else None
 
-    def newest(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
-        """Return the largest timestamp near the partitions' ends, in epoch milliseconds; None where all are empty.
+    def newest_of(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Return the largest timestamp near each partition's end, in epoch milliseconds; None where it is empty.
 
         Args:
             begins: The first offset of each partition.
             ends: One after its last.
         """
-        asked = {each: end for each, end in ends.items() if (each, end) not in self._newest}
+        asked = {each: ends[each] for each in begins if (each, ends[each]) not in self._newest}
         if len(self._newest) > _MOST_KEPT:
             self._newest.clear()
+            asked = {each: ends[each] for each in begins}
         archived = {each for each in asked if asked[each] > begins[each] and self.is_archived(each, asked[each] - 1)}
         for each in archived:
             assert isinstance(self._cluster, Spliced)
@@ -179,8 +178,12 @@ class Times:
                 if stamps or tail <= begins[each] or width >= _LONGEST_TAIL:
                     self._newest[each, left.pop(each)] = max(stamps, default=None)
             width *= _GROWTH
-        known = (self._newest[each, end] for each, end in ends.items())
-        return max((each for each in known if each is not None), default=None)
+        return {each: self._newest[each, ends[each]] for each in begins}
+
+    def newest(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
+        """Return the largest timestamp near the partitions' ends, in epoch milliseconds; None where all are empty."""
+        found = self.newest_of(begins, ends).values()
+        return max((each for each in found if each is not None), default=None)
 
     def searched(
         self, time: int, low: Mapping[Partition, int], ends: Mapping[Partition, int]
@@ -241,6 +244,14 @@ class Times:
                     self._kept[each][asked[each]] = record
         return found
 
+    def _distrust(self, partition: Partition) -> None:
+        """Remember that the broker misleads about a partition."""
+        self._stand = self._stand and partition in self._misleading
+        self._misleading.add(partition)
+
+    def _not_archived(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {each: at for each, at in offsets.items() if not self.is_archived(each, at)}
+
     def _capped(self, stamp: int) -> int:
         return stamp if self.believed is None else min(stamp, self.believed)
 
@@ -269,21 +280,33 @@ def first_records(
     claimed = cluster.first_at(partitions, time)
     times = Times(cluster, looks, 1, 0)
     times.believed = believed
-    claims = {each: at[0] for each, at in claimed.items() if at is not None and not times.is_archived(each, at[0])}
-    if not claims:
-        return claimed
-    ends = cluster.latest(claims)
-    # Where the first that follows a claim is of the time, it is the first of all.
-    found = claimed | times.searched(time, claims, ends)
-    for each, begin in claims.items():
+    ends = cluster.latest(claimed)
+    silent = [each for each, at in claimed.items() if at is None and not times.is_archived(each, ends[each] - 1)]
+    begins = cluster.earliest(silent) if silent else {}
+    # All before the broker's answer is earlier; one that there is none is wrong where the last records are not.
+    low = {each: at[0] for each, at in claimed.items() if at is not None and not times.is_archived(each, at[0])}
+    newest = times.newest_of(begins, ends)
+    low |= {each: begin for each, begin in begins.items() if (stamp := newest[each]) is not None and stamp >= time}
+    found = claimed | times.searched(time, low, ends)
+    for each, begin in low.items():
         end = ends[each] if (answer := found[each]) is None else answer[0]
-        # Records that are out of order: an earlier one may be of the time, too.
-        while begin < end:
-            stamps = looks.stamps({each: max(begin, end - _BACK)}, {each: end}, believed)[each]
-            earlier = next(((offset, stamp) for offset, stamp in stamps if stamp >= time), None)
-            if earlier is None:
-                break
-            found[each], end = earlier, earlier[0]
+        found[each] = _first_before(looks, each, (begin, end), time, believed) or found[each]
+    return found
+
+
+def _first_before(
+    looks: Looks, partition: Partition, span: tuple[int, int], time: int, believed: int | None
+) -> tuple[int, int] | None:
+    """Return the first record of a time that many earlier ones do not follow, for records are out of order."""
+    (begin, end), found = span, None
+    seen, width = 0, _BACK
+    while begin < end and seen < _BACK:
+        some = max(begin, end - width)
+        stamps = looks.stamps({partition: some}, {partition: end}, believed)[partition]
+        earlier = next(((offset, stamp) for offset, stamp in stamps if stamp >= time), None)
+        # What no reader sees, or what was compacted away, is no earlier record.
+        seen = seen + len(stamps) if earlier is None else sum(offset < earlier[0] for offset, _ in stamps)
+        found, end, width = earlier or found, some, 2 * width
     return found
 
 

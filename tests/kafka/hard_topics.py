@@ -96,13 +96,13 @@ def fill_hard(
         made = made.assign(stamp=made["micros"] // 1000, key=made[number].astype(str))
         made = _with_superseded(made, number, rng) if "compacted" in kinds else made
         made = _with_far(made, number, rng) if "future" in kinds else made
-        _create(servers, topic, compacted="compacted" in kinds)
+        create(servers, topic, compacted="compacted" in kinds)
         if "transactional" in kinds:
             _write_in_transactions(servers, topic, made, number, rng)
         else:
             _write(servers, topic, made)
         if "compacted" in kinds:
-            _await_compaction(servers, topic, len(made))
+            await_compaction(servers, topic, len(made))
         there = read_committed(servers, topic, number)
         assert set(made[number]) >= set(there[number])
         seen = made.drop(columns=["offset", "partition"]).merge(there, on=number)
@@ -181,7 +181,8 @@ def _merged(frame: pd.DataFrame, more: pd.DataFrame, places: Any) -> pd.DataFram
     return pd.concat([frame, more]).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
 
-def _create(servers: str, topic: str, *, compacted: bool) -> None:
+def create(servers: str, topic: str, *, compacted: bool) -> None:
+    """Make a topic of ``PARTITIONS`` partitions."""
     # A segment a day of event time: all but the last are compacted.
     config = {"segment.ms": "86400000", "min.cleanable.dirty.ratio": "0.001", "cleanup.policy": "compact"}
     client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
@@ -191,8 +192,8 @@ def _create(servers: str, topic: str, *, compacted: bool) -> None:
         time.sleep(0.05)
 
 
-def _await_compaction(servers: str, topic: str, written: int) -> None:
-    """Wait until compaction has left holes, and have it stop there."""
+def await_compaction(servers: str, topic: str, written: int) -> None:
+    """Wait until compaction has left holes in a topic, whose records have a `customer_id`, and have it stop there."""
     deadline, number = time.monotonic() + _SECONDS, "customer_id"
     before = written
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.peeking import Peeking
-from cojoin.kafka.times import Seen, first_records
-from tests.kafka.hard_topics import open_transaction
+from cojoin.kafka.times import Seen, Times, first_records
+from tests.kafka.hard_topics import await_compaction, create, open_transaction
 from tests.kafka.replayed import START, Written, delete_before, make, write
 from tests.kafka.test_client import WHAT, silent
 from tests.spark.refused import refused
@@ -28,7 +29,7 @@ FUTURE = START + 10_000_000_000
 
 @pytest.fixture
 def cluster(broker: Broker) -> Iterator[Cluster]:
-    made = Cluster(ClusterOptions(broker.bootstrap_servers, {}, 1_500), WHAT)
+    made = Cluster(ClusterOptions(broker.bootstrap_servers, {}, 30_000), WHAT)
     yield made
     made.close()
 
@@ -75,6 +76,32 @@ def test_stamps_that_are_not_believed_are_passed_over(broker: Broker, cluster: C
     assert first_records(cluster, peeking, [one], START + 6, FUTURE - 1) == {one: None}
 
 
+def test_a_broker_that_knows_no_record_of_a_time_is_wrong_of_a_compacted_topic(
+    broker: Broker, cluster: Cluster, peeking: Peeking
+) -> None:
+    """What compaction leaves of a producer's last batch keeps the time of the record that is gone."""
+    servers, topic, one = broker.bootstrap_servers, "peeked-compacted", ("peeked-compacted", 0)
+    create(servers, topic, compacted=True)
+
+    def put(key: bytes, day: int) -> None:
+        write(servers, topic, [Written({"customer_id": day}, time=START + day * 86_400_000, key=key)])
+
+    # The last one begins a segment, for it is a day after others; so those are compacted.
+    for key, day in ((b"a", 0), (b"x", 10), (b"x", 1), (b"y", 2), (b"last", 20)):
+        put(key, day)
+    await_compaction(servers, topic, 5)
+    time = START + 5 * 86_400_000
+    assert cluster.first_at([one], time) == {one: None}
+    (found,) = first_records(cluster, peeking, [one], time, None).values()
+    assert found is not None
+    assert found[1] > time
+    times = Times(cluster, peeking, 1, 0)
+    ends = cluster.latest([one])
+    assert not times.confirms(time, {one: 0}, ends)
+    assert times.first_at(time, {one: 0}, ends) == {one: found}
+    assert times.confirms(time, {one: 0}, ends)
+
+
 def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peeking: Peeking) -> None:
     one: Partition = ("peeked-gone", 0)
     servers = make(broker, one[0])
@@ -82,5 +109,8 @@ def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peekin
     delete_before(servers, one[0], 5)
     assert peeking.next_records({one: 1}, {one: 9}, None) == {one: Seen(5, START + 5)}
     assert peeking.next_records({one: 1}, {one: 5}, None) == {one: None}
-    with silent(broker), refused(WHAT, "no record", "peeked-gone partition 0", kind=cj.QueryFailedError):
-        peeking.next_records({one: 6}, {one: 9}, None)
+    impatient = Cluster(ClusterOptions(broker.bootstrap_servers, {}, 1_500), WHAT)
+    with closing(impatient), closing(Peeking(impatient, WHAT)) as looks:
+        assert looks.next_records({one: 6}, {one: 9}, None) == {one: Seen(6, START + 6)}
+        with silent(broker), refused(WHAT, "no record", "peeked-gone partition 0", kind=cj.QueryFailedError):
+            looks.next_records({one: 7}, {one: 9}, None)
