@@ -1,8 +1,10 @@
 """The lease: one query runs on a checkpoint at a time, and one that was killed starts again without anybody's help.
 
-``lease.json`` names the holder: owner, epoch, host, process, and a beat that grows while it lives. On the same machine
-the process itself tells whether it lives; between machines no clock is compared, only whether the beat moves. Every
-take-over has a higher epoch, and who was taken over finds out at its next ``check``.
+``lease.json`` names the holder: owner, epoch, host, process. A file beside it, which only the holder writes, has a beat
+that grows while it lives, and says when it has released or ended the checkpoint; so a holder that stood still and goes
+on overwrites nobody's name. On the same machine the process itself tells whether it lives; between machines no clock is
+compared, only whether the beat moves. Every take-over has a higher epoch, and who was taken over finds out at its next
+``check``.
 
 What this can't do: file systems have no compare-and-swap. Two that take over within the same moment both write, wait,
 and the one that finds the other's name loses; a holder that stands still for longer than the patience (a suspended
@@ -22,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.documents import Form, from_text, read_text, to_text
+from cojoin.checkpoints.documents import Form, from_text, numbered_name, numbers_in, read_text, to_text, write_document
 from cojoin.checkpoints.files import UnplacedFileError
 from cojoin.errors import CheckpointError, QueryFailedError
 
@@ -32,11 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "end", "ended", "holder", "is_live"]
 
 _FILE = "lease.json"
+_CURE = (
+    "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "
+    "this file"
+)
+# Release 0.5.0 had the beat and the end here, too.
 _FORM = Form(
     "the lease that keeps a second query away",
     2,
-    "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "
-    "this file",
+    _CURE,
     {
         "epoch": int,
         "owner": str,
@@ -50,6 +56,13 @@ _FORM = Form(
     },
     unsealed=1,
 )
+_BEATS = "beats"
+_BEAT_FORM = Form(
+    "the sign of life of the query that holds the lease",
+    1,
+    _CURE,
+    {"owner": str, "beat": int, "released": bool, "ended": (str, type(None))},
+)
 # Two takers must see each other's file: longer than one needs from its look to its write.
 _SETTLE_SECONDS = 0.2
 _POLL_SECONDS = 0.25
@@ -61,7 +74,7 @@ _live_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class _Record:
-    """What ``lease.json`` says."""
+    """What ``lease.json`` says, with what its holder's own file adds."""
 
     epoch: int
     owner: str
@@ -85,6 +98,7 @@ class Lease:
 
     def __init__(self, files: CheckpointFiles, record: _Record) -> None:
         self._files, self._record = files, record
+        self._beats = 0
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
@@ -111,8 +125,7 @@ class Lease:
             CheckpointError: Another query runs on it; or it was ended for good; or nobody can tell, since its lease is
                 damaged.
         """
-        text = read_text(files, _FILE, _FORM)
-        before = _parse(files, text)
+        before, text = _look(files)
         if before is not None:
             _refuse_ended(files, before)
             if _lives(files, before, text, patience_seconds):
@@ -144,7 +157,7 @@ class Lease:
             QueryFailedError: Another query took over, or the checkpoint was ended or deleted, or its lease is damaged.
         """
         try:
-            now = _parse(self._files, read_text(self._files, _FILE, _FORM))
+            now = self._read()
         except CheckpointError as error:
             self._forget()
             msg = f"{error}. This query held epoch {self.epoch} and stops here, since another may have taken over"
@@ -185,26 +198,37 @@ class Lease:
             if not self.is_held:
                 return
             self._forget()
-            now = _parse(self._files, read_text(self._files, _FILE, _FORM))
+            now = self._read()
             if now is not None and self._is_ours(now):
-                self._files.write(_FILE, replace(now, released=True, ended=ended).to_text())
+                self._say(released=True, ended=ended)
 
-    def _take(self, seen: str | None) -> None:
+    def _take(self, seen: str) -> None:
         """Write the record, unless someone was quicker, and see that it stays."""
-        found = read_text(self._files, _FILE, _FORM)
+        _, found = _look(self._files)
         # The same text: whoever beats or took it in between is alive.
         if found == seen:
             # Another's rename may come between ours: then theirs stands, and the look below says so.
             with contextlib.suppress(UnplacedFileError):
                 self._files.write(_FILE, self._record.to_text())
             time.sleep(_SETTLE_SECONDS)
-            found = read_text(self._files, _FILE, _FORM)
-        now = _parse(self._files, found)
+        now = self._read()
         if now is None:
             msg = f"checkpoint {self._files.root}: {_FILE} was deleted while the query started; start it again"
             raise CheckpointError(msg)
         if not self._is_ours(now):
             raise _taken(self._files, now)
+        for each in numbers_in(self._files, _BEATS):
+            if each != self.epoch:
+                self._files.delete(numbered_name(_BEATS, each))
+
+    def _read(self) -> _Record | None:
+        text = read_text(self._files, _FILE, _FORM)
+        return None if text is None else _parse(self._files, text)
+
+    def _say(self, *, released: bool = False, ended: str | None = None) -> None:
+        self._beats += 1
+        content = {"owner": self._record.owner, "beat": self._beats, "released": released, "ended": ended}
+        write_document(self._files, numbered_name(_BEATS, self.epoch), _BEAT_FORM, content)
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._record.beat_seconds):
@@ -212,9 +236,9 @@ class Lease:
             with contextlib.suppress(Exception), self._lock:
                 if not self.is_held:
                     return
-                now = _parse(self._files, read_text(self._files, _FILE, _FORM))
+                now = self._read()
                 if now is not None and self._is_ours(now):
-                    self._files.write(_FILE, replace(now, beat=now.beat + 1).to_text())
+                    self._say()
                 elif now is not None:
                     self._forget()
 
@@ -234,7 +258,7 @@ def end(files: CheckpointFiles, reason: str) -> None:
         files: The checkpoint.
         reason: What a person is told who tries to run on it.
     """
-    before = _parse(files, read_text(files, _FILE, _FORM))
+    before, _ = _look(files)
     if before is not None and before.ended is not None:
         return
     epoch = 1 if before is None else before.epoch + 1
@@ -249,7 +273,7 @@ def ended(files: CheckpointFiles) -> str | None:
     Raises:
         CheckpointError: Its lease is damaged.
     """
-    record = _parse(files, read_text(files, _FILE, _FORM))
+    record, _ = _look(files)
     return None if record is None else record.ended
 
 
@@ -259,7 +283,7 @@ def holder(files: CheckpointFiles) -> str | None:
     Raises:
         CheckpointError: Its lease is damaged.
     """
-    record = _parse(files, read_text(files, _FILE, _FORM))
+    record, _ = _look(files)
     return None if record is None or record.released else str(record)
 
 
@@ -273,12 +297,11 @@ def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
     Raises:
         CheckpointError: Nobody can tell, since its lease is damaged.
     """
-    text = read_text(files, _FILE, _FORM)
-    record = _parse(files, text)
+    record, text = _look(files)
     return record is not None and _lives(files, record, text, patience_seconds)
 
 
-def _lives(files: CheckpointFiles, record: _Record, text: str | None, patience_seconds: float) -> bool:
+def _lives(files: CheckpointFiles, record: _Record, text: str, patience_seconds: float) -> bool:
     if record.released:
         return False
     here, there = _process_started(os.getpid()), record.process_started
@@ -291,15 +314,30 @@ def _lives(files: CheckpointFiles, record: _Record, text: str | None, patience_s
     deadline = time.monotonic() + max(patience_seconds, _STANDING_BEATS * record.beat_seconds)
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        found = read_text(files, _FILE, _FORM)
+        now, found = _look(files)
         if found != text:
-            now = _parse(files, found)
             return now is not None and not now.released
     return False
 
 
-def _parse(files: CheckpointFiles, text: str | None) -> _Record | None:
-    return None if text is None else from_text(files, _FILE, _FORM, text, lambda content: _Record(**content))
+def _look(files: CheckpointFiles) -> tuple[_Record | None, str]:
+    """Return who holds a checkpoint, with what its own file says of it, and both texts, which grow while it lives."""
+    text = read_text(files, _FILE, _FORM)
+    if text is None:
+        return None, ""
+    record = _parse(files, text)
+    name = numbered_name(_BEATS, record.epoch)
+    own = read_text(files, name, _BEAT_FORM)
+    if own is None:
+        return record, text
+    said = from_text(files, name, _BEAT_FORM, own, dict)
+    if said["owner"] == record.owner and not record.released:
+        record = replace(record, beat=said["beat"], released=said["released"], ended=said["ended"])
+    return record, text + own
+
+
+def _parse(files: CheckpointFiles, text: str) -> _Record:
+    return from_text(files, _FILE, _FORM, text, lambda content: _Record(**content))
 
 
 def _refuse_ended(files: CheckpointFiles, record: _Record) -> None:

@@ -44,6 +44,19 @@ def stored(files: CheckpointFiles) -> dict[str, Any]:
     return values
 
 
+def said(files: CheckpointFiles, epoch: int = 1) -> dict[str, Any]:
+    """Return what a holder's own file says."""
+    text = files.read(f"beats/{epoch:012d}.json")
+    values: dict[str, Any] = {"beat": 0} if text in {None, "[]"} else json.loads(text or "")["content"]
+    return values
+
+
+def says(files: CheckpointFiles, **values: Any) -> None:
+    """Write the own file of ``held_by``'s other process."""
+    content = {"owner": "someone else", "beat": 3, "released": False, "ended": None}
+    write_document(files, f"beats/{7:012d}.json", lease_module._BEAT_FORM, content | values)
+
+
 def held_by(files: CheckpointFiles, **values: Any) -> None:
     """Write another process's lease."""
     record = {
@@ -52,7 +65,7 @@ def held_by(files: CheckpointFiles, **values: Any) -> None:
         "host": "elsewhere",
         "pid": 11,
         "process_started": None,
-        "beat": 3,
+        "beat": 0,
         "beat_seconds": 0.1,
         "released": False,
         "ended": None,
@@ -62,12 +75,12 @@ def held_by(files: CheckpointFiles, **values: Any) -> None:
 
 @contextmanager
 def beating(files: CheckpointFiles, seconds: float) -> Iterator[None]:
-    """Let the stored lease's beat grow meanwhile."""
+    """Let the other process's beat grow meanwhile."""
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(seconds):
-            held_by(files, beat=stored(files)["beat"] + 1)
+            says(files, beat=said(files, 7)["beat"] + 1)
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -87,7 +100,7 @@ def test_a_free_checkpoint_is_taken_held_and_given_back(files: CheckpointFiles) 
     assert is_live(files)
     lease.check()
     deadline = time.monotonic() + 10
-    while stored(files)["beat"] < 3:
+    while said(files)["beat"] < 3:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     with refused("another query runs on it", f"process {os.getpid()}, epoch 1", kind=cj.CheckpointError):
@@ -97,12 +110,13 @@ def test_a_free_checkpoint_is_taken_held_and_given_back(files: CheckpointFiles) 
     assert not lease.is_held
     assert holder(files) is None
     assert not is_live(files)
-    text = files.read("lease.json")
+    before = said(files)
     time.sleep(0.2)
-    assert files.read("lease.json") == text, "no beat after the release"
+    assert said(files) == before, "no beat after the release"
 
     second = Lease.acquire(files)
     assert second.epoch == 2
+    assert files.names("beats") == []
     lease.release()
     second.check()
     with refused("fenced off: another query took over at epoch 2", kind=cj.QueryFailedError):
@@ -186,6 +200,24 @@ def test_who_can_not_tell_whether_another_runs_does_not_run(files: CheckpointFil
     Lease.acquire(files).release()
 
 
+def test_a_beat_that_nobody_can_read_is_the_holder_s_to_write_anew(files: CheckpointFiles) -> None:
+    lease = Lease.acquire(files, beat_seconds=0.5)
+    deadline = time.monotonic() + 60
+    while not files.names("beats"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    files.write("beats/000000000001.json", "[]")
+    for look in (Lease.acquire, is_live, holder, ended):
+        with refused("beats/000000000001.json, the sign of life", "delete this file", kind=cj.CheckpointError):
+            look(files)
+    lease.check()
+    while said(files).get("beat", 0) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    lease.release()
+    assert holder(files) is None
+
+
 def test_a_lease_of_release_0_5_0_holds(files: CheckpointFiles) -> None:
     here = lease_module._process_started(os.getppid())
     record = lease_module._Record(7, "someone", socket.gethostname(), os.getppid(), here)
@@ -248,8 +280,47 @@ def test_who_is_taken_over_finds_out_and_never_writes_again(files: CheckpointFil
     lease.release()
     lease.end("never")
     time.sleep(0.2)
-    assert stored(files)["beat"] == 3
-    assert stored(files)["ended"] is None
+    assert stored(files)["owner"] == "someone else"
+    assert ended(files) is None
+
+
+@on_linux
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_holder_that_stood_still_overwrites_nobody(
+    files: CheckpointFiles, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """It is stopped between its look and its beat; meanwhile another takes over, or the checkpoint is ended."""
+    write, still, goes_on = CheckpointFiles.write, threading.Event(), threading.Event()
+
+    def stand_still(self: CheckpointFiles, name: str, text: str) -> None:
+        if threading.current_thread().name == "cojoin-lease" and not still.is_set():
+            still.set()
+            assert goes_on.wait(60)
+        write(self, name, text)
+
+    first = Lease.acquire(files, beat_seconds=0.05)
+    monkeypatch.setattr(CheckpointFiles, "write", stand_still)
+    assert still.wait(60)
+    with lease_module._live_lock:
+        del lease_module._live[first._record.owner]  # as another process sees it
+    if ends:
+        end(files, "restored elsewhere")
+    else:
+        second = Lease.acquire(files, beat_seconds=60)
+    goes_on.set()
+    deadline = time.monotonic() + 60
+    while first.is_held:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with refused("fenced off", "ended" if ends else "epoch 2", kind=cj.QueryFailedError):
+        first.check()
+    first.release()
+    first.end("never")
+    assert ended(files) == ("restored elsewhere" if ends else None)
+    if not ends:
+        second.check()
+        second.release()
+        assert holder(files) is None
 
 
 def test_a_deleted_checkpoint_stops_its_query(files: CheckpointFiles) -> None:
@@ -266,7 +337,7 @@ def test_an_ended_checkpoint_can_not_be_taken(files: CheckpointFiles) -> None:
     with refused("was ended for good: its output goes on in '/lake/b'; start with another", kind=cj.CheckpointError):
         Lease.acquire(files)
     end(files, "another reason")
-    assert stored(files)["ended"] == "its output goes on in '/lake/b'"
+    assert ended(files) == "its output goes on in '/lake/b'"
 
 
 def test_ending_it_from_outside_fences_the_holder_off(files: CheckpointFiles) -> None:
@@ -276,7 +347,7 @@ def test_ending_it_from_outside_fences_the_holder_off(files: CheckpointFiles) ->
     with refused("fenced off: the checkpoint was ended: restored elsewhere", kind=cj.QueryFailedError):
         lease.check()
     lease.release()
-    assert stored(files)["ended"] == "restored elsewhere"
+    assert ended(files) == "restored elsewhere"
 
 
 def test_a_checkpoint_without_a_lease_can_be_ended(files: CheckpointFiles) -> None:
@@ -296,9 +367,9 @@ def test_a_beat_survives_what_it_meets(files: CheckpointFiles, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointFiles, "read", lambda *_: 1 / 0)
         time.sleep(0.2)
-    before = stored(files)["beat"]
+    before = said(files)["beat"]
     deadline = time.monotonic() + 10
-    while stored(files)["beat"] == before:
+    while said(files)["beat"] == before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     lease.release()

@@ -66,7 +66,8 @@ def test_what_breaks_on_a_cluster_changes_no_row(cluster: Cluster, tmp_path: Pat
     elif what == "fetch":
         assert told["attempts"] > 1, "no stage was run again"
     elif what == "executor":
-        assert told["failed_tasks"], "no task failed"
+        # Spark tells of a stage's last attempt; what the executor had kept for others is gone, too.
+        assert told["failed_tasks"] or told["attempts"] > 1, "no task failed"
     expected = by_trade(
         pd.merge_asof(
             trades.drop(index=keyless), customers.sort_values("event_time"), on="event_time", by="customer_id"
