@@ -173,7 +173,7 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
     found = {}
     for path in (*(folder / "out").rglob("*"), *(folder / "checkpoint").rglob("*")):
         name = path.relative_to(folder)
-        if "spark" in name.parts or "lease.json" in name.name or path.is_dir():
+        if {"spark", "beats"} & set(name.parts) or "lease.json" in name.name or path.is_dir():
             continue
         with contextlib.suppress(FileNotFoundError):
             found[str(name)] = (path.stat().st_size, path.stat().st_mtime_ns)
