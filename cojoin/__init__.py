@@ -16,6 +16,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
+from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.state import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from cojoin.engine.time.timers import TimeDomain
+from cojoin.engine.time.watermark_strategies import WatermarkGenerator, WatermarkStrategy
+from cojoin.engine.values.rows import Row
 from cojoin.errors import (
     CheckpointError,
     CodecError,
@@ -27,33 +41,20 @@ from cojoin.errors import (
     SchemaError,
     did_you_mean,
 )
-from cojoin.functions import Context, KeyedCoProcessFunction, RuntimeContext
-from cojoin.rows import Row
-from cojoin.side_outputs import OutputTag
-from cojoin.state import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateTtlConfig,
-    ValueStateDescriptor,
-)
-from cojoin.strategies import WatermarkGenerator, WatermarkStrategy
-from cojoin.timers import TimeDomain
 
 if TYPE_CHECKING:
     from cojoin import kafka
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.checkpoints.explaining.explain import explain
-    from cojoin.checkpoints.reading.read import read_progress, read_state, savepoint
-    from cojoin.spark import sinks, sources
+    from cojoin.checkpoints.inspect.explain import explain
+    from cojoin.checkpoints.inspect.read import read_progress, read_state, savepoint
     from cojoin.spark.connect import ConnectedInputs, connect
     from cojoin.spark.input import Input
     from cojoin.spark.joined import Joined
-    from cojoin.spark.query import Query
-    from cojoin.spark.session import spark_session
-    from cojoin.spark.triggers import Trigger
+    from cojoin.spark.query.query import Query
+    from cojoin.spark.query.triggers import Trigger
+    from cojoin.spark.session.spark_session import spark_session
+    from cojoin.spark.sinks import sinks
+    from cojoin.spark.sources import sources
 
 __all__ = [
     "AggregateFunction",
@@ -103,17 +104,17 @@ _LAZY = {
     "ConnectedInputs": "cojoin.spark.connect",
     "Input": "cojoin.spark.input",
     "Joined": "cojoin.spark.joined",
-    "Query": "cojoin.spark.query",
-    "Trigger": "cojoin.spark.triggers",
+    "Query": "cojoin.spark.query.query",
+    "Trigger": "cojoin.spark.query.triggers",
     "connect": "cojoin.spark.connect",
-    "explain": "cojoin.checkpoints.explaining.explain",
+    "explain": "cojoin.checkpoints.inspect.explain",
     "kafka": "cojoin.kafka",
-    "read_progress": "cojoin.checkpoints.reading.read",
-    "read_state": "cojoin.checkpoints.reading.read",
-    "savepoint": "cojoin.checkpoints.reading.read",
-    "sinks": "cojoin.spark.sinks",
-    "sources": "cojoin.spark.sources",
-    "spark_session": "cojoin.spark.session",
+    "read_progress": "cojoin.checkpoints.inspect.read",
+    "read_state": "cojoin.checkpoints.inspect.read",
+    "savepoint": "cojoin.checkpoints.inspect.read",
+    "sinks": "cojoin.spark.sinks.sinks",
+    "sources": "cojoin.spark.sources.sources",
+    "spark_session": "cojoin.spark.session.spark_session",
 }
 
 _MODULES = {"kafka", "sinks", "sources"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from cojoin.types import SUPPORTED
+from cojoin.engine.values.types import SUPPORTED
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 

@@ -22,7 +22,7 @@ from tests.streams import AT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cojoin.functions import KeyedCoProcessFunction
+    from cojoin.engine.functions import KeyedCoProcessFunction
     from tests.streams import Streams
 
 NONE, END_OF_TIME = -(1 << 63), (1 << 63) - 1

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

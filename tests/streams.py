@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cojoin import codec
-from cojoin.event_time import Control
-from cojoin.inputs import REJECTED_SCHEMA, InputSpec
-from cojoin.operator import Batch, concat
-from cojoin.state.segments import Segmenting, SegmentOptions
-from cojoin.strategies import BoundedOutOfOrderness, WatermarkStrategy
+from cojoin.engine.inputs import REJECTED_SCHEMA, InputSpec
+from cojoin.engine.operator import Batch
+from cojoin.engine.state.segments import Segmenting, SegmentOptions
+from cojoin.engine.time.operator_watermark import Control
+from cojoin.engine.time.watermark_strategies import BoundedOutOfOrderness, WatermarkStrategy
+from cojoin.engine.values import codec
+from cojoin.engine.values.tables import concat
 from tests.segments import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cojoin.operator import Emission, Operator
+    from cojoin.engine.operator import Emission, Operator
 
 TIME = pa.timestamp("us", "UTC")
 TRADES = pa.schema(

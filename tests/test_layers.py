@@ -1,10 +1,11 @@
-"""The layers of DESIGN.md, section 4: nothing imports upward, and what decides a result knows no Spark."""
+"""The folders are the layers: none imports one below it in the list, and what decides a result knows no Spark."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,27 +18,35 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 
-# Each part may import its own and those above it in this list, and no other.
+# Each may import its own modules and those of the folders above it.
 LAYERS = (
-    ("engine", ("cojoin.",)),
-    ("codec", ("cojoin.codec", "cojoin.messages")),
-    ("testing", ("cojoin.testing",)),
-    ("checkpoints", ("cojoin.checkpoints",)),
-    ("spark", ("cojoin.spark",)),
-    ("kafka", ("cojoin.kafka",)),
-    ("cli", ("cojoin.cli",)),
-    ("main", ("cojoin.__main__",)),
+    "cojoin.errors",
+    "cojoin.engine.values",
+    "cojoin.engine.time",
+    "cojoin.engine.state",
+    "cojoin.engine",
+    "cojoin.engine.joins",
+    "cojoin.testing",
+    "cojoin.storage",
+    "cojoin.checkpoints",
+    "cojoin.checkpoints.inspect",
+    "cojoin.spark.session",
+    "cojoin.spark.batch",
+    "cojoin.spark.sources",
+    "cojoin.spark.sinks",
+    "cojoin.spark.restore",
+    "cojoin.spark.progress",
+    "cojoin.spark.query",
+    "cojoin.spark",
+    "cojoin.kafka",
+    "cojoin.cli",
+    "cojoin.__main__",
 )
-NAMES = [name for name, _ in LAYERS]
-
-# The operator's snapshots are the codec's bytes: in the order of imports they are one.
-ENGINE = ("engine", "codec")
 
 
 def layer(module: str) -> str:
-    """Name the layer of a module: the one whose prefix is longest."""
-    prefixes = [(prefix, name) for name, each in LAYERS for prefix in each if f"{module}.".startswith(prefix)]
-    return max(prefixes, key=lambda found: len(found[0]))[1]
+    """Return the layer of a module: the longest name of a folder that begins its own."""
+    return max((each for each in LAYERS if f"{module}.".startswith(f"{each}.")), key=len)
 
 
 def imports(path: Path) -> set[str]:
@@ -62,10 +71,15 @@ def calls(path: Path) -> set[str]:
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
 
 
-ENGINE_MODULES = [module for module in MODULES if layer(module) in ENGINE and module != "cojoin"]
+def used(module: str) -> set[str]:
+    """Return the package's modules that one imports."""
+    return {name for name in imports(MODULES[module]) if name in MODULES and name != "cojoin"}
 
 
-@pytest.mark.parametrize("module", ENGINE_MODULES)
+ENGINE = [module for module in MODULES if f"{module}.".startswith(("cojoin.errors.", "cojoin.engine."))]
+
+
+@pytest.mark.parametrize("module", ENGINE)
 def test_the_engine_knows_no_spark(module: str) -> None:
     roots = {name.split(".")[0] for name in imports(MODULES[module])}
     assert roots <= {*sys.stdlib_module_names, "numpy", "pandas", "pyarrow", "cojoin"}
@@ -73,14 +87,26 @@ def test_the_engine_knows_no_spark(module: str) -> None:
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module != "cojoin"])
 def test_nothing_imports_upward(module: str) -> None:
-    allowed = set(ENGINE) if layer(module) in ENGINE else set(NAMES[: NAMES.index(layer(module)) + 1])
-    for name in imports(MODULES[module]):
-        if name in MODULES and name != "cojoin":
-            assert layer(name) in allowed, f"{module}, of the layer {layer(module)}, imports {name}"
+    allowed = LAYERS[: LAYERS.index(layer(module)) + 1]
+    for name in used(module):
+        assert layer(name) in allowed, f"{module}, of {layer(module)}, imports {name}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    left = {module: used(module) - {module} for module in MODULES if module != "cojoin"}
+    while ready := {module for module, needs in left.items() if not needs & left.keys()}:
+        left = {module: needs for module, needs in left.items() if module not in ready}
+    assert not left, {module: sorted(needs & left.keys()) for module, needs in left.items()}
+
+
+def test_no_two_modules_have_one_name() -> None:
+    names = Counter(path.stem for path in MODULES.values() if path.stem not in {"__init__", "__main__"})
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_the_package_itself_imports_spark_only_when_a_name_asks_for_it() -> None:
-    assert {layer(name) for name in imports(MODULES["cojoin"]) if name in MODULES} <= {"engine"}
+    names = {name for name in imports(MODULES["cojoin"]) if name in MODULES and name != "cojoin"}
+    assert all(name in ENGINE for name in names)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -98,7 +124,7 @@ def test_no_bytes_become_code(module: str) -> None:
 
 def test_using_the_engine_loads_no_spark() -> None:
     code = (
-        "import sys, cojoin, cojoin.process, cojoin.joins, cojoin.codec\n"
+        "import sys, cojoin.engine, cojoin.engine.keyed_process, cojoin.engine.joins, cojoin.testing\n"
         "print([name for name in ('pyspark', 'py4j', 'delta') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
@@ -106,8 +132,8 @@ def test_using_the_engine_loads_no_spark() -> None:
 
 
 def test_the_codec_serves_the_operator_and_knows_nothing_of_it() -> None:
-    for module in ("cojoin.codec", "cojoin.messages"):
-        assert {name for name in imports(MODULES[module]) if name in MODULES} <= {"cojoin.errors"}
+    for module in ("cojoin.engine.values.codec", "cojoin.engine.values.ipc"):
+        assert used(module) <= {"cojoin.errors"}
 
 
 def test_every_public_name_is_there() -> None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.sessions import check_session
 from cojoin.checkpoints.snapshots import Snapshot, Snapshots
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.locations import as_location
+from cojoin.storage.locations import as_location
+from cojoin.storage.session_settings import check_session
+from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

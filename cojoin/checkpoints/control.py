@@ -22,16 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.documents import Form, read_document, write_document
-from cojoin.checkpoints.java_classes import java_class
 from cojoin.errors import CheckpointError
+from cojoin.storage.documents import Form, read_document, write_document
+from cojoin.storage.java_classes import java_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = [
     "CONTROL_DDL",

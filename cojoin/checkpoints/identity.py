@@ -4,7 +4,7 @@ Compared is what the stored state depends on: the inputs' names, columns and key
 columns, the key groups, whether the clock matters. Watermark strategies, triggers and sinks may change between runs;
 only from one that needs the clock (idleness, a lag behind it) to one that does not, or back, they may not. A new query
 that is restored from a checkpoint may have other key groups, clock or not, a further state or side output, a nullable
-column more, or wider types (``cojoin.evolution``). Also kept: which sources the inputs read, without their options.
+column more, or wider types (``schema_evolution``). Also kept: which sources the inputs read, without their options.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cojoin import evolution
-from cojoin.checkpoints.documents import Form, read_document, to_text, write_document
+from cojoin.engine.values import schema_evolution
+from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import CheckpointError
-from cojoin.types import parse_schema, schema_to_ddl
+from cojoin.storage.documents import Form, read_document, to_text, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
-    from cojoin.checkpoints.files import CheckpointFiles
-    from cojoin.inputs import InputSpec
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = [
     "SourceDescription",
@@ -199,7 +199,7 @@ def _without_evolvable(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
-    found = evolution.differences(parse_schema(stored, what=what), parse_schema(asked, what=what), fixed=fixed)
+    found = schema_evolution.differences(parse_schema(stored, what=what), parse_schema(asked, what=what), fixed=fixed)
     return [f"{what}: {difference}" for difference in found]
 
 

@@ -24,12 +24,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.documents import Form, from_text, numbered_name, numbers_in, read_text, to_text, write_document
-from cojoin.checkpoints.files import UnplacedFileError
 from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.storage.documents import Form, from_text, numbered_name, numbers_in, read_text, to_text, write_document
+from cojoin.storage.small_files import UnplacedFileError
 
 if TYPE_CHECKING:
-    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["Lease", "end", "ended", "holder", "is_live"]
 

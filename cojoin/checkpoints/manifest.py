@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.documents import (
+from cojoin.engine.batch_report import BatchReport
+from cojoin.errors import QueryFailedError
+from cojoin.storage.documents import (
     Form,
     damaged,
     numbered_name,
@@ -17,13 +19,11 @@ from cojoin.checkpoints.documents import (
     read_document,
     write_document,
 )
-from cojoin.errors import QueryFailedError
-from cojoin.report import BatchReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["Manifest", "Manifests"]
 

@@ -17,11 +17,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.delta_files import table_log
-from cojoin.checkpoints.files import CheckpointFiles
-from cojoin.checkpoints.java_classes import java_class
 from cojoin.errors import CheckpointError
-from cojoin.locations import is_path
+from cojoin.storage.delta_files import table_log
+from cojoin.storage.java_classes import java_class
+from cojoin.storage.locations import is_path
+from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

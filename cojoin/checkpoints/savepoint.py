@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.reading.state_store import check_segments, committed_batches, snapshot_rows
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
 from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["take_savepoint"]
 

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from cojoin.errors import ConfigurationError
-from cojoin.file_systems import file_system
+from cojoin.storage.file_systems import file_system
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.manifest import Manifest, Manifests
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["FOLDER", "KEPT_MANIFESTS", "SegmentCleaner", "SegmentFolder", "open_segments", "superfluous"]
 

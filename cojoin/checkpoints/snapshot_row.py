@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin import codec
-from cojoin.durations import Duration, milliseconds
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values import codec
+from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CodecError, ConfigurationError
-from cojoin.types import schema_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ STATE_SCHEMA = pa.schema(
 - *header*: watermarks and counters, as JSON.
 - *content_batch_id*: the snapshot whose row has the content; *fingerprint*: its BLAKE2b; *content_bytes*: its size.
 - *seal*: the BLAKE2b of header and fingerprint, from which the snapshot's index file has one of its own.
-- *content*: the tables, in the form of ``cojoin.codec``.
+- *content*: the tables, in the form of ``cojoin.engine.values.codec``.
 - *tables*: their names, rows, bytes in memory, and columns as DDL.
 """
 

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from cojoin.checkpoints.documents import Form, damaged, numbered_name, numbers_in, read_document, write_document
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.errors import CheckpointError
+from cojoin.storage.documents import Form, damaged, numbered_name, numbers_in, read_document, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cojoin.checkpoints.files import CheckpointFiles
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["Snapshot", "SnapshotKind", "Snapshots"]
 

@@ -21,16 +21,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, read_content, seal_of
 from cojoin.checkpoints.snapshots import Snapshot, SnapshotKind, Snapshots
+from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError
-from cojoin.types import schema_to_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from cojoin.checkpoints.files import CheckpointFiles
     from cojoin.checkpoints.manifest import Manifest
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["STATE_LOCK", "StateTable"]
 

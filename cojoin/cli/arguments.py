@@ -10,20 +10,20 @@ from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.cli.hints import in_options
 from cojoin.cli.kafka_arguments import KafkaArguments, check_kafka, kafka_arguments
 from cojoin.cli.options import build_parser
-from cojoin.durations import milliseconds
+from cojoin.engine.joins.asof import AsofJoin
+from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.errors import ConfigurationError
-from cojoin.joins.asof import AsofJoin
-from cojoin.locations import is_path
-from cojoin.spark.triggers import Trigger
-from cojoin.strategies import WatermarkStrategy
+from cojoin.spark.query.triggers import Trigger
+from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from cojoin.cli.locations import Location
     from cojoin.cli.secrets import Secrets
+    from cojoin.cli.typed_locations import Location
 
 __all__ = [
     "Arguments",

@@ -6,7 +6,7 @@ import argparse
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cojoin.cli import values
+from cojoin.cli import typed_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def add_checkpoints(
 
     def add(name: str, summary: str) -> argparse.ArgumentParser:
         added = command(below, name, summary, f"{summary[0].upper()}{summary[1:]}.", "")
-        added.add_argument("path", type=values.path, metavar="PATH", help="the query's checkpoint directory")
+        added.add_argument("path", type=typed_values.path, metavar="PATH", help="the query's checkpoint directory")
         added.add_argument("--json", action="store_true", help="print JSON, for a script")
         add_spark(added)
         return added
@@ -79,7 +79,7 @@ def add_checkpoints(
     _add_state(add("state", "show what the state holds: rows that wait, versions, states, timers"))
     progress = add("progress", "show the watermarks and counts of the last batches")
     progress.add_argument(
-        "--limit", type=values.positive, default=20, metavar="N", help="how many batches (default: 20)"
+        "--limit", type=typed_values.positive, default=20, metavar="N", help="how many batches (default: 20)"
     )
     _add_explain(add("explain", "say what became of a row, and what it or a key waits for"))
     add("savepoint", "keep the state after the last finished batch until it is cleaned away; the query may run")
@@ -148,7 +148,9 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="the rows of one part: an input's name, 'versions', 'timers', 'keys' (the largest), or a state's name",
     )
-    parser.add_argument("--limit", type=values.positive, default=20, metavar="N", help="how many rows (default: 20)")
+    parser.add_argument(
+        "--limit", type=typed_values.positive, default=20, metavar="N", help="how many rows (default: 20)"
+    )
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -168,9 +170,9 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _add_clean(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
-        "--keep", type=values.positive, metavar="N", help="keep so many of the newest, and all savepoints"
+        "--keep", type=typed_values.positive, metavar="N", help="keep so many of the newest, and all savepoints"
     )
-    which.add_argument("--batch", type=values.count, metavar="BATCH", help="remove the one of this batch")
+    which.add_argument("--batch", type=typed_values.count, metavar="BATCH", help="remove the one of this batch")
     parser.add_argument("--savepoints", action="store_true", help="with --keep: savepoints count as the others do")
     parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
 

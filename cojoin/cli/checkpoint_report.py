@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.reading.query_state import format_bytes
+from cojoin.checkpoints.inspect.query_state import format_bytes
 from cojoin.cli.checkpoint_texts import without_login
-from cojoin.report import text_table
-from cojoin.watermarks import format_time
+from cojoin.engine.batch_report import text_table
+from cojoin.engine.time.watermarks import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

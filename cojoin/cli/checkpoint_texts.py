@@ -13,7 +13,7 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.inputs import InputSpec
+    from cojoin.engine.inputs import InputSpec
 
 __all__ = ["as_json", "typed_key", "typed_row", "without_login"]
 

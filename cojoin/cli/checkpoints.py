@@ -13,23 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cojoin.cli import checkpoint_report, report
+from cojoin.cli import checkpoint_report, run_report
 from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
-from cojoin.cli.report import say, tell
-from cojoin.cli.session import local_session
+from cojoin.cli.embedded_spark import local_session
+from cojoin.cli.run_report import say, tell
+from cojoin.engine.values.rows import decode_rows
+from cojoin.engine.values.texts import dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.rows import decode_rows
-from cojoin.texts import dump_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.checkpoints.files import CheckpointFiles
-    from cojoin.checkpoints.reading.query_state import QueryState
+    from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.cli.arguments import CheckpointsArguments
+    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["run_checkpoints"]
 
@@ -130,8 +130,8 @@ class _Command:
 
     def state(self) -> None:
         """Show what the state holds."""
-        from cojoin.checkpoints.reading.key_state import plain  # noqa: PLC0415
-        from cojoin.checkpoints.reading.read import read_state  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.read import read_state  # noqa: PLC0415
 
         arguments = self._arguments
         state = read_state(self._spark, arguments.path, arguments.at)
@@ -141,7 +141,7 @@ class _Command:
         elif arguments.name is not None:
             rows = self._part(state, arguments.name).limit(arguments.limit).toArrow()
             listed = [plain(row) for row in decode_rows(rows, beyond=str)] if arguments.json else None
-            self._show(listed, report.rows(rows))
+            self._show(listed, run_report.rows(rows))
         else:
             tables = [{"name": name, "rows": rows, "bytes": size} for name, rows, size in state.tables()]
             values = {"batch_id": state.batch_id, "taken_at": state.taken_at, "watermark": state.watermark}
@@ -151,7 +151,7 @@ class _Command:
         """Show the last batches."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-        from cojoin.checkpoints.reading.read import read_progress  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.read import read_progress  # noqa: PLC0415
 
         frame = read_progress(self._spark, self._arguments.path)
         last = frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow()
@@ -160,8 +160,8 @@ class _Command:
 
     def explain(self) -> None:
         """Say what became of a row or what a key waits for."""
-        from cojoin.checkpoints.explaining.explain import explain  # noqa: PLC0415
-        from cojoin.checkpoints.reading.read import stored_inputs  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.explain import explain  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.read import stored_inputs  # noqa: PLC0415
 
         arguments = self._arguments
         inputs = stored_inputs(self._query["query"])
@@ -178,7 +178,7 @@ class _Command:
 
     def savepoint(self) -> None:
         """Take a savepoint."""
-        from cojoin.checkpoints.reading.read import savepoint  # noqa: PLC0415
+        from cojoin.checkpoints.inspect.read import savepoint  # noqa: PLC0415
 
         taken = savepoint(self._spark, self._arguments.path)
         snapshot = self._snapshots.read(int(taken.at))  # type: ignore[arg-type]

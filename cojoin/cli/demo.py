@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from cojoin.cli import report
+from cojoin.cli import run_report
 from cojoin.cli.day import CUSTOMERS_DDL, DAY, OUT_OF_ORDERNESS, TRADES_DDL, Day, make_day
-from cojoin.cli.report import say, tell
-from cojoin.cli.session import local_session
+from cojoin.cli.embedded_spark import local_session
+from cojoin.cli.run_report import say, tell
 from cojoin.cli.verification import Verdict, compare, expected_rows, without_rejected
 from cojoin.cli.waiting import wait_for
 from cojoin.errors import ConfigurationError
@@ -89,9 +89,9 @@ def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
     wait_for(query, total=day.trades.num_rows + day.customers.num_rows)
     paused = query.progress
     assert paused is not None
-    say("\n" + report.watermarks(paused))
+    say("\n" + run_report.watermarks(paused))
     say()
-    tell(report.ending(paused))
+    tell(run_report.ending(paused))
 
     say()
     tell("The same query again, with drain=True: the inputs end, and what waits comes out.")
@@ -100,16 +100,16 @@ def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
     wait_for(query)
     drained = query.progress
     assert drained is not None
-    tell(report.ending(drained))
+    tell(run_report.ending(drained))
     say()
-    say(report.counts(drained))
-    tell(report.conservation(drained))
+    say(run_report.counts(drained))
+    tell(run_report.conservation(drained))
 
     output: pa.Table = spark.read.format("delta").load(target).toArrow()
     shown = _telling_rows(output)
     if shown.num_rows:
         say(f"\nOf {output.num_rows:,} joined rows, {shown.num_rows} of customer {shown['customer_id'][0]}:\n")
-        say(report.rows(shown))
+        say(run_report.rows(shown))
     say()
     return _verify(enriched, day, output, drained.watermark)
 
@@ -135,7 +135,7 @@ def _verify(enriched: Joined, day: Day, output: pa.Table, watermark: int) -> Ver
     plan = enriched.plan
     tables = without_rejected(day.trades, plan.left, None), without_rejected(day.customers, plan.right, None)
     verdict = compare(expected_rows(plan.operation, plan.inputs, tables, watermark), output)  # type: ignore[arg-type]
-    say(report.verdict(verdict))
+    say(run_report.verdict(verdict))
     return verdict
 
 

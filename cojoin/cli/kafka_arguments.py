@@ -14,9 +14,9 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cojoin.cli.locations import Location
+    from cojoin.cli.typed_locations import Location
     from cojoin.kafka.kafka_source import KafkaSource
-    from cojoin.spark.sources import Source
+    from cojoin.spark.sources.sources import Source
 
 __all__ = ["KafkaArguments", "check_kafka", "kafka_arguments", "up_to"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.cli import values
+from cojoin.cli import typed_values
 
 if TYPE_CHECKING:
     import argparse
@@ -77,24 +77,28 @@ def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None
         "from",
         "WHERE",
         "where a new query begins: earliest (default), latest, a time, an offset, or JSON by topic and partition",
-        values.bound,
+        typed_values.bound,
     )
     if replays:
         add_for_both(
-            group, "to", "WHERE", "where it ends, in the same forms (default: what is there at the start)", values.bound
+            group,
+            "to",
+            "WHERE",
+            "where it ends, in the same forms (default: what is there at the start)",
+            typed_values.bound,
         )
     add = group.add_argument
     add(
         "--max-drift",
-        type=values.reader(values.duration),
+        type=typed_values.reader(typed_values.duration),
         metavar="DURATION",
         help="how far a record is at most from its timestamp: in its topic, and in event time; a partition that is "
         "silent for longer holds nothing (default: 10 minutes)",
     )
-    add("--max-records", type=values.positive, metavar="N", help="of each input in a batch (default: 500000)")
+    add("--max-records", type=typed_values.positive, metavar="N", help="of each input in a batch (default: 500000)")
     add(
         "--patience",
-        type=values.reader(values.duration_or_none),
+        type=typed_values.reader(typed_values.duration_or_none),
         metavar="DURATION",
         help="for how long no broker may answer; 'none' waits for ever (default: 1 minute)",
     )
@@ -116,7 +120,7 @@ def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None
     for side in ("left", "right"):
         add(
             f"--{side}-archive",
-            type=values.reader(values.archive),
+            type=typed_values.reader(typed_values.archive),
             metavar="KIND:PLACE",
             help=f"delta:PATH or parquet:FOLDER with the {side} topic's older records, which Kafka may have no longer; "
             f"with its topic, partition and offset",
@@ -127,7 +131,7 @@ def add_then_live(ends: Any) -> None:
     """Add what a replay does after its end."""
     ends.add_argument(
         "--then-live",
-        type=values.reader(values.duration),
+        type=typed_values.reader(typed_values.duration),
         metavar="DURATION",
         help="then go on with new records until Ctrl-C, a batch each interval, such as '10 seconds'",
     )

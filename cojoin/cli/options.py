@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cojoin import __version__
-from cojoin.cli import values
+from cojoin.cli import typed_values
 from cojoin.cli.checkpoint_options import add_checkpoints, add_restore_options
 from cojoin.cli.kafka_options import (
     REPLAY_ABOUT,
@@ -22,7 +22,7 @@ from cojoin.cli.kafka_options import (
     add_kafka_options,
     add_then_live,
 )
-from cojoin.cli.locations import Location
+from cojoin.cli.typed_locations import Location
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -148,10 +148,10 @@ def _command(commands: Any, name: str, summary: str, about: str, examples: str) 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--rows", type=values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
+        "--rows", type=typed_values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
     )
     parser.add_argument(
-        "--seed", type=values.count, default=7, metavar="N", help="what the rows are made from (default: 7)"
+        "--seed", type=typed_values.count, default=7, metavar="N", help="what the rows are made from (default: 7)"
     )
     parser.add_argument(
         "--directory", metavar="PATH", help="where the files go, and stay (default: a temporary folder)"
@@ -162,8 +162,8 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays: bool = False) -> None:
     inputs = parser.add_argument_group("inputs (see below)")
     for side in ("left", "right"):
-        inputs.add_argument(f"--{side}", type=values.reader(Location.parse), required=True, metavar="KIND:PLACE")
-    add_for_both(inputs, "key", "COLUMNS", "the key's column, or several with commas", values.names)
+        inputs.add_argument(f"--{side}", type=typed_values.reader(Location.parse), required=True, metavar="KIND:PLACE")
+    add_for_both(inputs, "key", "COLUMNS", "the key's column, or several with commas", typed_values.names)
     add_for_both(inputs, "event-time", "COLUMN", "the column with the event time, a timestamp")
     add_for_both(
         inputs, "delay", "DURATION", "by how much rows may be out of order, such as '5 seconds' (default: not at all)"
@@ -183,13 +183,13 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         )
         add(
             f"--{side}-schema",
-            type=values.reader(values.schema),
+            type=typed_values.reader(typed_values.schema),
             metavar="DDL",
             help="its columns, where the source does not know them",
         )
         add(
             f"--{side}-option",
-            type=values.pair,
+            type=typed_values.pair,
             action="append",
             default=[],
             metavar="NAME=VALUE",
@@ -197,14 +197,14 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         )
         add(
             f"--{side}-partition",
-            type=values.names,
+            type=typed_values.names,
             default=(),
             metavar="COLUMNS",
             help="which source partition a row came from",
         )
         add(
             f"--{side}-sequence",
-            type=values.names,
+            type=typed_values.names,
             default=(),
             metavar="COLUMNS",
             help="the order at the source; it breaks ties of event time",
@@ -226,20 +226,20 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
     )
     join.add_argument(
         "--tolerance",
-        type=values.reader(values.duration),
+        type=typed_values.reader(typed_values.duration),
         metavar="DURATION",
         help="how old a match may be, such as '1 hour' (default: any age)",
     )
     join.add_argument("--no-exact-matches", action="store_true", help="a right row of the same microsecond is no match")
     join.add_argument(
         "--suffixes",
-        type=values.suffixes,
+        type=typed_values.suffixes,
         metavar="LEFT,RIGHT",
         help="what tells equal column names apart, such as ',_customer'",
     )
     join.add_argument(
         "--key-groups",
-        type=values.key_groups,
+        type=typed_values.key_groups,
         default=8,
         metavar="N",
         help="units of parallel work and of state; fixed with the checkpoint until it is restored (default: 8)",
@@ -248,26 +248,26 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument(
         "--output",
-        type=values.reader(values.sink),
+        type=typed_values.reader(typed_values.sink),
         required=True,
         metavar="KIND:PATH",
         help="delta:PATH or parquet:PATH",
     )
     outputs.add_argument(
         "--rejected",
-        type=values.reader(values.sink),
+        type=typed_values.reader(typed_values.sink),
         metavar="KIND:PATH",
         help="for rows that were not admitted (default: 'rejected' beside the checkpoint)",
     )
     outputs.add_argument(
         "--checkpoint",
-        type=values.path,
+        type=typed_values.path,
         required=True,
         metavar="PATH",
         help="the directory of this query's checkpoint; keep it between runs",
     )
     outputs.add_argument(
-        "--show", type=values.count, default=5, metavar="N", help="how many joined rows to show (default: 5)"
+        "--show", type=typed_values.count, default=5, metavar="N", help="how many joined rows to show (default: 5)"
     )
     outputs.add_argument(
         "--verify",
@@ -277,14 +277,14 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
 
     outputs.add_argument(
         "--checkpoint-interval",
-        type=values.reader(values.interval),
+        type=typed_values.reader(typed_values.interval),
         default="10 minutes",
         metavar="HOW_OFTEN",
         help="take a snapshot of the state each such time, or so many batches; 'none': never (default: 10 minutes)",
     )
     outputs.add_argument(
         "--retained-checkpoints",
-        type=values.positive,
+        type=typed_values.positive,
         default=3,
         metavar="N",
         help="how many snapshots are kept, besides savepoints (default: 3)",
@@ -304,7 +304,7 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
     else:
         ends.add_argument(
             "--every",
-            type=values.reader(values.duration),
+            type=typed_values.reader(typed_values.duration),
             metavar="DURATION",
             help="run until Ctrl-C, a batch each interval, such as '10 seconds'",
         )
@@ -315,7 +315,7 @@ def _add_spark(running: Any) -> None:
     running.add_argument("--master", metavar="URL", help="Spark's master (default: all cores of this machine)")
     running.add_argument(
         "--conf",
-        type=values.pair,
+        type=typed_values.pair,
         action="append",
         default=[],
         metavar="NAME=VALUE",

@@ -9,16 +9,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cojoin.cli import report
+from cojoin.cli import run_report
+from cojoin.cli.embedded_spark import local_session
 from cojoin.cli.interrupts import INTERRUPTED
 from cojoin.cli.kafka_arguments import up_to
-from cojoin.cli.report import say, tell
-from cojoin.cli.session import local_session
+from cojoin.cli.run_report import say, tell
 from cojoin.cli.verification import compare, expected_rows, without_rejected
 from cojoin.cli.waiting import wait_for
-from cojoin.durations import milliseconds
-from cojoin.locations import is_path
-from cojoin.watermarks import NONE
+from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.time.watermarks import NONE
+from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.cli.arguments import RunArguments, SideArguments
-    from cojoin.cli.locations import Location
-    from cojoin.report import BatchReport
+    from cojoin.cli.typed_locations import Location
+    from cojoin.engine.batch_report import BatchReport
     from cojoin.spark.joined import Joined
-    from cojoin.spark.query import Query
-    from cojoin.spark.sources import Source
-    from cojoin.spark.triggers import Trigger
+    from cojoin.spark.query.query import Query
+    from cojoin.spark.query.triggers import Trigger
+    from cojoin.spark.sources.sources import Source
 
 __all__ = ["run_join"]
 
@@ -73,7 +73,7 @@ class _Run:
         self._report(progress)
         if progress is not None:
             say()
-            tell(report.ending(progress))
+            tell(run_report.ending(progress))
         code = self._verify(joined, progress) if arguments.verify else 0
         return self._live(arguments.then_live) if arguments.then_live is not None and not code else code
 
@@ -163,10 +163,10 @@ class _Run:
             return
         output = self._written(self._arguments.output)
         if self._arguments.show and output is not None:
-            say("\nSome joined rows:\n\n" + report.rows(output.limit(self._arguments.show).toArrow()))
-        say("\n" + report.watermarks(progress) + "\n")
-        say(report.counts(progress))
-        tell(report.conservation(progress))
+            say("\nSome joined rows:\n\n" + run_report.rows(output.limit(self._arguments.show).toArrow()))
+        say("\n" + run_report.watermarks(progress) + "\n")
+        say(run_report.counts(progress))
+        tell(run_report.conservation(progress))
 
     def _verify(self, joined: Joined, progress: BatchReport | None) -> int:
         """Compare with pandas, over all that the sources hold now; of topics, over what was read of them."""
@@ -182,7 +182,7 @@ class _Run:
         expected = expected_rows(self._arguments.join, plan.inputs, (left, right), watermark)
         output = self._written(self._arguments.output)
         verdict = compare(expected, expected.slice(0, 0) if output is None else output.toArrow())
-        say("\n" + report.verdict(verdict))
+        say("\n" + run_report.verdict(verdict))
         late = 0 if progress is None else sum(each.late_applied for each in progress.inputs)
         if late and not verdict.is_equal:
             say(f"\n{late:,} rows of {plan.right.name} came late and count only for later rows;")
@@ -191,8 +191,8 @@ class _Run:
 
     def _read_so_far(self) -> list[Source]:
         """Return the sources as far as the query has read them: a topic may have grown since."""
-        from cojoin.checkpoints.files import CheckpointFiles  # noqa: PLC0415 - Java is looked for before Spark
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
+        from cojoin.storage.small_files import CheckpointFiles  # noqa: PLC0415 - Java is looked for before Spark
 
         last = Manifests(CheckpointFiles(self._spark, self._arguments.checkpoint)).last()
         if last is None:
@@ -219,7 +219,7 @@ def _whole(source: Source) -> pa.Table:
 
 
 def _beside(checkpoint: str) -> Location:
-    from cojoin.cli.locations import Location  # noqa: PLC0415
+    from cojoin.cli.typed_locations import Location  # noqa: PLC0415
 
     return Location("delta", f"{checkpoint.rstrip('/')}/rejected")
 

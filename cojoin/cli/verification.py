@@ -18,16 +18,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.durations import microseconds
-from cojoin.inputs import rejected_table
-from cojoin.ordering import OrderedPart, sort_keys, total_order
-from cojoin.watermarks import NONE
+from cojoin.engine.inputs import rejected_table
+from cojoin.engine.ordering import OrderedPart, sort_keys, total_order
+from cojoin.engine.time.durations import microseconds
+from cojoin.engine.time.watermarks import NONE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from cojoin.inputs import InputSpec
-    from cojoin.joins.asof import AsofJoin
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.joins.asof import AsofJoin
 
 __all__ = ["Verdict", "compare", "expected_rows", "without_rejected"]
 

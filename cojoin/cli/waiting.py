@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cojoin.spark.progress.line import ProgressLine
 
 if TYPE_CHECKING:
-    from cojoin.spark.query import Query
+    from cojoin.spark.query.query import Query
 
 __all__ = ["wait_for"]
 

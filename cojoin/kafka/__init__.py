@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cojoin.kafka.columns import RecordColumn, header, key, timestamp
     from cojoin.kafka.kafka_source import KafkaSource, source
+    from cojoin.kafka.record_columns import RecordColumn, header, key, timestamp
     from cojoin.kafka.records import Record
 
 __all__ = ["KafkaSource", "Record", "RecordColumn", "header", "key", "source", "timestamp"]
@@ -25,11 +25,11 @@ __all__ = ["KafkaSource", "Record", "RecordColumn", "header", "key", "source", "
 _MODULES = {
     "KafkaSource": "kafka_source",
     "Record": "records",
-    "RecordColumn": "columns",
-    "header": "columns",
-    "key": "columns",
+    "RecordColumn": "record_columns",
+    "header": "record_columns",
+    "key": "record_columns",
     "source": "kafka_source",
-    "timestamp": "columns",
+    "timestamp": "record_columns",
 }
 
 

@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from cojoin.durations import Duration, milliseconds
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.kafka.archive_index import Archive, Wanted
+from cojoin.kafka.archive.archive_index import Archive, Wanted
+from cojoin.kafka.archive.spliced import Spliced, connected
 from cojoin.kafka.cluster_options import ClusterOptions
-from cojoin.kafka.columns import RecordColumn, check_columns, decoded
 from cojoin.kafka.losses import gaps_since, moved_behind
 from cojoin.kafka.ranges import Bound, Range
 from cojoin.kafka.reader import Reading, data_source
+from cojoin.kafka.record_columns import RecordColumn, check_columns, decoded
 from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE, Record, RecordFormat
-from cojoin.kafka.spliced import Spliced, connected
 from cojoin.kafka.topic_ids import difference, merged
 from cojoin.kafka.topics import Topics
-from cojoin.spark.sources import Source
-from cojoin.types import parse_schema
+from cojoin.spark.sources.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from cojoin.kafka.archive import ArchiveIndex
+    from cojoin.kafka.archive.archive import ArchiveIndex
     from cojoin.kafka.client import Cluster, Partition
     from cojoin.kafka.tasks import Gap
 

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
+from cojoin.kafka.archive.spliced import Spliced
 from cojoin.kafka.positions import positions_of
-from cojoin.kafka.spliced import Spliced
 from cojoin.kafka.tasks import Gap
 
 if TYPE_CHECKING:

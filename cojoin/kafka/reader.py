@@ -20,10 +20,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from cojoin.errors import QueryFailedError
 from cojoin.kafka.alignment import Side, confirmed_positions, next_slice, part_of
+from cojoin.kafka.archive.spliced import connected
 from cojoin.kafka.peeking import Peeking
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.records import RecordFormat, read_task
-from cojoin.kafka.spliced import connected
 from cojoin.kafka.tasks import Task, make_tasks
 from cojoin.kafka.times import Times
 from cojoin.kafka.topic_ids import difference, merged
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.kafka.archive import ArchiveIndex
+    from cojoin.kafka.archive.archive import ArchiveIndex
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
@@ -80,7 +80,7 @@ class Reading:
         assert isinstance(task, Task)
         held: dict[Partition, set[int]] = {}
         if task.archived:
-            from cojoin.kafka.archive_files import archived  # noqa: PLC0415 - it takes as long as all the rest
+            from cojoin.kafka.archive.archive_files import archived  # noqa: PLC0415 - it takes as long as all the rest
 
             yield from archived(task.archived, self.format, self.what, held)
         yield from read_task(task, self.cluster, self.format, self.what, held)

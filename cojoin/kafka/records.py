@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from cojoin.converters import coercer
-from cojoin.encoding import encode_column
+from cojoin.engine.values.coercion import coercer
+from cojoin.engine.values.encoding import encode_column
 from cojoin.kafka.client import Cluster
 from cojoin.kafka.fetching import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cojoin.kafka.archive import Layout
+    from cojoin.kafka.archive.archive import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.tasks import Task
 

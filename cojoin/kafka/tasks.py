@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.spliced import Spliced
+from cojoin.kafka.archive.spliced import Spliced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cojoin.kafka.archive import Piece
+    from cojoin.kafka.archive.archive import Piece
     from cojoin.kafka.client import Cluster, Partition
 
 __all__ = ["ArchivedSpan", "Gap", "Span", "Task", "make_tasks"]

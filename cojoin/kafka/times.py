@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cojoin.kafka.spliced import Spliced
+from cojoin.kafka.archive.spliced import Spliced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

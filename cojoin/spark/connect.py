@@ -11,33 +11,33 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cojoin.choices import check_word
-from cojoin.durations import milliseconds
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.side_outputs import OutputTag, check_tags
+from cojoin.engine.time.durations import milliseconds
+from cojoin.engine.time.operator_watermark import TimePolicy
+from cojoin.engine.time.watermarks import AllIdle
+from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.types import as_schema, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.event_time import TimePolicy
-from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
-from cojoin.process import KeyedCoProcess
-from cojoin.side_outputs import OutputTag, check_tags
-from cojoin.spark.call import Operation, Plan
+from cojoin.spark.batch.call import Operation, Plan
 from cojoin.spark.input import BoundInput, Input
 from cojoin.spark.joined import Joined
 from cojoin.spark.pickling import check_picklable
-from cojoin.spark.sources import Source
-from cojoin.spark.warming import warm_up
-from cojoin.types import as_schema, type_to_ddl
-from cojoin.watermarks import AllIdle
+from cojoin.spark.session.warming import warm_up
+from cojoin.spark.sources.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from cojoin.durations import Duration
-    from cojoin.functions import KeyedCoProcessFunction, Order
-    from cojoin.joins.asof import AsofHow, Direction
-    from cojoin.joins.columns import Suffixes
-    from cojoin.joins.interval import IntervalHow
-    from cojoin.joins.temporal import TemporalHow
+    from cojoin.engine.functions import KeyedCoProcessFunction, Order
+    from cojoin.engine.joins.asof import AsofHow, Direction
+    from cojoin.engine.joins.interval import IntervalHow
+    from cojoin.engine.joins.output_columns import Suffixes
+    from cojoin.engine.joins.temporal import TemporalHow
+    from cojoin.engine.time.durations import Duration
 
 __all__ = ["ConnectedInputs", "connect"]
 

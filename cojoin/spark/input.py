@@ -14,14 +14,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from cojoin.checkpoints.sessions import check_session
-from cojoin.durations import Duration, milliseconds
+from cojoin.engine.inputs import InputSpec, LatePolicy, check_late
+from cojoin.engine.key_groups import group_labels
+from cojoin.engine.state.segments import HASH
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
-from cojoin.inputs import InputSpec, LatePolicy, check_late
-from cojoin.key_groups import group_labels
-from cojoin.keys import KEYABLE, is_keyable
-from cojoin.spark.failures import explain
-from cojoin.spark.packing import (
+from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
     MARK_COLUMN,
     NEWEST_COLUMN,
@@ -31,9 +31,9 @@ from cojoin.spark.packing import (
     Packer,
     key_group,
 )
-from cojoin.spark.sources import Source
-from cojoin.state.segments import HASH
-from cojoin.strategies import WatermarkStrategy
+from cojoin.spark.query.failures import explain
+from cojoin.spark.sources.sources import Source
+from cojoin.storage.session_settings import check_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

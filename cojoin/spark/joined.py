@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from cojoin.engine.operator import OUTPUT
+from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError
-from cojoin.operator import OUTPUT
-from cojoin.side_outputs import OutputTag
-from cojoin.spark.call import EMITTED_DDL, STATE_DDL, Plan, StaticCall, StreamingCall
-from cojoin.spark.restore import RestoreOptions
-from cojoin.spark.start import QueryOptions, start_query
-from cojoin.spark.unpacking import unpack
+from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, Plan, StaticCall, StreamingCall
+from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.query.start import QueryOptions, start_query
+from cojoin.spark.restore.restore import RestoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.segment_files import SegmentFolder
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
-    from cojoin.durations import Duration
-    from cojoin.locations import Location
+    from cojoin.engine.time.durations import Duration
     from cojoin.spark.input import BoundInput
-    from cojoin.spark.query import Query
-    from cojoin.spark.sinks import SinkLike
-    from cojoin.spark.triggers import Trigger
+    from cojoin.spark.query.query import Query
+    from cojoin.spark.query.triggers import Trigger
+    from cojoin.spark.sinks.sinks import SinkLike
+    from cojoin.storage.locations import Location
 
 __all__ = ["Joined"]
 

@@ -9,7 +9,7 @@ from pyspark.serializers import CloudPickleSerializer
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cojoin.functions import KeyedCoProcessFunction
+    from cojoin.engine.functions import KeyedCoProcessFunction
 
 __all__ = ["check_picklable", "pickling_error"]
 

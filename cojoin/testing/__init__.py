@@ -37,8 +37,8 @@ from cojoin.testing.events import (
 )
 from cojoin.testing.expectations import assert_output
 from cojoin.testing.harness import Harness, RegressingWatermarks
-from cojoin.testing.inputs import HarnessInput
-from cojoin.testing.tables import parse_table
+from cojoin.testing.harness_inputs import HarnessInput
+from cojoin.testing.harness_tables import parse_table
 
 __all__ = [
     "Element",

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cojoin.converters import coercer
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.coercion import coercer
+from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
 from cojoin.testing.events import HarnessError
-from cojoin.types import type_to_ddl
-from cojoin.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cojoin.event_time import InputWatermark
-    from cojoin.inputs import InputSpec
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.time.operator_watermark import InputWatermark
 
 __all__ = [
     "check_inputs",

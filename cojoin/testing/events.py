@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from cojoin.watermarks import Status
+    from cojoin.engine.time.watermarks import Status
 
 __all__ = [
     "NOT_GIVEN",

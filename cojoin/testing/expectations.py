@@ -5,17 +5,17 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError
 from cojoin.testing.harness import Harness
-from cojoin.testing.tables import cells, format_table, header_of, parse_table
-from cojoin.types import as_schema
+from cojoin.testing.harness_tables import cells, format_table, header_of, parse_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from cojoin.side_outputs import OutputTag
+    from cojoin.engine.side_outputs import OutputTag
 
 __all__ = ["assert_output"]
 
@@ -28,7 +28,7 @@ def assert_output(
     schema: Any = None,
     any_order: bool = False,
 ) -> None:
-    """Assert that an output has exactly the rows of a text table (see ``cojoin.testing.tables``).
+    """Assert that an output has exactly the rows of a text table (see ``cojoin.testing.harness_tables``).
 
     Args:
         actual: A harness, whose whole main output is meant; or rows, such as ``harness.output[2:]``.

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
-from cojoin.choices import check_flag, check_word
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.side_outputs import check_tags
+from cojoin.engine.time.operator_watermark import ONE_PARTITION, Control, TimePolicy
+from cojoin.engine.time.watermarks import NONE, AllIdle, Status, format_time
+from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError
-from cojoin.event_time import ONE_PARTITION, Control, TimePolicy
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.process import KeyedCoProcess
-from cojoin.side_outputs import check_tags
 from cojoin.testing.checks import (
     check_inputs,
     check_instance,
@@ -26,13 +28,11 @@ from cojoin.testing.checks import (
     unfinished,
 )
 from cojoin.testing.events import NOT_GIVEN, Element, Event, HarnessError, StatusChange, Time, Watermark
-from cojoin.testing.inputs import BoundInput, HarnessInput
+from cojoin.testing.harness_inputs import BoundInput, HarnessInput
+from cojoin.testing.harness_key_groups import decode_states, encode_states, restore_states
 from cojoin.testing.inspection import Inspection
-from cojoin.testing.key_groups import decode_states, encode_states, restore_states
 from cojoin.testing.outcome import Outcome, count_records
 from cojoin.testing.runner import Call, output_watermark, prepare_call, run_call
-from cojoin.types import as_schema
-from cojoin.watermarks import NONE, AllIdle, Status, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from cojoin.functions import Order
-    from cojoin.inputs import InputSpec
-    from cojoin.operator import Operator
-    from cojoin.side_outputs import OutputTag
+    from cojoin.engine.functions import Order
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Operator
+    from cojoin.engine.side_outputs import OutputTag
 
 __all__ = ["Harness", "Operation", "RegressingWatermarks"]
 
@@ -165,7 +165,7 @@ class Harness(Outcome, Inspection):
 
     @classmethod
     def of(cls, operation: Operation, *, input1: HarnessInput, input2: HarnessInput, **options: Any) -> Self:
-        """Make a harness of any operation, such as ``cojoin.joins.AsofJoin()``.
+        """Make a harness of any operation, such as ``cojoin.engine.joins.AsofJoin()``.
 
         Args:
             operation: The configuration of a join, or of a function's run.
@@ -173,7 +173,7 @@ class Harness(Outcome, Inspection):
             input2: The right input.
             options: Those of ``Harness`` from ``when_all_idle`` on.
 
-        >>> from cojoin.joins import AsofJoin
+        >>> from cojoin.engine.joins import AsofJoin
         >>> trades = HarnessInput("customer string, amount double", key="customer", name="trades")
         >>> customers = HarnessInput("id string, tier string", key="id", name="customers")
         >>> harness = Harness.of(AsofJoin(), input1=trades, input2=customers)

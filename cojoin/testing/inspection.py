@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from cojoin.operator import take_rows
-from cojoin.ordering import OrderedPart, total_order
-from cojoin.process import KeyedCoProcessOperator
-from cojoin.rows import Row, decode_rows
+from cojoin.engine.keyed_process import KeyedCoProcessOperator
+from cojoin.engine.ordering import OrderedPart, total_order
+from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.values.tables import take_rows
 from cojoin.testing.checks import found_partition, input_number, key_values
 from cojoin.testing.events import Timer
-from cojoin.testing.tables import parse_table
+from cojoin.testing.harness_tables import parse_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cojoin.inputs import InputSpec
-    from cojoin.operator import Operator
-    from cojoin.watermarks import Status
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Operator
+    from cojoin.engine.time.watermarks import Status
 
 __all__ = ["Inspection"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.report import BatchReport
-from cojoin.side_outputs import OutputTag
 from cojoin.testing.events import Event, Record, Rejected, SideRecord
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.inputs import InputSpec
-    from cojoin.operator import Operator
-    from cojoin.rows import Row
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Operator
+    from cojoin.engine.values.rows import Row
 
 __all__ = ["Outcome", "count_records"]
 

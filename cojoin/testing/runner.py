@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cojoin.operator import OUTPUT, REJECTED, Batch
-from cojoin.process import KeyedCoProcessOperator
-from cojoin.rows import decode_rows
+from cojoin.engine.keyed_process import KeyedCoProcessOperator
+from cojoin.engine.operator import OUTPUT, REJECTED, Batch
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.rows import decode_rows
 from cojoin.testing.checks import refuse_finished, unfinished
 from cojoin.testing.events import Event, HarnessError, Record, Rejected, SideRecord
-from cojoin.testing.key_groups import groups_of
+from cojoin.testing.harness_key_groups import groups_of
 from cojoin.testing.stamps import StampedYields, joined_timestamps
-from cojoin.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cojoin.event_time import Control, OperatorWatermark
-    from cojoin.operator import Emission, Operator
+    from cojoin.engine.operator import Emission, Operator
+    from cojoin.engine.time.operator_watermark import Control, OperatorWatermark
     from cojoin.testing.events import Element
-    from cojoin.testing.inputs import BoundInput
+    from cojoin.testing.harness_inputs import BoundInput
 
 __all__ = ["Call", "Prepared", "output_watermark", "prepare_call", "run_call"]
 

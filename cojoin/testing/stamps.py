@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.inputs import event_millis
-from cojoin.joins import IntervalJoin
-from cojoin.operator import OUTPUT
-from cojoin.side_outputs import OutputTag
-from cojoin.timers import TimeDomain
+from cojoin.engine.joins import IntervalJoin
+from cojoin.engine.operator import OUTPUT
+from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.time.timers import TimeDomain
+from cojoin.engine.values.tables import event_millis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cojoin.functions import Context
-    from cojoin.inputs import InputSpec
+    from cojoin.engine.functions import Context
+    from cojoin.engine.inputs import InputSpec
 
 __all__ = ["StampedYields", "joined_timestamps"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cojoin.checkpoints.manifest import Manifest
-from cojoin.report import BatchReport, InputReport
-from cojoin.watermarks import END_OF_TIME, NONE
+from cojoin.engine.batch_report import BatchReport, InputReport
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 
 MOMENT = 1_709_276_400_123
 

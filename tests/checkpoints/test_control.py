@@ -20,7 +20,7 @@ from cojoin.checkpoints.control import (
     resumed_batches,
     source_offsets,
 )
-from cojoin.checkpoints.files import CheckpointFiles
+from cojoin.storage.small_files import CheckpointFiles
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

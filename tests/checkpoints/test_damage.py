@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.control import check_offsets, resumed_batches, source_offsets
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import claim_checkpoint, note_sources, read_query
 from cojoin.checkpoints.lease import Lease, end, ended, holder, is_live
 from cojoin.checkpoints.manifest import Manifests
@@ -25,7 +24,8 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.checkpoints import _Command
 from cojoin.cli.secrets import Secrets
-from cojoin.spark.restore import Restoration, unfinished
+from cojoin.spark.restore.restore import Restoration, unfinished
+from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.damages import DAMAGES, SEED, changed, told_of
 from tests.spark.refused import refused
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.identity import check_evolution, claim_checkpoint, describe_query, note_sources, read_query
-from cojoin.inputs import InputSpec
-from cojoin.joins.asof import AsofJoin
+from cojoin.engine.inputs import InputSpec
+from cojoin.engine.joins.asof import AsofJoin
+from cojoin.storage.small_files import CheckpointFiles
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

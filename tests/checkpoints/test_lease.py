@@ -16,9 +16,9 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints import lease as lease_module
-from cojoin.checkpoints.documents import write_document
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.lease import Lease, end, ended, holder, is_live
+from cojoin.storage.documents import write_document
+from cojoin.storage.small_files import CheckpointFiles
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.manifest import Manifest, Manifests
+from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.reports import manifest
 from tests.spark.refused import refused
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.reading.stored_state import StoredState
+from cojoin.checkpoints.stored_state import StoredState
 from tests.spark.data import generate
 from tests.spark.refused import refused
 from tests.spark.saved import Saved

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from cojoin.checkpoints.files import CheckpointFiles
-from cojoin.checkpoints.reading.stored_state import StoredState
 from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
+from cojoin.checkpoints.stored_state import StoredState
+from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.reports import manifest
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from cojoin.cli.verification import compare, expected_rows, without_rejected
-from cojoin.inputs import InputSpec, rejected_table
-from cojoin.joins.asof import AsofJoin
-from cojoin.watermarks import END_OF_TIME, NONE
+from cojoin.engine.inputs import InputSpec, rejected_table
+from cojoin.engine.joins.asof import AsofJoin
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 
 TIME = pa.timestamp("us", "UTC")
 TRADES = InputSpec(

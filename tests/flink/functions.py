@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.side_outputs import OutputTag
-from cojoin.state import (
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from cojoin.timers import TimeDomain
+from cojoin.engine.time.timers import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

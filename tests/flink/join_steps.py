@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.errors import CojoinError
-from cojoin.joins import IntervalJoin, TemporalJoin
 from cojoin.testing import Element, Harness, HarnessInput, Record, Rejected, StatusChange, Watermark
 
 if TYPE_CHECKING:

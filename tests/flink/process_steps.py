@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.errors import FunctionError
-from cojoin.strategies import WatermarkStrategy
 from cojoin.testing import Element, Harness, HarnessInput, Record, SideRecord, StatusChange, Watermark
 from tests.flink.functions import INT_OUT, LONG_OUT, SIDE, function_of
 

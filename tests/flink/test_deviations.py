@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.state import ReducingStateDescriptor
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.errors import FunctionError, SchemaError
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
-from cojoin.state import ReducingStateDescriptor
-from cojoin.strategies import WatermarkStrategy
 from cojoin.testing import Harness, HarnessInput, StatusChange, Watermark, assert_output
-from cojoin.watermarks import END_OF_TIME
 from tests.flink.cases import CASES
 from tests.flink.test_cases import run
 

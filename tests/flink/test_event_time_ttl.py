@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cojoin.state import StateTtlConfig
+from cojoin.engine.state import StateTtlConfig
 from cojoin.testing import Element, Harness, HarnessInput, Record
 from tests.flink.ttl_steps import KINDS, Keeps
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.state import (
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,

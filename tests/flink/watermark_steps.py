@@ -7,12 +7,12 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.time.idleness import IdlenessTimer
+from cojoin.engine.time.operator_watermark import InputWatermark
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.time.watermarks import NONE, WatermarkMerge
 from cojoin.errors import ConfigurationError
-from cojoin.event_time import InputWatermark
-from cojoin.idleness import IdlenessTimer
-from cojoin.strategies import WatermarkStrategy
 from cojoin.testing import Harness, HarnessInput, Record, StatusChange, Watermark
-from cojoin.watermarks import NONE, WatermarkMerge
 from tests.flink.functions import Function, out
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
-from cojoin.spark.delta_sink import DeltaSink, DeltaWriter
+from cojoin.spark.sinks.delta_sink import DeltaSink, DeltaWriter
 from tests.conftest import SETTINGS
 from tests.kafka.replayed import historic
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.batch_marker import BatchMarker
-    from cojoin.checkpoints.delta_files import WrittenFile
-    from cojoin.spark.sink import OutputId
+    from cojoin.spark.sinks.batch_marker import BatchMarker
+    from cojoin.spark.sinks.sink import OutputId
+    from cojoin.storage.delta_files import WrittenFile
 
 IDLE = "5 seconds"
 """From the first run on, for a checkpoint keeps whether its query looks at the clock."""

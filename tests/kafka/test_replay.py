@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.storage.small_files import CheckpointFiles
 from tests.kafka import history as histories
 from tests.kafka import replaying_driver
 from tests.kafka.hard_replay import offsets
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.report import BatchReport
+    from cojoin.engine.batch_report import BatchReport
     from tests.kafka.history import History
     from tests.servers.broker import Broker
 

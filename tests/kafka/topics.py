@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.storage.small_files import CheckpointFiles
 from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIONS, TRADE_DDL
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.report import BatchReport
+    from cojoin.engine.batch_report import BatchReport
 
 BATCHES = 4
 """In how many batches a run reads the filled topics."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.joins import AsofJoin
+from cojoin.engine.joins import AsofJoin
 from tests.oracles import (
     asof_moment,
     brute_force,
@@ -25,8 +25,8 @@ from tests.oracles import (
 from tests.streams import Streams, deliveries, run, static, streams
 
 if TYPE_CHECKING:
-    from cojoin.inputs import InputSpec
-    from cojoin.joins import AsofJoinOperator
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.joins import AsofJoinOperator
 
 JOINS = st.builds(
     AsofJoin,

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.process import KeyedCoProcess
+from cojoin.engine.keyed_process import KeyedCoProcess
 from tests.oracles import Simulation, by_key
 from tests.programs import OUTPUT, EnrichTrades, Heartbeat, Ledger, Sessions
 from tests.streams import Delivery, Streams, deliveries, run, static, streams
 
 if TYPE_CHECKING:
-    from cojoin.functions import KeyedCoProcessFunction
+    from cojoin.engine.functions import KeyedCoProcessFunction
 
 PROGRAMS = [EnrichTrades(), Ledger(), Sessions(), Heartbeat()]
 

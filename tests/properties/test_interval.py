@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.joins import IntervalJoin
+from cojoin.engine.joins import IntervalJoin
 from tests.oracles import (
     duckdb_interval_join,
     interval_join,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.joins import AsofJoin
-from cojoin.process import KeyedCoProcess
+from cojoin.engine.joins import AsofJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
 from tests.programs import OUTPUT, Ledger
 from tests.streams import AMOUNTS, AT, TAGS, TIERS, Delivery, Rows, Streams, assert_conserved, map_side, run, specs
 

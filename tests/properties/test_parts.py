@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
-from cojoin.process import KeyedCoProcess
-from cojoin.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from cojoin.engine.values.types import as_schema
 from cojoin.testing import Element, Harness, HarnessInput, Record
-from cojoin.types import as_schema
 
 NARROW = HarnessInput("k string, l int", key="k"), HarnessInput("id string, r int, gone boolean", key="id")
 # New columns come first, one named as the interval join's flag. The others keep their order, which settles ties.

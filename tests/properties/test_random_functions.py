@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.process import KeyedCoProcess
-from cojoin.side_outputs import OutputTag
-from cojoin.state import (
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from cojoin.state.descriptors import AggregateFunction
-from cojoin.state.ttl import StateTtlConfig
+from cojoin.engine.state.descriptors import AggregateFunction
+from cojoin.engine.state.ttl import StateTtlConfig
 from tests.oracles import by_key
 from tests.programs import OUTPUT, told
 from tests.streams import Streams, deliveries, run, streams

@@ -14,10 +14,10 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cojoin.event_time import TimePolicy
-from cojoin.idleness import Idleness
-from cojoin.process import KeyedCoProcess
-from cojoin.report import BatchReport
+from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.time.idleness import Idleness
+from cojoin.engine.time.operator_watermark import TimePolicy
 from tests.oracles import by_key
 from tests.programs import OUTPUT, told
 from tests.properties.test_random_functions import BESIDE, INSTRUCTIONS, Program
@@ -26,7 +26,7 @@ from tests.streams import Outcome, Streams, assert_conserved, map_side, streams
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cojoin.operator import Batch
+    from cojoin.engine.operator import Batch
     from tests.streams import Rows
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.joins import TemporalJoin
-from tests.joins.tombstones import deletes, deleting
+from cojoin.engine.joins import TemporalJoin
+from tests.engine.joins.tombstones import deletes, deleting
 from tests.oracles import brute_force, result_by_key, rows_in_order, spelled, temporal_join, total_order
 from tests.streams import AT, Streams, deliveries, run, static, streams
 
@@ -90,6 +90,6 @@ def test_a_pause_keeps_no_more_than_the_versions_in_force(
     ]
     # A key group that no row reaches in a batch forgets by age all the same.
     assert outcome.kept["versions"] == len(kept)
-    # Those that have expired in a segment are counted until a merge leaves them out (``cojoin/state/kept.py``).
+    # Those that have expired in a segment are counted until a merge leaves them out (``segmented_table``).
     counted = outcome.total("versions_in_force")
     assert counted == len(kept) or (delivery.segment_bytes is not None and counted > len(kept))

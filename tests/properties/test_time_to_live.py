@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.state import (
+from cojoin.engine.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -18,7 +18,7 @@ from cojoin.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from tests.state.stores import HandStore
+from tests.engine.state.stores import HandStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -134,7 +134,7 @@ def _run_until_it_is_killed(case: Case) -> None:
     with (
         mock.patch.object(Manifests, "write", killing)
         if case.name == "killed"
-        else mock.patch("cojoin.spark.start.finish_restoration", die)
+        else mock.patch("cojoin.spark.query.start.finish_restoration", die)
     ):
         _run(_session(), case, place_of(cj.__version__, case.name))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
-from cojoin.state.segments import SegmentOptions
+from cojoin.engine.state.segments import SegmentOptions
 from tests.spark.data import CUSTOMERS_DDL, FIVE_SECONDS, TRADES_DDL
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.storage.small_files import CheckpointFiles
 from tests.releases.queries import Place, place_of
 from tests.spark.data import rows
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyspark
 
 from cojoin.errors import EnvironmentSetupError
-from cojoin.spark.jar_folders import cache_folder, fetch_jars
-from cojoin.spark.jars import DELTA_PACKAGE, IN_SPARK, KAFKA_PACKAGE
-from cojoin.spark.submit_settings import find_spark_home
+from cojoin.spark.session.jar_folders import cache_folder, fetch_jars
+from cojoin.spark.session.jars import DELTA_PACKAGE, IN_SPARK, KAFKA_PACKAGE
+from cojoin.spark.session.submit_settings import find_spark_home
 
 BROKER = ["org.apache.kafka:kafka_2.13:4.2.0", "org.slf4j:slf4j-simple:1.7.36"]  # without the latter its log is empty
 TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"

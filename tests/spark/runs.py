@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cojoin.report import BatchReport, InputReport
+from cojoin.engine.batch_report import BatchReport, InputReport
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.spark.progress.figures import Figures, Pace
-from cojoin.watermarks import END_OF_TIME, NONE
 
 NOON = 1_768_478_400_000
 HOUR = 3_600_000

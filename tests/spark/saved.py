@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
-from cojoin.checkpoints.files import CheckpointFiles
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
+from cojoin.storage.small_files import CheckpointFiles
 from tests.spark.data import ENRICHED_DDL, asof, connect, enriched_rows, table
 from tests.spark.functions import EnrichTrades
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.batch_marker import BatchMarker
+from cojoin.spark.sinks.batch_marker import BatchMarker
 from tests.spark.data import Folders, asof, connect, customers, rows, table, trades
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, PAUSE

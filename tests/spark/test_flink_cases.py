@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import cojoin as cj
-from cojoin.event_time import ONE_PARTITION
-from cojoin.joins import IntervalJoin, TemporalJoin
+from cojoin.engine.joins import IntervalJoin, TemporalJoin
+from cojoin.engine.time.operator_watermark import ONE_PARTITION
 from cojoin.testing import Harness, Record, SideRecord
 from tests.flink import join_steps, process_steps, ttl_steps, watermark_steps
 from tests.flink.cases import CASES

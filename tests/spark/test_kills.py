@@ -1,4 +1,4 @@
-"""Drivers that are killed or suspended, and what goes on from them; ``benchmarks/kills.py`` holds the full set."""
+"""Drivers that are killed or suspended, and what goes on from them; ``benchmarks.kills`` holds the full set."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from benchmarks.drivers import Driver
-from benchmarks.kill_points import POINTS, SUSPENSIONS
-from benchmarks.killing import VICTIMS, Killing, die
-from benchmarks.kills import choose
-from benchmarks.suspending import Suspending
+from benchmarks.kills.__main__ import choose
+from benchmarks.kills.drivers import Driver
+from benchmarks.kills.kill_points import POINTS, SUSPENSIONS
+from benchmarks.kills.killing import VICTIMS, Killing, die
+from benchmarks.kills.suspending import Suspending
 from tests.seeds import SEED
 from tests.spark.data import Folders, cut, generate
 from tests.spark.saved import DRAIN, Saved
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from benchmarks.killed_driver import Victim
+    from benchmarks.kills.killed_driver import Victim
 
 pytestmark = pytest.mark.spark
 

@@ -287,4 +287,4 @@ def test_a_static_function_that_fails_names_the_users_line(
     assert f"{__file__}:{type(function).process_element1.__code__.co_firstlineno + where}" in told
     # The way through our own code is of no use to its author.
     assert told.count("/cojoin/spark/") <= 2
-    assert "/cojoin/key_run.py" not in told
+    assert "/cojoin/engine/callbacks.py" not in told

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from cojoin.watermarks import END_OF_TIME, NONE
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from tests.spark.runs import DAY, HOUR, NOON, Run, report
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 
 import pytest
 
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.spark.progress.layout import as_html, format_left, lay_out, plain_line
-from cojoin.watermarks import END_OF_TIME, NONE
 from tests.spark.runs import DAY, HOUR, NOON, Run, replayed, report
 
 

@@ -1,5 +1,5 @@
 """Checkpoints that are older than what was written, and settings that changed between a failed batch and its second
-run: each row once, or a refusal that helps. ``benchmarks/kills.py`` holds the full set."""
+run: each row once, or a refusal that helps. ``benchmarks/kills/__main__.py`` holds the full set."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.changing import change_settings, choose_changes
-from benchmarks.kill_points import FAILURES
-from benchmarks.putting_back import CHANGES, Copy, choose_copies, put_back
+from benchmarks.kills.changing import change_settings, choose_changes
+from benchmarks.kills.kill_points import FAILURES
+from benchmarks.kills.putting_back import CHANGES, Copy, choose_copies, put_back
 from tests.seeds import SEED
 
 if TYPE_CHECKING:

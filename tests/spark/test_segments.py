@@ -13,7 +13,7 @@ import cojoin as cj
 from cojoin.checkpoints import segment_files
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.segment_files import SegmentFolder
-from cojoin.state.segments import SegmentOptions
+from cojoin.engine.state.segments import SegmentOptions
 from tests.spark.data import Folders, generate
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, Saved

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.batch_marker import BatchMarker
-from cojoin.spark.sink import OutputId, Position
+from cojoin.spark.sinks.batch_marker import BatchMarker
+from cojoin.spark.sinks.sink import OutputId, Position
 from tests.spark.data import rows, table
 from tests.spark.refused import refused
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.spark.sink import Sink, SinkWriter
+    from cojoin.spark.sinks.sink import Sink, SinkWriter
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 import cojoin as cj
-from cojoin.checkpoints.batch_marker import BatchMarker
-from cojoin.spark.sink import OutputId
+from cojoin.spark.sinks.batch_marker import BatchMarker
+from cojoin.spark.sinks.sink import OutputId
 from tests.spark.data import table
 
 if TYPE_CHECKING:

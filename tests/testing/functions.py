@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.side_outputs import OutputTag
-from cojoin.state import ValueStateDescriptor
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.state import ValueStateDescriptor
 from cojoin.testing import Harness, HarnessInput
 
 if TYPE_CHECKING:

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from cojoin.engine.time.timers import TimeDomain
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.rows import row_class
 from cojoin.errors import CojoinError, FunctionError, SchemaError
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.rows import row_class
-from cojoin.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from cojoin.testing import (
     Element,
     Harness,
@@ -21,8 +23,6 @@ from cojoin.testing import (
     Timer,
     Watermark,
 )
-from cojoin.timers import TimeDomain
-from cojoin.watermarks import END_OF_TIME, NONE
 from tests.testing.functions import CUSTOMERS, OUTPUT, TRADES, UNKNOWN, EnrichTrades, enrich
 
 if TYPE_CHECKING:
@@ -310,14 +310,14 @@ def test_a_static_run_is_one_batch_to_the_end_of_time() -> None:
 
 def test_lost_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = enrich()
-    monkeypatch.setattr("cojoin.process.KeyedCoProcessOperator.held_rows", lambda self: self._held)
+    monkeypatch.setattr("cojoin.engine.keyed_process.KeyedCoProcessOperator.held_rows", lambda self: self._held)
     admit = type(harness._operators[0])._admit
 
     def loses(self: Any, side: int, rows: Any, watermark: int) -> Any:
         admitted, rejected = admit(self, side, rows, watermark)
         return admitted.slice(0, 0), rejected
 
-    monkeypatch.setattr("cojoin.process.KeyedCoProcessOperator._admit", loses)
+    monkeypatch.setattr("cojoin.engine.keyed_process.KeyedCoProcessOperator._admit", loses)
     message = r"input 'trades': rows were lost, or counted twice: 1 in, but 0 done \+ 0 buffered \+ 0 rejected"
     with pytest.raises(HarnessError, match=message):
         harness.process_element1(("a", 7, 1.0), 1)

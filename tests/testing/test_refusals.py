@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cojoin.engine.functions import KeyedCoProcessFunction
+from cojoin.engine.joins import AsofJoin
 from cojoin.errors import CodecError, ConfigurationError, FunctionError, SchemaError
-from cojoin.functions import KeyedCoProcessFunction
-from cojoin.joins import AsofJoin
 from cojoin.testing import Element, Harness, HarnessError, HarnessInput
 from tests.testing.functions import CUSTOMERS, OUTPUT, TRADES, UNKNOWN, EnrichTrades, enrich
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.errors import CheckpointError, CodecError
-from cojoin.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.testing import Harness, HarnessInput, Watermark
 from tests.testing.functions import CUSTOMERS, TRADES, EnrichTrades, enrich
 

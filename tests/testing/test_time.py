@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cojoin.strategies import WatermarkStrategy
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.time.watermarks import NONE
 from cojoin.testing import Element, HarnessError, HarnessInput, Record, StatusChange, Watermark
-from cojoin.watermarks import NONE
 from tests.testing.functions import CUSTOMERS, TRADES, enrich
 
 

@@ -1,0 +1,1 @@
+"""How far a query has come, drawn while somebody waits for it."""

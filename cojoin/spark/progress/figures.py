@@ -14,12 +14,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from cojoin.watermarks import END_OF_TIME, NONE
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.report import BatchReport, InputReport
+    from cojoin.engine.batch_report import BatchReport, InputReport
 
 __all__ = ["Figures", "Pace"]
 

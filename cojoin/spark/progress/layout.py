@@ -12,13 +12,13 @@ import unicodedata
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from cojoin.checkpoints.explaining.waits import format_span
-from cojoin.watermarks import END_OF_TIME, NONE, format_time
+from cojoin.checkpoints.inspect.waits import format_span
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.report import InputReport
+    from cojoin.engine.batch_report import InputReport
     from cojoin.spark.progress.figures import Figures
 
 __all__ = ["as_html", "format_left", "lay_out", "plain_line"]

@@ -1,0 +1,1 @@
+"""How a batch's time grows: ``python -m benchmarks.growth``."""

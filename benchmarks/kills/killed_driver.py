@@ -1,0 +1,188 @@
+"""A driver to which something is done at a point: ``python -m benchmarks.kills.killed_driver STEP.json ...``.
+
+It does one step after the other in one session: a job on small files, with a point, and there the deed. ``both``: its
+process group dies by SIGKILL, its JVM included; ``JVM``: that alone; ``Python``: this process alone; ``suspended``: the
+group stands still until somebody wakes it. Before, it writes the file ``reached`` beside the step; and how the step
+ended, where it lives to see that, as ``outcome``. The same jobs are started again by ``kills.py``, in a session that
+lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import cojoin as cj
+from benchmarks.kills.kill_points import POINTS, SUSPENSIONS
+from benchmarks.session import make_session, set_partitions
+from cojoin.checkpoints.lease import Lease
+from cojoin.engine.state.segments import SegmentOptions
+from tests.spark.data import Folders
+from tests.spark.saved import DRAIN, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["ANOTHER_MACHINE", "BEAT_SECONDS", "Job", "Step", "Victim"]
+
+Victim: TypeAlias = Literal["both", "JVM", "Python", "suspended"]
+
+ANOTHER_MACHINE = "another-machine"
+"""What a driver that is to be suspended calls its machine: on one machine a process that stands still counts as alive,
+so nobody takes over from it; between machines the beat alone tells."""
+
+BEAT_SECONDS = 0.2
+"""How often its lease beats: whoever takes over waits for three beats at least."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the driver does; what it says of files are paths as texts.
+
+    Attributes:
+        folder: Where its checkpoint is, and its table.
+        data: Where trades and customers are.
+        table: Its output: another query's, where it goes on in that.
+        batch: The batch that was chosen.
+        key_groups: How many key groups it has.
+        partitions: How many shuffle partitions.
+        interval: A snapshot every so many batches.
+        origin: The checkpoint that it restores, if it does.
+        at: The batch that it restores.
+        takes_savepoint: Whether it takes a savepoint after the chosen batch.
+    """
+
+    folder: str
+    data: str
+    table: str
+    batch: int
+    key_groups: int = 4
+    partitions: int = 2
+    interval: int = 1
+    origin: str | None = None
+    at: int | None = None
+    takes_savepoint: bool = False
+
+    def saved(self, spark: SparkSession) -> Saved:
+        """Return its query, for looking at it."""
+        return Saved(spark, Path(self.folder), Folders(Path(self.data)), self.key_groups)
+
+    def start(self, spark: SparkSession, trigger: cj.Trigger = DRAIN) -> cj.Query:
+        """Start it, for the first time or again."""
+        set_partitions(spark, self.partitions)
+        restore: dict[str, Any] = {}
+        if self.origin is not None:
+            restore = {
+                "restore_from": cj.Checkpoint(self.origin, self.at),
+                "cut_back_output": not self.table.startswith(self.folder),
+            }
+        saved = self.saved(spark)
+        joined = saved.join()
+        # All versions lie in segments: the kills fall beside their files, too.
+        joined._plan = replace(joined.plan, segments=SegmentOptions(0))  # noqa: SLF001 - no setting of users'
+        return saved.start(
+            joined,
+            trigger=trigger,
+            output=cj.sinks.delta(self.table),
+            checkpoint_interval=self.interval,
+            retained_checkpoints=2,
+            **restore,
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A job, and what is done to its driver: at a point, by its phase and name, or by others from outside."""
+
+    job: Job
+    phase: str
+    name: str
+    victim: Victim = "both"
+
+    @property
+    def path(self) -> Path:
+        """Where the driver finds it."""
+        return Path(self.job.folder) / "step.json"
+
+    def write(self) -> Path:
+        """Write it there."""
+        self.path.parent.mkdir(parents=True)
+        self.path.write_text(json.dumps(asdict(self)))
+        return self.path
+
+    @classmethod
+    def read(cls, path: Path) -> Step:
+        """Return what ``write`` wrote."""
+        values = json.loads(path.read_text())
+        return cls(**{**values, "job": Job(**values["job"])})
+
+
+def run(spark: SparkSession, job: Job) -> None:
+    """Do it, to the end or until the point."""
+    query = job.start(spark)
+    if job.takes_savepoint:
+        while query.is_active and (query.progress is None or query.progress.batch_id < job.batch):
+            time.sleep(0.001)
+        query.savepoint()
+    query.await_termination(progress=False)
+
+
+def main(paths: list[Path]) -> None:
+    """Do the steps; the last one's error is this program's own."""
+    assert os.getpgrp() == os.getpid(), "the driver needs a process group of its own"
+    steps = [Step.read(path) for path in paths]
+    if any(step.victim == "suspended" for step in steps):
+        socket.gethostname = lambda: ANOTHER_MACHINE
+        Lease.acquire = partial(Lease.acquire, beat_seconds=BEAT_SECONDS)  # type: ignore[method-assign]
+    spark = make_session("killed", paths[0].parent)
+    jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - nobody else knows the JVM's process
+    for step in steps:
+        step.path.with_name("jvm").write_text(str(jvm))
+        chosen = [each for each in (*POINTS, *SUSPENSIONS) if (each.phase, each.name) == (step.phase, step.name)]
+        told = "ended"
+        try:
+            if chosen:
+                with chosen[0].armed(step.job.batch, _deed(step, jvm)):
+                    run(spark, step.job)
+            else:
+                run(spark, step.job)
+        except Exception as error:  # noqa: BLE001 - whoever started this judges it
+            told = f"{type(error).__name__}: {error}"
+        _write_whole(step.path.with_name("outcome"), told)
+        print(step.phase, step.name, step.victim, told, flush=True)
+
+
+def _deed(step: Step, jvm: int) -> Callable[[], None]:
+    def do() -> None:
+        _write_whole(step.path.with_name("reached"), step.name)
+        if step.victim == "JVM":
+            # What is called next finds nobody: Python must see that, and end.
+            with suppress(ProcessLookupError):
+                os.kill(jvm, signal.SIGKILL)
+        elif step.victim == "Python":
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            os.killpg(os.getpid(), signal.SIGSTOP if step.victim == "suspended" else signal.SIGKILL)
+
+    return do
+
+
+def _write_whole(path: Path, text: str) -> None:
+    hidden = path.with_suffix(".tmp")
+    hidden.write_text(text)
+    hidden.rename(path)
+
+
+if __name__ == "__main__":
+    main([Path(each) for each in sys.argv[1:]])

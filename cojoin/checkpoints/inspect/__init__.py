@@ -1,0 +1,1 @@
+"""A checkpoint as people look at it: read, and explained in sentences."""

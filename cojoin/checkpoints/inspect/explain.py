@@ -1,0 +1,199 @@
+"""What became of a row, and what a key waits for, in sentences.
+
+A row is buffered, a version in force, emitted, or rejected; of none of these is one that was not read yet, that an
+inner join left out, or that a function took. Looked at are the state after one batch, the Delta outputs as they are
+now, and their logs for the batch that wrote a row. Nothing is written, and the query may run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cojoin.checkpoints.checkpoint import open_files
+from cojoin.checkpoints.inspect.emitted import CameOut
+from cojoin.checkpoints.inspect.findings import Explanation, Finding
+from cojoin.checkpoints.inspect.key_state import BUFFERS, show_row
+from cojoin.checkpoints.inspect.read import as_checkpoint, read_state
+from cojoin.checkpoints.inspect.sentences import Since, state_findings
+from cojoin.checkpoints.inspect.state_rows import as_key, as_values, find
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.spark_state_store import committed_batches, open_batch
+from cojoin.engine.rescaling import key_columns
+from cojoin.engine.time.watermarks import NONE, format_time
+from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.checkpoint import Checkpoint, Moment
+    from cojoin.checkpoints.inspect.query_state import QueryState
+    from cojoin.checkpoints.inspect.state_rows import Found, Values
+    from cojoin.storage.locations import Location
+    from cojoin.storage.small_files import CheckpointFiles
+
+__all__ = ["explain"]
+
+_SIDE_OF = {**{name: side for name, (side, _) in BUFFERS.items()}, "versions": 1}
+_LIMIT = 20
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What was asked, as columns of each input; None where an input was not asked for."""
+
+    sides: tuple[Values | None, Values | None]
+    key: Any
+    is_row: bool
+    text: str
+
+
+def explain(
+    spark: SparkSession,
+    checkpoint: Location | Checkpoint,
+    *,
+    key: Any = None,
+    input: str | None = None,  # noqa: A002 - what it is called everywhere else
+    row: Mapping[str, Any] | None = None,
+    at: Moment = None,
+) -> Explanation:
+    """Say what became of a row of an input, or what is known of a key.
+
+    Args:
+        spark: The session.
+        checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
+        key: A key; a tuple where it has several columns.
+        input: The row's input, by its name; with a key alone, of which input its rows are told.
+        row: Values of some of the row's columns, such as ``{"trade_id": 17}``.
+        at: Of which batch's state it speaks, as in ``read_state``; outputs are always looked at as they are now.
+
+    Raises:
+        ConfigurationError: Neither a key nor a row; an input or a column that is not there.
+        FunctionError: A value that is not of its column's type.
+        CheckpointError: It is no checkpoint, or the moment is not known any more.
+
+    Example:
+        ``print(explain(spark, "/lake/_cojoin/enriched", input="trades", row={"trade_id": 17}))``
+    """
+    checkpoint = as_checkpoint(checkpoint, at)
+    files = open_files(spark, checkpoint.path)
+    state = read_state(spark, checkpoint)
+    question = _ask(state, key, input, row)
+    found = find(state.stored, _wanted(state, question))
+    since = _since(spark, files, state, question, found) if question.is_row else None
+    findings = list(state_findings(state, found, since, _LIMIT))
+    notes = [f"only {_LIMIT} of {each.total:,} rows are told" for each in found.values() if each.total > _LIMIT]
+    came_out = CameOut(spark, files, state)
+    for side, values in enumerate(question.sides):
+        if values is not None:
+            findings += came_out.emitted(side, values, is_row=question.is_row)
+    findings += came_out.rejected(question.sides)
+    notes += came_out.notes
+    if not findings:
+        findings = [Finding("unknown", _nothing(state, question))]
+    return Explanation(checkpoint.path, question.text, state.batch_id, state.watermark, findings, notes)
+
+
+def _ask(state: QueryState, key: Any, name: str | None, row: Mapping[str, Any] | None) -> _Question:
+    names = [spec.name for spec in state.inputs]
+    if name is not None and name not in names:
+        msg = f"input: the query has no input {name!r}{did_you_mean(name, names)}; it has {' and '.join(names)}"
+        raise ConfigurationError(msg)
+    if key is None and row is None:
+        msg = "explain: expected a key, such as key=17, or a row, such as input='trades', row={'trade_id': 17}"
+        raise ConfigurationError(msg)
+    keys = [None if key is None else as_key(key, spec) for spec in state.inputs]
+    if row is None:
+        sides = [values if name in (None, spec.name) else None for spec, values in zip(state.inputs, keys, strict=True)]
+        return _Question((sides[0], sides[1]), key, False, f"key {show_row(keys[0] or {})}")
+    if name is None:
+        msg = f"explain: expected input= with row=, so that it is known whose row: {' or '.join(map(repr, names))}"
+        raise ConfigurationError(msg)
+    side = names.index(name)
+    values = {**(keys[side] or {}), **as_values(row, state.inputs[side], "row")}
+    text = f"row {show_row(values)} of {name!r}"
+    return _Question((None, values) if side else (values, None), key, True, text)
+
+
+def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
+    """Return what to look for in each table of the state; a function's states and timers only for a key."""
+    found: dict[str, Values] = {}
+    for name in state.stored.tables:
+        values = question.sides[_SIDE_OF[name]] if name in _SIDE_OF else None
+        if values is not None:
+            found[name] = values
+        elif name not in _SIDE_OF and question.key is not None:
+            key = as_key(question.key, state.inputs[0])
+            found[name] = dict(zip(key_columns(name, state.inputs), key.values(), strict=True))
+    return found
+
+
+def _since(
+    spark: SparkSession, files: CheckpointFiles, state: QueryState, question: _Question, found: Mapping[str, Found]
+) -> Since | None:
+    """Find the batch since which a row waits: a search by halves through the states that Spark still has."""
+    waiting = [name for name in found if name in BUFFERS and found[name].total]
+    if len(waiting) != 1 or found[waiting[0]].total != 1:
+        return None
+    side, _ = BUFFERS[waiting[0]]
+    tables = {name: values for name, values in _wanted(state, question).items() if name in BUFFERS}
+    batches = [each for each in _batches_with_rows(files, side) if each < state.batch_id]
+    first, last, exact = 0, len(batches), False
+    since = state.batch_id
+    while first < last:
+        middle = (first + last) // 2
+        try:
+            there = any(each.total for each in find(open_batch(spark, files, batches[middle]), tables).values())
+        except CheckpointError:
+            # Older than what Spark has kept.
+            first = middle + 1
+            continue
+        if there:
+            since, last = batches[middle], middle
+        else:
+            first, exact = middle + 1, True
+    # Without a batch before it of which Spark still knows, it may have come with this one or earlier.
+    return Since(since, exact or since == 0)
+
+
+def _batches_with_rows(files: CheckpointFiles, side: int) -> list[int]:
+    """List the batches that Spark may still know and that read rows of an input, after one that is before them."""
+    manifests, committed = Manifests(files), {*committed_batches(files)}
+    found: list[int] = []
+    before = 0
+    for batch_id in manifests.batch_ids():
+        manifest = manifests.read(batch_id)
+        if manifest is None:
+            continue
+        rows = manifest.report.inputs[side].rows_in
+        if batch_id in committed and (rows != before or not found):
+            found.append(batch_id)
+        before = rows
+    return found
+
+
+def _nothing(state: QueryState, question: _Question) -> str:
+    if not question.is_row:
+        return (
+            "Nothing is known of it: it has no rows that wait, no state, and no row in any output that was looked at."
+        )
+    side = 1 if question.sides[0] is None else 0
+    spec = state.inputs[side]
+    why = ["it was not read yet" + _read_until(state, side)]
+    operator = state.query["operator"]
+    if operator == "process":
+        why.append("the function took it, which leaves no trace but what it keeps and emits")
+    elif side == 0 and state.query["how"] == "inner":
+        why.append("it had no match, and an inner join leaves such rows out")
+    elif side == 1:
+        why.append("a newer one superseded it, or its time is over")
+    reasons = f"either {', or '.join(why)}" if why[1:] else why[0]
+    return f"No such row of {spec.name!r} is buffered, emitted or rejected, as far as could be looked up: {reasons}."
+
+
+def _read_until(state: QueryState, side: int) -> str:
+    if state.report is None or state.report.inputs[side].max_timestamp == NONE:
+        return ""
+    return f" (the latest event time read so far is {format_time(state.report.inputs[side].max_timestamp)})"

@@ -1,0 +1,202 @@
+"""What one key has in a query's state, as Python values: rows that wait, versions, states, timers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from cojoin.engine.state.at_rest import entry_of
+from cojoin.engine.time.watermarks import format_time
+from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.values.texts import show_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cojoin.checkpoints.inspect.query_state import QueryState
+    from cojoin.checkpoints.inspect.state_rows import Found, Values
+
+__all__ = [
+    "BUFFERS",
+    "DOMAINS",
+    "PAIRED",
+    "STATE",
+    "KeyState",
+    "KeyTimer",
+    "key_state",
+    "plain",
+    "show_row",
+    "show_value",
+]
+
+BUFFERS: Mapping[str, tuple[int, str]] = {
+    "held1": (0, "the watermark"),
+    "waiting": (0, "a later version"),
+    "left": (0, "rows to pair with"),
+    "held2": (1, "the watermark"),
+    "right": (1, "rows to pair with"),
+}
+"""The tables of rows that wait: of which input, and for what."""
+
+DOMAINS: Mapping[str, Literal["event_time", "processing_time"]] = {
+    "timers": "event_time",
+    "processing_timers": "processing_time",
+}
+"""The tables of timers."""
+
+PAIRED = frozenset({"left", "right"})
+"""The tables whose last column tells whether the row has matched."""
+
+STATE = "state:"
+"""How the tables of a function's states begin; their last column is the value."""
+
+_SHOWN = 20
+
+
+class KeyTimer(NamedTuple):
+    """A timer that waits."""
+
+    domain: str
+    """``"event_time"`` or ``"processing_time"``."""
+
+    timestamp: int
+    """In epoch milliseconds."""
+
+
+@dataclass(frozen=True)
+class KeyState:
+    """Everything that a key has after a batch.
+
+    Attributes:
+        key: By column, as the left input names them.
+        batch_id: The batch.
+        watermark: The operator's, in epoch milliseconds.
+        buffered: Each input's rows that wait, by its name.
+        versions: The right's rows that rows to come can match.
+        states: A function's states by name: the value, list, dict or accumulator; only those that the key has.
+        timers: A function's timers, the earliest first.
+        left_out: Tables of which not all rows are here, each with how many there are.
+    """
+
+    key: Mapping[str, Any]
+    batch_id: int
+    watermark: int
+    buffered: Mapping[str, Sequence[Row]]
+    versions: Sequence[Row] = ()
+    states: Mapping[str, Any] = field(default_factory=dict)
+    timers: Sequence[KeyTimer] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether the key has anything."""
+        return bool(any(self.buffered.values()) or self.versions or self.states or self.timers)
+
+    def __str__(self) -> str:
+        lines = [f"key {show_row(self.key)} after batch {self.batch_id}, watermark {format_time(self.watermark)}"]
+        for name, rows in self.buffered.items():
+            if rows:
+                lines += [f"  {name} that wait", *_listed([show_row(row.as_dict()) for row in rows])]
+        if self.versions:
+            lines += ["  versions in force", *_listed([show_row(row.as_dict()) for row in self.versions])]
+        if self.states:
+            lines += ["  states", *(f"    {name}: {show_value(value)}" for name, value in self.states.items())]
+        if self.timers:
+            lines += [
+                "  timers",
+                *_listed([f"{each.domain.replace('_', ' ')} {format_time(each.timestamp)}" for each in self.timers]),
+            ]
+        if not self:
+            lines.append("  it has nothing")
+        lines += [f"  (not all of the {count:,} rows of {name} are here)" for name, count in self.left_out.items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain Python values, for JSON."""
+        return {
+            "key": dict(self.key),
+            "batch_id": self.batch_id,
+            "watermark": self.watermark,
+            "buffered": {name: [plain(row) for row in rows] for name, rows in self.buffered.items()},
+            "versions": [plain(row) for row in self.versions],
+            "states": {name: plain(value) for name, value in self.states.items()},
+            "timers": [timer._asdict() for timer in self.timers],
+            "left_out": dict(self.left_out),
+        }
+
+
+def key_state(state: QueryState, key: Values, found: Mapping[str, Found]) -> KeyState:
+    """Put together what was found of a key.
+
+    Args:
+        state: The whole state.
+        key: The key, as the left input names its columns.
+        found: By stored table.
+    """
+    buffered: dict[str, list[Row]] = {spec.name: [] for spec in state.inputs}
+    for name, (side, _) in BUFFERS.items():
+        if name in found:
+            rows = found[name].rows
+            # The last column of an interval join's rows tells whether they have matched.
+            shown = rows.select(rows.column_names[:-1]) if name in PAIRED else rows
+            buffered[state.inputs[side].name] += decode_rows(shown, beyond=str)
+    timers = [
+        KeyTimer(domain, timestamp)
+        for name, domain in DOMAINS.items()
+        if name in found
+        for timestamp in found[name].rows.column(found[name].rows.num_columns - 1).to_pylist()
+    ]
+    states = {
+        name.removeprefix(STATE): entry_of(each.rows)
+        for name, each in found.items()
+        if name.startswith(STATE) and each.rows.num_rows
+    }
+    versions = decode_rows(found["versions"].rows, beyond=str) if "versions" in found else []
+    left_out = {name: each.total for name, each in found.items() if each.total > each.rows.num_rows}
+    return KeyState(
+        key,
+        state.batch_id,
+        state.watermark,
+        buffered,
+        versions,
+        states,
+        sorted(timers, key=lambda timer: (timer.timestamp, timer.domain)),
+        left_out,
+    )
+
+
+def show_row(values: Mapping[str, Any]) -> str:
+    """Return a row's values as text.
+
+    >>> show_row({"trade_id": 17, "tier": None})
+    'trade_id=17, tier=null'
+    """
+    return ", ".join(f"{name}={show_value(value)}" for name, value in values.items())
+
+
+def show_value(value: Any) -> str:
+    """Return a value as text: times in UTC, a null as ``null``, the rest as it is written in Python."""
+    if value is None:
+        return "null"
+    if hasattr(value, "isoformat"):
+        return str(value).removesuffix("+00:00")
+    if isinstance(value, Row):
+        return f"({show_row(value.as_dict())})"
+    return show_text(value) if isinstance(value, str) else repr(value)
+
+
+def plain(value: Any) -> Any:
+    """Return rows, nested ones too, as dicts."""
+    if isinstance(value, Row):
+        return {name: plain(item) for name, item in value.as_dict().items()}
+    if isinstance(value, dict):
+        # JSON knows keys of few kinds.
+        named = {key if isinstance(key, (str, int, bool)) else show_value(key): item for key, item in value.items()}
+        return {key: plain(item) for key, item in named.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _listed(texts: Sequence[str]) -> list[str]:
+    more = [f"    ... and {len(texts) - _SHOWN:,} more"] if len(texts) > _SHOWN else []
+    return [*(f"    {text}" for text in texts[:_SHOWN]), *more]

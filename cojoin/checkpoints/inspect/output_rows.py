@@ -1,0 +1,217 @@
+"""Where a row came out: looked up in the query's Delta outputs, and in their logs the batch that wrote it.
+
+A row's file was added by one commit, and the commit carries the transaction id ``cojoin-<query id>-<output>`` with the
+batch's number. A log that was cleaned, or a file that somebody rewrote (``OPTIMIZE``), can't tell the batch any more.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.outputs import open_log
+from cojoin.engine.inputs import rejected_table
+from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.rows import Row, decode_rows
+from cojoin.engine.values.texts import dump_json, show_text, text_bytes
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.storage.locations import is_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from cojoin.checkpoints.inspect.state_rows import Values
+    from cojoin.engine.inputs import InputSpec
+
+__all__ = ["Output", "Trace", "Traces", "find_rejected", "find_rows"]
+
+_FILE = "@file"
+_ACTIONS = "txn struct<appId: string, version: bigint>, add struct<path: string>"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A Delta output of a query.
+
+    Attributes:
+        name: Which, such as ``"output"``.
+        location: The table's path, with a ``/``, or its name.
+        query_id: The query's own id.
+    """
+
+    name: str
+    location: str
+    query_id: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A row that came out.
+
+    Attributes:
+        row: The row, as the table has it.
+        batch_id: The batch that wrote it, where the log still tells.
+        unknown: Why the batch is not known, or whose it is.
+    """
+
+    row: Row
+    batch_id: int | None
+    unknown: str | None = None
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What was found in a table.
+
+    Attributes:
+        found: The rows, not more than the limit.
+        total: How many there are.
+        note: What kept it from being looked up.
+    """
+
+    found: Sequence[Trace] = ()
+    total: int = 0
+    note: str | None = None
+
+
+def find_rows(spark: SparkSession, output: Output, wanted: Mapping[str, tuple[Any, pa.DataType]], limit: int) -> Traces:
+    """Find rows of an output by some of their columns.
+
+    Args:
+        spark: The session.
+        output: The output.
+        wanted: By column the value and its type.
+        limit: How many rows are given.
+    """
+    conditions = [_equal_to(name, value, dtype) for name, (value, dtype) in wanted.items()]
+    return _find(spark, output, lambda frame: _all(frame, conditions), limit)
+
+
+def find_rejected(
+    spark: SparkSession, output: Output, wanted: Sequence[tuple[InputSpec, Values]], limit: int
+) -> Traces:
+    """Find rejected rows of inputs by some of their columns.
+
+    Args:
+        spark: The session.
+        output: The output of rejected rows.
+        wanted: For an input the values of columns that its row must have.
+        limit: How many rows are given.
+    """
+    spelled = [(spec.name, _as_json(spec, values)) for spec, values in wanted]
+
+    def chosen(frame: DataFrame) -> DataFrame:
+        return frame.where(reduce(or_, [_may_be(name, values) for name, values in spelled]))
+
+    traces = _find(spark, output, chosen, 10 * limit)
+    by_name = dict(spelled)
+    exact = [
+        trace
+        for trace in traces.found
+        if all(json.loads(trace.row["row"]).get(name) == value for name, value in by_name[trace.row["input"]].items())
+    ]
+    return Traces(exact[:limit], len(exact), traces.note)
+
+
+def _equal_to(name: str, value: Any, dtype: pa.DataType) -> Column:
+    """Compare a column with a value; a null is equal to a null."""
+    column = F.col("`" + name.replace("`", "``") + "`")
+    if isinstance(value, str) and show_text(value) != value:
+        # Spark and Delta look for another text in a file's statistics, and pass over the file that has this one.
+        return column.cast("binary").eqNullSafe(F.lit(text_bytes(value)))
+    return column.eqNullSafe(_literal(value).cast(type_to_ddl(dtype)))
+
+
+def _literal(value: Any) -> Column:
+    if isinstance(value, str):
+        # As bytes: a text that is not UTF-8 would not reach the JVM.
+        return F.lit(text_bytes(value)).cast("string")
+    return F.array(*map(_literal, value)) if isinstance(value, list) else F.lit(value)
+
+
+def _all(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
+    for condition in conditions:
+        frame = frame.where(condition)
+    return frame
+
+
+def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Traces:
+    log = open_log(spark, output.location)
+    if log is None:
+        return Traces(note=f"the table {output.location} of {output.name} is not there any more")
+    reader = spark.read.format("delta")
+    by_path = is_path(output.location)
+    frame: DataFrame = reader.load(output.location) if by_path else spark.read.table(output.location)
+    try:
+        # A file's name is a column that the table need not have: asked for before anything else is chosen.
+        rows = choose(frame.select("*", F.col("_metadata.file_name").alias(_FILE)))
+        total = rows.count()
+        table = rows.limit(limit).toArrow() if total else None
+    except PySparkException as error:
+        reason = str(error).splitlines()[0]
+        return Traces(note=f"the table {output.location} of {output.name} can't be read: {reason}")
+    if table is None:
+        return Traces()
+    files = table.column(_FILE).to_pylist()
+    batches = _batches(spark, output, log.logPath().toString(), {*files})
+    decoded = decode_rows(table.drop_columns([_FILE]), beyond=str)
+    return Traces([Trace(row, *batches[file]) for row, file in zip(decoded, files, strict=True)], total)
+
+
+def _batches(
+    spark: SparkSession, output: Output, log_path: str, files: set[str]
+) -> dict[str, tuple[int | None, str | None]]:
+    """Return for each file the batch that wrote it, or why it is not known."""
+    unknown = (None, "the table's log no longer tells which batch wrote it")
+    found: dict[str, tuple[int | None, str | None]] = dict.fromkeys(files, unknown)
+    actions = spark.read.schema(_ACTIONS).json(f"{log_path}/*.json").withColumn("commit", F.col("_metadata.file_name"))
+    name = F.element_at(F.split("add.path", "/"), -1)
+    told = actions.where(F.col("txn").isNotNull() | name.isin(sorted(files))).select(
+        "commit", "txn", name.alias("file")
+    )
+    try:
+        rows = told.collect()
+    except PySparkException:
+        # Cleaned away between the listing and the reading.
+        return found
+    transactions = {row.commit: row.txn for row in rows if row.txn is not None}
+    prefix, suffix = "cojoin-", f"-{output.name}"
+    # The oldest first: a file's last commit is the one that rewrote it, and then nobody's batch.
+    for row in sorted((row for row in rows if row.file is not None), key=lambda row: str(row.commit)):
+        transaction = transactions.get(row.commit)
+        version = int(row.commit.removesuffix(".json")) if row.commit.removesuffix(".json").isdigit() else None
+        app_id = "" if transaction is None else transaction.appId
+        if transaction is None or not app_id.startswith(prefix) or not app_id.endswith(suffix):
+            found[row.file] = (None, f"its file was rewritten since, in version {version} of the table")
+            continue
+        owner = app_id.removeprefix(prefix).removesuffix(suffix)
+        other = None if owner == output.query_id else f"of another query, {owner}, whose output this was"
+        found[row.file] = (int(transaction.version), other)
+    return found
+
+
+def _may_be(name: str, values: Mapping[str, Any]) -> Column:
+    """Choose rejected rows by their text: a longer number begins alike, so the values must be compared once more."""
+    is_it = F.col("input") == name
+    for column, value in values.items():
+        is_it &= F.col("row").contains(f"{dump_json(column)}: {dump_json(value)}")
+    return is_it
+
+
+def _as_json(spec: InputSpec, values: Values) -> dict[str, Any]:
+    """Spell values as a rejected row does."""
+    schema = pa.schema([spec.schema.field(name) for name in values])
+    row = pa.table([encode_entries([values[field.name]], field.type) for field in schema], schema=schema)
+    timeless = type(spec)(spec.name, schema, (), None)
+    spelled: dict[str, Any] = json.loads(rejected_table(row, timeless, "", NONE).column("row")[0].as_py())
+    return spelled

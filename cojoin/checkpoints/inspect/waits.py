@@ -1,0 +1,103 @@
+"""What something waits for: which time, how far it has come, and which input and partition hold it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from cojoin.engine.time.operator_watermark import ONE_PARTITION
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE, format_time
+
+if TYPE_CHECKING:
+    from cojoin.checkpoints.inspect.query_state import QueryState
+
+__all__ = ["Wait", "format_span", "wait_for_clock", "wait_for_watermark"]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What something waits for; all times are epoch milliseconds.
+
+    Attributes:
+        clock: ``"watermark"``, or ``"processing_time"`` for what goes by the batches' own clock.
+        until: The time that must be reached; ``2**63 - 1`` for the end of all inputs.
+        reached: How far the clock has come; ``-2**63`` before every input has spoken.
+        input: The input that holds the watermark back; None where none does, or nobody knows.
+        partition: The source partition of that input that holds it back, where it has several.
+
+    >>> print(Wait("watermark", 5_000, -1_001, "customers", '["customers",3]'))
+    it is at 1969-12-31 23:59:58.999, held by 'customers' partition ["customers",3], 6.001 s behind
+    """
+
+    clock: Literal["watermark", "processing_time"]
+    until: int
+    reached: int
+    input: str | None = None
+    partition: str | None = None
+
+    @property
+    def behind_ms(self) -> int | None:
+        """How far the clock is behind; 0 where it is due; None where that is no number of milliseconds."""
+        if self.reached == NONE or self.until == END_OF_TIME:
+            return None
+        return max(0, self.until - self.reached)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the time has been reached: it happens with the next batch."""
+        return self.reached >= self.until
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "clock": self.clock,
+            "until": self.until,
+            "reached": self.reached,
+            "behind_ms": self.behind_ms,
+            "input": self.input,
+            "partition": self.partition,
+        }
+
+    def __str__(self) -> str:
+        behind = "" if self.behind_ms is None else f", {format_span(self.behind_ms)} behind"
+        if self.clock == "processing_time":
+            return f"the last batch was at {format_time(self.reached)}{behind}"
+        if self.is_due:
+            return f"it is there, at {format_time(self.reached)}, so the next batch does it"
+        holder = "all inputs that are not finished being idle" if self.input is None else f"held by {self.input!r}"
+        holder += f" partition {self.partition}" if self.partition else ""
+        if self.reached == NONE:
+            return "there is none yet" + (f", {holder}, which has not spoken" if self.input else "")
+        return f"it is at {format_time(self.reached)}, {holder}{behind}"
+
+
+def wait_for_watermark(state: QueryState, until: int) -> Wait:
+    """Return what must happen until the watermark is at a time."""
+    report = state.report
+    holding = None if report is None else report.holding_input
+    partition = None
+    if report is not None:
+        partition = next((each.holding_partition for each in report.inputs if each.name == holding), None)
+    return Wait("watermark", until, state.watermark, holding, None if partition == ONE_PARTITION else partition)
+
+
+def wait_for_clock(state: QueryState, until: int) -> Wait:
+    """Return what must happen until the batches' own clock is at a time."""
+    taken_at = state.taken_at
+    return Wait("processing_time", until, NONE if taken_at is None else int(1000 * taken_at.timestamp()))
+
+
+def format_span(millis: int) -> str:
+    """Return a span of time for people.
+
+    >>> format_span(6_001), format_span(90_000), format_span(7_200_000), format_span(200_000_000)
+    ('6.001 s', '1 min 30 s', '2 h 0 min', '2 d 7 h')
+    """
+    seconds = millis // 1000
+    if seconds < 60:
+        return f"{millis / 1000:.3f}".rstrip("0").rstrip(".") + " s"
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    if seconds < 86_400:
+        return f"{seconds // 3_600} h {seconds % 3_600 // 60} min"
+    return f"{seconds // 86_400:,} d {seconds % 86_400 // 3_600} h"

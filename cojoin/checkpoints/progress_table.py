@@ -1,0 +1,214 @@
+"""The ``progress`` table: a row a batch with content, for people and their queries.
+
+Rows are added in groups, since a Delta commit costs some tenths of a second. Until then they stand in the manifests,
+so a crash loses none: the next run adds what is missing. Times are timestamps; a watermark before every input has
+spoken, or at the end of time, is null.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+import uuid
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.types import parse_schema
+from cojoin.storage.delta_files import WrittenFile, append_files, plain_defaults, table_log
+from cojoin.storage.file_statistics import file_statistics
+from cojoin.storage.transactions import TableTransactions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.manifest import Manifest, Manifests
+    from cojoin.storage.small_files import CheckpointFiles
+
+__all__ = ["PROGRESS_DDL", "PROGRESS_SCHEMA", "ProgressTable", "progress_row"]
+
+PROGRESS_DDL = """
+    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
+    boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,
+    bigint>,
+        late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
+        holding_partition: string, partitions: map<string, timestamp>, idle_partitions: array<string>>>,
+    rows_out bigint, emitted map<string, bigint>, state_bytes bigint,
+    state_bytes_by_key_group map<string, bigint>, output_delay_ms bigint, details map<string, bigint>,
+    durations_ms map<string, double>, offsets array<string>, outputs string
+"""
+
+PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
+"""The table's columns."""
+
+_GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
+_KEPT_MANIFESTS, _TRIES = 100, 5
+
+
+class ProgressTable:
+    """Adds batches to the progress table, in groups."""
+
+    def __init__(self, spark: SparkSession, files: CheckpointFiles, manifests: Manifests) -> None:
+        self._spark = spark
+        self._manifests = manifests
+        self._files = files
+        self._path = files.path("progress")
+        self._waiting: list[Manifest] = []
+        self._written = -1
+        self._since = time.monotonic()
+        # A drain's last batch runs while those before it are written.
+        self._lock = threading.RLock()
+
+    def recover(self) -> None:
+        """Take the batches that count but are not yet in the table."""
+        if self._files.exists("progress") and DeltaTable.isDeltaTable(self._spark, self._path):
+            newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
+            self._written = -1 if newest is None or newest[0] is None else int(newest[0])
+        for batch_id in self._manifests.batch_ids():
+            manifest = self._manifests.read(batch_id) if batch_id > self._written else None
+            if manifest is not None:
+                self._waiting.append(manifest)
+
+    def prepare(self) -> None:
+        """Make the table, where it is not there; for the JVM it is also the first of its kind, which takes a second."""
+        with self._lock:
+            if self._written < 0 and plain_defaults(self._spark) and not self._files.exists("progress"):
+                self._make()
+
+    def add(self, manifest: Manifest) -> None:
+        """Take a batch; the group is written once it is large or old enough."""
+        with self._lock:
+            self._add(manifest)
+
+    def _add(self, manifest: Manifest) -> None:
+        if manifest.batch_id <= self._written:
+            # It counted, and its row was written, before a crash made Spark run it again.
+            return
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting = [waiting for waiting in self._waiting if waiting.batch_id != manifest.batch_id]
+        self._waiting.append(manifest)
+        if len(self._waiting) >= _GROUP_BATCHES or time.monotonic() - self._since >= _GROUP_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the batches that wait, and clean away old manifests that are no longer needed."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        last = self._waiting[-1]
+        transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress")
+        for _ in range(_TRIES):
+            # A driver that was taken for dead, or its successor, may have written some of them.
+            _, newest = transactions.look()
+            waiting = [each for each in self._waiting if each.batch_id > newest]
+            if not waiting or self._append(waiting, newest, transactions):
+                break
+        self._waiting = []
+        self._written = last.batch_id
+        self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
+
+    def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
+        """Add batches that come after the newest in the table; return whether it was still the newest."""
+        rows = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
+        last = waiting[-1]
+        if not plain_defaults(self._spark):
+            # As Arrow they become a local relation; as Python rows they would start a worker.
+            writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
+            writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id).save(self._path)
+            return True
+        found = [newest]
+
+        def is_done(now: int) -> bool:
+            found.append(now)
+            return now > newest
+
+        # Few rows of the driver's own: as a file and a transaction they take a fifth of what a job of Spark's takes.
+        files = [self._write_file(rows)]
+        transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
+        return found[-1] == newest
+
+    def _make(self) -> None:
+        """Make the table, without rows."""
+        append_files(
+            self._spark,
+            table_log(self._spark, self._path).startTransaction(),
+            PROGRESS_SCHEMA,
+            [],
+            app_id="cojoin",
+            version=-1,
+            query_id="",
+        )
+
+    def _write_file(self, rows: pa.Table) -> WrittenFile:
+        made = io.BytesIO()
+        pq.write_table(rows, made, store_schema=False)
+        name, content = f"part-{uuid.uuid4()}.snappy.parquet", made.getvalue()
+        self._files.write_bytes(f"progress/{name}", content)
+        statistics = file_statistics(pq.read_metadata(io.BytesIO(content)), rows.schema)
+        return WrittenFile(name, rows.num_rows, len(content), int(1000 * time.time()), statistics)
+
+
+def progress_row(manifest: Manifest) -> dict[str, Any]:
+    """Return a batch's row."""
+    report = manifest.report
+    inputs = [
+        {
+            "name": each.name,
+            "rows_in": each.rows_in,
+            "done": each.done,
+            "buffered": each.buffered,
+            "rejected": dict(each.rejected),
+            "late_applied": each.late_applied,
+            "watermark": _timestamp(each.watermark),
+            "max_timestamp": _timestamp(each.max_timestamp),
+            "lag_ms": each.lag,
+            "status": each.status,
+            "holding_partition": each.holding_partition,
+            "partitions": {name: _timestamp(watermark) for name, watermark in each.partitions.items()},
+            "idle_partitions": list(each.idle_partitions),
+        }
+        for each in report.inputs
+    ]
+    return {
+        "batch_id": report.batch_id,
+        "query_id": manifest.query_id,
+        "processing_time": _timestamp(report.processing_time) if report.processing_time else None,
+        "watermark": _timestamp(report.watermark),
+        "holding_input": report.holding_input,
+        "drained": report.drained,
+        "inputs": inputs,
+        "rows_out": report.rows_out,
+        "emitted": dict(report.emitted),
+        "state_bytes": report.state_bytes,
+        "state_bytes_by_key_group": dict(report.state_bytes_by_key_group),
+        "output_delay_ms": report.output_delay_ms,
+        "details": dict(report.details),
+        "durations_ms": {name: float(value) for name, value in manifest.durations_ms.items()},
+        "offsets": list(manifest.offsets),
+        "outputs": json.dumps(manifest.outputs),
+    }
+
+
+def _timestamp(millis: int) -> datetime | None:
+    """Return a time as Spark takes it; None where it stands for no moment that a timestamp can hold."""
+    if millis in (NONE, END_OF_TIME):
+        return None
+    try:
+        whole = datetime.fromtimestamp(millis // 1000, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return whole.replace(microsecond=millis % 1000 * 1000)

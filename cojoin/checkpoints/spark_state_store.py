@@ -1,0 +1,171 @@
+"""A query's state as Spark itself keeps it: read without the query, for savepoints and for looking.
+
+Spark keeps the state after each of its last batches (``spark.sql.streaming.minBatchesToRetain``), a value a key group.
+What is read here is the state after a batch that Spark has committed, so whether the query runs, rests or was killed
+makes no difference. (Spark: ``StateDataSource``.)
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
+from cojoin.checkpoints.state_values import read_value
+from cojoin.checkpoints.stored_state import StoredState, describe_tables
+from cojoin.engine.key_groups import group_labels
+from cojoin.engine.state.segments import Segment
+from cojoin.engine.values import codec
+from cojoin.errors import CheckpointError, CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.storage.small_files import CheckpointFiles
+
+__all__ = ["check_segments", "committed_batches", "open_batch", "snapshot_rows"]
+
+
+def committed_batches(files: CheckpointFiles) -> list[int]:
+    """List the batches that Spark has committed and still knows, oldest first."""
+    return sorted(int(name) for name in files.names("spark/commits") if name.isdigit())
+
+
+def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> StoredState:
+    """Open the state after a batch.
+
+    Raises:
+        CheckpointError: Spark does not have it any more, or a segment that it names is gone or damaged.
+    """
+    values, segments = _load(spark, files, batch_id), SegmentFolder(files.url(FOLDER))
+    described = _told(values, files, batch_id, partial(_describe, segments=segments))
+    tables = describe_tables([each["tables"] for each in described], f"state after batch {batch_id}")
+    headers, contents = [each["header"] for each in described], values.selectExpr("label AS key_group", "content")
+    return StoredState(batch_id, headers, tables, contents, segments=segments)
+
+
+def check_segments(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> None:
+    """See that the segments of the state after a batch are there, before anything is done with it.
+
+    Raises:
+        CheckpointError: Spark does not have the state any more, or a segment that it names is gone or damaged.
+    """
+    check = partial(_check, segments=SegmentFolder(files.url(FOLDER)))
+    _told(_load(spark, files, batch_id), files, batch_id, check)
+
+
+def snapshot_rows(
+    spark: SparkSession, files: CheckpointFiles, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
+) -> DataFrame:
+    """Return the rows of a snapshot of the state after a batch.
+
+    Args:
+        spark: The session.
+        files: The checkpoint.
+        batch_id: The batch whose state is read.
+        as_of: The batch that the snapshot is of: those between had no content.
+        key_groups: How many key groups there are.
+        there: The batches whose rows have content that a row may point to.
+
+    Raises:
+        CheckpointError: Spark does not have it any more.
+    """
+    numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
+    segments = SegmentFolder(files.url(FOLDER))
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for row in _snapshot(batches, as_of, numbers, there, segments):
+            yield from row.to_batches()
+
+    return _load(spark, files, batch_id).mapInArrow(rows, from_arrow_schema(STATE_SCHEMA))
+
+
+def _load(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> DataFrame:
+    # A session that never ran a stream has not loaded what the format needs.
+    _ = spark.streams
+    try:
+        store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
+    except (PySparkException, Py4JError) as error:
+        raise _missing(files, batch_id) from error
+    return store.selectExpr("key.key_group AS label", "value.groupState.state AS content").where("content IS NOT NULL")
+
+
+def _collect(frame: DataFrame, files: CheckpointFiles, batch_id: int) -> list[Any]:
+    try:
+        rows: list[Any] = frame.collect()
+    except (PySparkException, Py4JError) as error:
+        if "STATE_STORE" in str(error) or "FileNotFound" in str(error):
+            raise _missing(files, batch_id) from error
+        raise
+    return rows
+
+
+def _missing(files: CheckpointFiles, batch_id: int) -> CheckpointError:
+    known = committed_batches(files)
+    range_ = f"batches {known[0]} to {known[-1]}" if known else "no batch"
+    msg = (
+        f"checkpoint {files.root}: Spark's own state after batch {batch_id} is not there; it knows {range_} at the "
+        f"most, and a snapshot keeps a batch for longer: `cojoin checkpoints list` shows them"
+    )
+    return CheckpointError(msg)
+
+
+def _told(
+    values: DataFrame, files: CheckpointFiles, batch_id: int, tell: Callable[[bytes], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Have the workers tell something of each value; what is wrong with one is told as well, and raised here."""
+
+    def texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for content in batch.column("content"):
+                try:
+                    told = tell(content.as_buffer().to_pybytes())
+                except (CheckpointError, CodecError) as error:
+                    told = {"fault": str(error)}
+                yield pa.RecordBatch.from_pydict({"text": [json.dumps(told)]})
+
+    found = [json.loads(row.text) for row in _collect(values.mapInArrow(texts, "text string"), files, batch_id)]
+    faults = sorted(each["fault"] for each in found if "fault" in each)
+    if faults:
+        msg = f"checkpoint {files.root}: Spark's own state after batch {batch_id}: {faults[0]}"
+        raise CheckpointError(msg)
+    return found
+
+
+def _describe(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
+    header, tables = read_value(content, segments)
+    row, _ = snapshot_row(0, 0, header, tables)
+    return {"header": header, "tables": row.column("tables")[0].as_py()}
+
+
+def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
+    header, _ = codec.decode(content)
+    for table in header.get("segments", {}).values():
+        for each in table["segments"]:
+            Segment(*each).open(segments)
+    return {}
+
+
+def _snapshot(
+    batches: Iterable[pa.RecordBatch],
+    batch_id: int,
+    numbers: dict[int, int],
+    there: Collection[int],
+    segments: SegmentFolder,
+) -> Iterator[pa.Table]:
+    for batch in batches:
+        for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
+            header, tables = read_value(content.as_buffer().to_pybytes(), segments)
+            if (header["saved"] or {}).get("content_batch_id") not in there:
+                header["saved"] = None
+            row, _ = snapshot_row(numbers[label], batch_id, header, tables)
+            yield row

@@ -1,0 +1,112 @@
+"""Starts an embedded Spark without its chatter.
+
+The JVM inherits the process's outputs for all its life, so while it starts they point to a log file: Java's warnings
+and Spark's own lines land there, and the terminal belongs to the person. If Spark does not start, the log's own words
+say why. A session that runs already is used as it is and left running.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cojoin.cli.interrupts import Interrupts
+from cojoin.errors import CojoinError, EnvironmentSetupError
+from cojoin.spark.session.jars import jar_settings
+from cojoin.spark.session.spark_session import check_java, spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["local_session"]
+
+_SETTINGS = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.session.timeZone": "UTC",
+}
+_TELLING = re.compile(r"Exception in thread|Caused by|^Error", re.IGNORECASE)
+
+
+@contextmanager
+def local_session(
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> Iterator[SparkSession]:
+    """Yield a session; one that was made here is stopped at the end.
+
+    Args:
+        folder: Where Spark's scratch files go.
+        say: Prints a line for the person.
+        master: Spark's master; all local cores if neither this nor Spark's own settings say.
+        conf: Further settings; they win.
+        log: Where Spark's log goes; a file in the folder if not given.
+
+    Raises:
+        EnvironmentSetupError: Java is missing or too old, the jars can't be fetched, or Spark did not start.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - so that --help is quick
+
+    if SparkSession.getActiveSession() is not None:
+        yield spark_session()
+        return
+    check_java()
+    settings = {**_SETTINGS, "spark.sql.warehouse.dir": str(folder / "spark-warehouse"), **(conf or {})}
+    settings |= jar_settings(settings, kafka=False, say=say)
+    say("Starting Spark on this machine ...")
+    log = log or folder / "spark.log"
+    try:
+        with _outputs_to(log):
+            spark = spark_session(master=master, conf=settings)
+        Interrupts.take_back(folder)
+    except CojoinError:
+        raise
+    except Exception as error:
+        msg = f"Spark did not start: {_reason(log, error)}"
+        raise EnvironmentSetupError(msg) from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _outputs_to(log: Path) -> Iterator[None]:
+    """Point this process's standard outputs to a file, for those who inherit them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        msg = f"Spark's log {log} can't be written: {error.strerror or error}"
+        raise EnvironmentSetupError(msg) from error
+    saved = os.dup(1), os.dup(2)
+    try:
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in enumerate(saved, start=1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.close(target)
+
+
+def _reason(log: Path, error: Exception) -> str:
+    """Return the lines of Spark's log that tell why; without any, the error's own."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines: dict[str, Any] = dict.fromkeys(line.strip() for line in text.splitlines() if _TELLING.search(line))
+    return "; ".join(list(lines)[:3]) or str(error).strip().splitlines()[0]

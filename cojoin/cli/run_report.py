@@ -1,0 +1,152 @@
+"""What the command line prints of a run: rows, watermarks, counts, all as plain text that fits the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.batch_report import text_table
+from cojoin.engine.time.watermarks import format_time
+from cojoin.engine.values.rows import decode_column
+from cojoin.engine.values.texts import show_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from cojoin.cli.verification import Verdict
+    from cojoin.engine.batch_report import BatchReport
+
+__all__ = ["conservation", "counts", "ending", "rows", "say", "tell", "verdict", "watermarks"]
+
+_WIDEST_CELL = 32
+_DIFFERENCES = 5
+_NUMBERS = (int, float, Decimal)
+
+
+def say(text: str = "") -> None:
+    """Print a line at once, so that it stands in order with the progress line."""
+    print(show_text(text), flush=True)
+
+
+def tell(text: str) -> None:
+    """Print a sentence in lines that fit the terminal."""
+    say(textwrap.fill(text, max(40, min(_columns(), 100)), break_long_words=False, break_on_hyphens=False))
+
+
+def ending(report: BatchReport) -> str:
+    """Say how a run ended, as a sentence."""
+    said = report.ending()
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def rows(table: pa.Table, width: int | None = None) -> str:
+    """Return a few rows as a text table.
+
+    Times all of one day lose the date, which stands below then, as do the names of columns that there is no room for.
+
+    Args:
+        table: Few rows: all are shown.
+        width: Columns of text; the terminal's if not given.
+    """
+    if not table.num_rows:
+        return "(no rows)"
+    width = width or _columns()
+    columns = {name: decode_column(table.column(name), str) for name in table.column_names}
+    days = {value.date() for values in columns.values() for value in values if isinstance(value, datetime)}
+    cells = {}
+    for name, values in columns.items():
+        texts = [_cell(value, short=len(days) == 1) for value in values]
+        if any(isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values):
+            texts = [text.rjust(max(map(len, [name, *texts]))) for text in texts]
+        cells[name] = texts
+    shown: list[str] = []
+    used = 0
+    for name, values in cells.items():
+        used += max(map(len, [name, *values])) + 2
+        if shown and used - 2 > width:
+            break
+        shown.append(name)
+    lines = [text_table([shown, *zip(*(cells[name] for name in shown), strict=True)])]
+    hidden = table.column_names[len(shown) :]
+    if hidden:
+        lines.append(f"(no room for {', '.join(hidden)})")
+    if len(days) == 1:
+        lines.append(f"(times are UTC on {days.pop():%Y-%m-%d})")
+    elif days:
+        lines.append("(times are UTC)")
+    return "\n".join(lines)
+
+
+def watermarks(report: BatchReport) -> str:
+    """Return each input's watermark, and which one holds time back."""
+    names = [each.name for each in report.inputs]
+    lines = [
+        (f"  {each.name}", "finished" if each.status == "finished" else format_time(each.watermark))
+        for each in report.inputs
+    ]
+    held = f", held back by {report.holding_input}" if report.holding_input in names else ""
+    lines.append(("  the join", format_time(report.watermark) + held))
+    widest = max(len(name) for name, _ in lines)
+    return "\n".join(["Watermarks (UTC):", *(f"{name.ljust(widest)}  {shown}" for name, shown in lines)])
+
+
+def counts(report: BatchReport) -> str:
+    """Return the counts of the law of conservation, an input a column."""
+    inputs = report.inputs
+    table: list[Sequence[str]] = [("rows since the first batch", *(each.name for each in inputs))]
+
+    def line(label: str, values: Sequence[int]) -> None:
+        table.append((label, *(f"{value:,}" for value in values)))
+
+    line("in", [each.rows_in for each in inputs])
+    line("= done", [each.done for each in inputs])
+    line("+ buffered", [each.buffered for each in inputs])
+    line("+ rejected", [sum(each.rejected.values()) for each in inputs])
+    for reason in sorted({reason for each in inputs for reason in each.rejected}):
+        line(f"    {reason}", [each.rejected.get(reason, 0) for each in inputs])
+    if any(each.late_applied for each in inputs):
+        line("late, but applied (among done)", [each.late_applied for each in inputs])
+    return text_table(table)
+
+
+def conservation(report: BatchReport) -> str:
+    """Say in words whether the law of conservation holds."""
+    if report.is_conserved:
+        return "Nothing is lost: for both inputs, rows in = done + buffered + rejected."
+    broken = []
+    for each in report.inputs:
+        unknown = each.rows_in - each.done - each.buffered - sum(each.rejected.values())
+        if unknown:
+            broken.append(f"{each.name} has {unknown:+,} rows unaccounted for")
+    return f"ROWS ARE LOST: {' and '.join(broken)}. This is an error of cojoin's; please report it."
+
+
+def verdict(compared: Verdict) -> str:
+    """Say whether the output equals ``merge_asof``'s, and show the first differences."""
+    if compared.is_equal:
+        return f"pandas' merge_asof over the same rows: equal, row for row, all {compared.expected:,}."
+    sizes = f"it gives {compared.expected:,} rows, the output has {compared.found:,}"
+    lines = [f"pandas' merge_asof over the same rows: NOT EQUAL; {sizes}."]
+    for who, table in (("merge_asof", compared.missing), ("the output", compared.unexpected)):
+        if table.num_rows:
+            lines += [f"\nOnly {who} has {table.num_rows:,} rows; the first:\n", rows(table.slice(0, _DIFFERENCES))]
+    return "\n".join(lines)
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def _cell(value: Any, *, short: bool) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, datetime):
+        moment = value.astimezone(timezone.utc) if value.tzinfo else value
+        return f"{moment:%H:%M:%S.%f}" if short else f"{moment:%Y-%m-%d %H:%M:%S.%f}"
+    text = str(value)
+    return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 1] + "…"

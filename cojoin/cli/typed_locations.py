@@ -1,0 +1,120 @@
+"""Where rows come from and go to, as a person types it: ``kind:place``, such as ``delta:/lake/trades``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import ConfigurationError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.spark.sinks.sinks import Sink
+    from cojoin.spark.sources.sources import Source
+
+__all__ = ["ARCHIVES", "SINKS", "SOURCES", "Location"]
+
+_FILES = ("parquet", "orc", "json", "csv")
+_SELF_DESCRIBING = ("parquet", "orc")
+SOURCES = ("kafka", "delta", *_FILES)
+SINKS = ("delta", "parquet")
+ARCHIVES = ("delta", "parquet")
+
+
+@dataclass(frozen=True)
+class Location:
+    """A kind and a place.
+
+    Attributes:
+        kind: One of ``SOURCES``.
+        place: A path, a table's name, or ``host:port,.../topic,...``.
+    """
+
+    kind: str
+    place: str
+
+    @classmethod
+    def parse(cls, text: str, kinds: tuple[str, ...] = SOURCES) -> Location:
+        """Read ``kind:place``.
+
+        Raises:
+            ConfigurationError: It has another form, or an unknown kind.
+        """
+        kind, colon, place = text.partition(":")
+        if not colon or not place:
+            msg = f"expected KIND:PLACE, such as delta:/lake/trades, got {text!r}; the kinds are {', '.join(kinds)}"
+            raise ConfigurationError(msg)
+        if kind not in kinds:
+            msg = f"expected one of {', '.join(kinds)} before the colon, got {kind!r}{did_you_mean(kind, kinds)}"
+            raise ConfigurationError(msg)
+        location = cls(kind, place)
+        if kind == "kafka":
+            location.kafka_parts()
+        return location
+
+    def __str__(self) -> str:
+        return re.sub(r"://[^/@]+@", "://***@", f"{self.kind}:{self.place}")
+
+    def kafka_parts(self) -> tuple[str, list[str]]:
+        """Return the brokers and the topics.
+
+        Raises:
+            ConfigurationError: One of them is missing.
+        """
+        servers, _, topics = self.place.rpartition("/")
+        named = [topic.strip() for topic in topics.split(",") if topic.strip()]
+        if not servers or not named:
+            msg = f"expected kafka:HOST:PORT/TOPIC, such as kafka:localhost:9092/trades, got {str(self)!r}"
+            raise ConfigurationError(msg)
+        return servers, named
+
+    @property
+    def name(self) -> str:
+        """A name for the input: the topic, the table, or the folder."""
+        if self.kind == "kafka":
+            return re.sub(r"\W+", "_", self.kafka_parts()[1][0]).strip("_")
+        last = re.split(r"[/\\]", self.place.rstrip("/\\"))[-1]
+        return re.sub(r"\W+", "_", last.rsplit(".", 1)[-1] if self.kind == "delta" else last).strip("_")
+
+    def source(self, spark: SparkSession, schema: str | None, options: Mapping[str, str]) -> Source:
+        """Describe it as an input; files that hold their schema may leave it out. Topics are ``kafka_arguments``'s.
+
+        Raises:
+            ConfigurationError: A schema is missing, or given where the table has its own.
+        """
+        from cojoin.spark.sources import sources  # noqa: PLC0415 - so that --help is quick
+
+        if self.kind == "delta":
+            if schema is not None:
+                msg = f"{self}: a Delta table has its own schema; leave the schema out"
+                raise ConfigurationError(msg)
+            return sources.delta(self.place, options=options)
+        if schema is None and self.kind in _SELF_DESCRIBING:
+            schema = _own_schema(spark, self.kind, self.place, options)
+        if schema is None:
+            example = "'customer_id long, event_time timestamp'"
+            msg = f"{self}: {self.kind} files don't hold their schema; say it, such as {example}"
+            raise ConfigurationError(msg)
+        return sources.files(self.place, self.kind, schema=schema, options=options)
+
+    def sink(self) -> Sink:
+        """Describe it as an output."""
+        from cojoin.spark.sinks import sinks  # noqa: PLC0415 - so that --help is quick
+
+        return sinks.delta(self.place) if self.kind == "delta" else sinks.parquet(self.place)
+
+
+def _own_schema(spark: SparkSession, kind: str, place: str, options: Mapping[str, str]) -> str:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - so that --help is quick
+
+    reader: Any = spark.read.format(kind).options(**options)
+    try:
+        return str(reader.load(place).schema.toDDL())
+    except PySparkException as error:
+        reason = str(error).splitlines()[0]
+        msg = f"{kind}:{place}: no schema can be read there; see what the folder holds, or say one: {reason}"
+        raise ConfigurationError(msg) from error

@@ -1,0 +1,289 @@
+"""What a batch reports of itself: counts, watermarks, sizes; and how people read it.
+
+Every key group reports its own counters and, since watermarks travel in band, the same watermarks; here they become one
+report, or an error where they differ. The law of conservation is checked on it: per input, rows in = done + buffered +
+rejected.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.time.watermarks import NONE, format_time
+from cojoin.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["BatchReport", "InputReport", "text_table"]
+
+
+@dataclass(frozen=True)
+class InputReport:
+    """One input after a batch; counts are since the query's first batch, times are epoch milliseconds.
+
+    Attributes:
+        name: The input's name.
+        rows_in: Rows that the map side sent.
+        done: Rows that are finished: emitted, unmatched in an inner join, in force, superseded, or processed by a
+            function.
+        buffered: Rows that wait for the watermark.
+        rejected: Rows that were not admitted, by reason.
+        late_applied: Late rows that were processed all the same; they are among ``done``.
+        watermark: The input's watermark; ``-2**63`` before it has spoken.
+        max_timestamp: The largest timestamp seen.
+        status: ``"active"``, ``"idle"`` or ``"finished"``.
+        holding_partition: The active source partition that has come least far.
+        partitions: Each source partition's watermark.
+        idle_partitions: The source partitions that are idle.
+        source_agrees: Whether the times that its source goes by, such as those of Kafka's records, are near the rows'
+            event times, so that silent partitions hold nothing; None where it goes by none, or no row came yet.
+    """
+
+    name: str
+    rows_in: int
+    done: int
+    buffered: int
+    rejected: Mapping[str, int]
+    late_applied: int
+    watermark: int
+    max_timestamp: int
+    status: str
+    holding_partition: str | None
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    idle_partitions: tuple[str, ...] = ()
+    source_agrees: bool | None = None
+
+    @property
+    def is_conserved(self) -> bool:
+        """Whether every row is accounted for."""
+        return self.rows_in == self.done + self.buffered + sum(self.rejected.values())
+
+    @property
+    def lag(self) -> int | None:
+        """How many milliseconds the watermark is behind the largest timestamp; None before the input has spoken."""
+        return None if self.watermark == NONE else max(0, self.max_timestamp - self.watermark)
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """A query after a batch.
+
+    Attributes:
+        batch_id: The micro-batch, counted from 0 in one checkpoint.
+        processing_time: Its processing time in epoch milliseconds, as Spark logged it.
+        watermark: The operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken.
+        holding_input: The name of the input that holds time back; None where none is active.
+        inputs: The left and the right input.
+        rows_out: Output rows since the first batch.
+        emitted: Rows of this batch alone, by output.
+        state_bytes: The size of the state, all key groups together, in segments too.
+        state_bytes_by_key_group: The size of each key group's state, by its number.
+        details: What the operation adds, such as ``versions_in_force`` or ``timers``.
+        drained: Whether all inputs are finished.
+        output_delay_ms: How far an output row's own time may be behind the watermark when it comes out.
+        segment_bytes_written: How much of the state this batch has written as segments.
+    """
+
+    batch_id: int
+    processing_time: int
+    watermark: int
+    holding_input: str | None
+    inputs: tuple[InputReport, InputReport]
+    rows_out: int
+    emitted: Mapping[str, int]
+    state_bytes: int
+    details: Mapping[str, int]
+    drained: bool = False
+    state_bytes_by_key_group: Mapping[str, int] = field(default_factory=dict)
+    output_delay_ms: int = 0
+    segment_bytes_written: int = 0
+
+    @classmethod
+    def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
+        """Return one report of all key groups' statistics.
+
+        Raises:
+            CheckpointError: The key groups have different watermarks, statuses or holding inputs: their states are not
+                of one moment.
+        """
+        first = groups[0]
+        for group in groups[1:]:
+            _check_agreement(names, first, group)
+        left, right = (_merge_input(name, position, groups) for position, name in enumerate(names))
+        holding = first["holding_input"]
+        details: Counter[str] = Counter()
+        emitted: Counter[str] = Counter({"output": 0, "rejected": 0})
+        for group in groups:
+            details.update(group["details"])
+            emitted.update(group["emitted"])
+        return cls(
+            batch_id=batch_id,
+            processing_time=max(group["processing_time"] for group in groups),
+            watermark=min(group["watermark"] for group in groups),
+            holding_input=None if holding is None else names[holding - 1],
+            inputs=(left, right),
+            rows_out=sum(group["rows_out"] for group in groups),
+            emitted=dict(emitted),
+            state_bytes=sum(group["state_bytes"] for group in groups),
+            details=dict(details),
+            drained=all(each["status"] == "finished" for each in first["input_watermarks"]),
+            state_bytes_by_key_group={
+                str(group["key_group"]): group["state_bytes"]
+                for group in sorted(groups, key=lambda each: each["key_group"])
+            },
+            output_delay_ms=first["output_delay_ms"],
+            segment_bytes_written=sum(group.get("segment_bytes_written", 0) for group in groups),
+        )
+
+    @classmethod
+    def before_the_first(cls, names: tuple[str, str]) -> BatchReport:
+        """Make the report of a query that has seen no row."""
+        left, right = (InputReport(name, 0, 0, 0, {}, 0, NONE, NONE, "active", None) for name in names)
+        return cls(-1, 0, NONE, left.name, (left, right), 0, {}, 0, {})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> BatchReport:
+        """Read what ``as_dict`` gave."""
+        left, right = (_read_input(each) for each in values["inputs"])
+        return cls(**{**values, "inputs": (left, right)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return asdict(self)
+
+    @property
+    def is_conserved(self) -> bool:
+        """Whether every row of both inputs is accounted for."""
+        return all(each.is_conserved for each in self.inputs)
+
+    def ending(self) -> str:
+        """Return a line that says how a run over what was available ended.
+
+        It says how many rows wait, and for what; and of each input how many were rejected, or applied late, since the
+        query's first batch, and why.
+        """
+        rejected = [
+            f"{_rows(count)} of {each.name!r} {_REASONS[reason]}"
+            for each in self.inputs
+            for reason, count in sorted(each.rejected.items())
+            if count
+        ]
+        late = [f"{_rows(each.late_applied)} of {each.name!r}" for each in self.inputs if each.late_applied]
+        told = [f"rejected {', '.join(rejected)}"] if rejected else []
+        told += [f"applied {', '.join(late)} that came late"] if late else []
+        return self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
+
+    def _end(self) -> str:
+        waiting = [f"{_rows(each.buffered)} of {each.name!r}" for each in self.inputs if each.buffered]
+        if self.drained:
+            left = self.details.get("timers_not_fired", 0)
+            return "drained: all inputs are finished" + (
+                f"; {left:,} timers set during the drain did not fire" if left else ""
+            )
+        if not waiting:
+            return f"paused: no row waits; the watermark is {format_time(self.watermark)}"
+        who = (
+            f"for the watermark of {self.holding_input!r}, which is" if self.holding_input else "while all are idle at"
+        )
+        text = (
+            f"paused: {' and '.join(waiting)} wait {who} {format_time(self.watermark)}; "
+            f"they come out when the next run moves it, or with drain=True"
+        )
+        for each in self.inputs:
+            if each.source_agrees is False:
+                text += (
+                    f". The timestamps of {each.name!r}'s records are later than their event times by more than its "
+                    f"max_drift, so its silent partitions hold time"
+                )
+        return text
+
+    def table(self) -> str:
+        """Return the counts and watermarks as a text table."""
+        header = ("input", "rows in", "done", "buffered", "rejected", "late applied", "watermark (UTC)", "held by")
+        rows = [header]
+        for each in self.inputs:
+            rejected = sum(each.rejected.values())
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(each.rejected.items()))
+            rows.append(
+                (
+                    each.name,
+                    f"{each.rows_in:,}",
+                    f"{each.done:,}",
+                    f"{each.buffered:,}",
+                    f"{rejected:,}" + (f" ({reasons})" if reasons else ""),
+                    f"{each.late_applied:,}",
+                    format_time(each.watermark),
+                    _held_by(each),
+                )
+            )
+        return text_table(rows)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Align rows of texts, the first being the header; numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    numeric = [all(row[column].replace(",", "").isdigit() for row in rows[1:]) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+_REASONS = {
+    "null_key": "whose key is null",
+    "null_event_time": "whose event time is null",
+    "too_far_ahead": "too far ahead of the clock",
+    "late": "that came late",
+    "undecodable": "that can't be decoded",
+    "tombstone": "without a value",
+    "gone": "for ranges of records that are gone",
+}
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _held_by(each: InputReport) -> str:
+    """Name what holds an input back, for the table; an input without source partitions has only itself."""
+    if each.status != "active":
+        return each.status
+    return "" if each.holding_partition in (None, "[]") else str(each.holding_partition)
+
+
+def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) -> InputReport:
+    rejected: Counter[str] = Counter()
+    for group in groups:
+        rejected.update(group["inputs"][position]["rejected"])
+    counts = {
+        counter: sum(group["inputs"][position][counter] for group in groups)
+        for counter in ("rows_in", "done", "buffered", "late_applied")
+    }
+    return _read_input({"name": name, "rejected": dict(rejected), **counts, **groups[0]["input_watermarks"][position]})
+
+
+def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """See that two key groups know the same of time, as all that is said of it goes to every key group."""
+    pairs = [("the operator", "watermark", first["watermark"], other["watermark"])]
+    pairs += [("the operator", "holding input", first["holding_input"], other["holding_input"])]
+    for name, mine, its in zip(names, first["input_watermarks"], other["input_watermarks"], strict=True):
+        pairs += [(f"input {name!r}", what.replace("_", " "), mine[what], its.get(what)) for what in mine]
+    for whose, what, mine, its in pairs:
+        if mine != its:
+            msg = (
+                f"key groups {first['key_group']} and {other['key_group']} do not agree on time: the {what} of {whose} "
+                f"is {mine!r} in one and {its!r} in the other, so their states are not of one moment; restore a "
+                f"snapshot into a new checkpoint"
+            )
+            raise CheckpointError(msg)
+
+
+def _read_input(values: Mapping[str, Any]) -> InputReport:
+    return InputReport(**{**values, "idle_partitions": tuple(values["idle_partitions"])})

@@ -1,0 +1,206 @@
+"""The calls of a user's function: which callback sees what, in which order, and what is said when one raises.
+
+Order ``"event_time"``: a key's rows and event-time timers in one sequence of time, key after key; rows of a millisecond
+come before its timers. Order ``"arrival"``: a key's rows, key after key, then the event-time timers of all keys by
+timestamp. In both, processing-time timers come last, of all keys by timestamp. What callbacks yield gathers in a list,
+and whoever drives the run empties it whenever the run yields: so a sweep of any length needs bounded memory.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.blame import blamed
+from cojoin.engine.time.timers import TimeDomain
+from cojoin.engine.time.watermarks import format_time
+from cojoin.engine.values.rows import describe_row
+from cojoin.errors import FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cojoin.engine.functions import Context, KeyedCoProcessFunction
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.keyed_state_backend import KeyedStore
+    from cojoin.engine.time.timers import Timers
+
+__all__ = ["KeyRun", "fault"]
+
+_PIECE_ROWS = 50_000
+
+
+class KeyRun:
+    """Calls the function for one key after the other, in one micro-batch.
+
+    Args:
+        function: The user's function, opened.
+        store: Its states and timers, begun.
+        context: What its callbacks get.
+        inputs: Both inputs, for their names.
+        yielded: Where the callbacks' rows gather.
+        last_event: In a drain, the largest timestamp seen: ``on_timer`` sets no event-time timer beyond it, and no
+            processing-time timer beyond the clock. Else None.
+    """
+
+    def __init__(
+        self,
+        function: KeyedCoProcessFunction,
+        store: KeyedStore,
+        context: Context,
+        inputs: tuple[InputSpec, InputSpec],
+        yielded: list[Any],
+        last_event: int | None,
+    ) -> None:
+        self._callbacks = (function.process_element1, function.process_element2)
+        self._on_timer = function.on_timer
+        self._store = store
+        self._name = type(function).__name__
+        self._inputs = inputs
+        self._yielded = yielded
+        self._last_event = last_event
+        self._service = store.timer_service
+        self._context = context
+
+    def in_event_time(  # noqa: C901 - the hot loop, where a call an element would show
+        self, code: int, rows: Iterable[tuple[int, bool, Any]], before: int, after: int
+    ) -> Iterator[None]:
+        """Take a key's rows, in total order, and its timers up to a watermark in one sequence of time.
+
+        Args:
+            code: The key.
+            rows: Each row's timestamp, whether it is of the second input, and the row.
+            before: The operator's watermark before the micro-batch; a timer that a timer of the clock has set for the
+                past sees it, as time never goes back.
+            after: The one after it.
+        """
+        self._select(code)
+        service, context, yielded, on_timer = self._service, self._context, self._yielded, self._on_timer
+        first, second = self._callbacks
+        timers = self._store.timers
+        heap, live = timers.of_key(code)
+        service.watermark = before
+        now = None
+        # The end stands like a row behind the last one that is due, for the timers between them.
+        for timestamp, is_right, value in chain(rows, ((after + 1, None, None),)):
+            if timestamp != now:
+                now = timestamp
+                if heap and heap[0] < timestamp:
+                    self._begin(timers, TimeDomain.EVENT_TIME, timestamp - 1)
+                    while heap and heap[0] < timestamp:
+                        timer = heappop(heap)
+                        if timer not in live:
+                            continue
+                        live.remove(timer)
+                        timers.firing = timer
+                        service.watermark = max(service.watermark, timer)
+                        context._timestamp = timer  # noqa: SLF001 - the context is read-only to functions
+                        try:
+                            result = on_timer(timer, context)
+                            if result is not None:
+                                yielded.extend(result)
+                        except Exception as error:
+                            raise self._timer_error(error, timer) from error
+                        if len(yielded) >= _PIECE_ROWS:
+                            yield
+                    self._end(timers)
+                if is_right is None:
+                    return
+                service.watermark = timestamp - 1
+                context._timestamp = timestamp  # noqa: SLF001
+            try:
+                result = second(value, context) if is_right else first(value, context)
+                if result is not None:
+                    yielded.extend(result)
+            except Exception as error:
+                raise self._row_error(error, value, is_right=bool(is_right)) from error
+            if len(yielded) >= _PIECE_ROWS:
+                yield
+
+    def in_arrival(self, code: int, rows: Iterable[tuple[int | None, bool, Any]], before: int) -> Iterator[None]:
+        """Take a key's rows at once; they see the watermark before the micro-batch."""
+        self._select(code)
+        context, yielded = self._context, self._yielded
+        self._service.watermark = before
+        for timestamp, is_right, value in rows:
+            context._timestamp = timestamp  # noqa: SLF001
+            try:
+                result = self._callbacks[is_right](value, context)
+                if result is not None:
+                    yielded.extend(result)
+            except Exception as error:
+                raise self._row_error(error, value, is_right=is_right) from error
+            if len(yielded) >= _PIECE_ROWS:
+                yield
+
+    def sweep(self, domain: TimeDomain, until: int, watermark: int | None) -> Iterator[None]:
+        """Fire all keys' timers of a domain up to a time, by timestamp; they see the watermark, or each its own."""
+        timers = self._store.timers if domain is TimeDomain.EVENT_TIME else self._store.processing_timers
+        queue = timers.due(until)
+        if not queue:
+            return
+        self._begin(timers, domain, until)
+        if watermark is not None:
+            self._service.watermark = watermark
+        while queue:
+            _, code = heappop(queue)
+            self._select(code)
+            timestamp = timers.pop(code)
+            if timestamp is not None:
+                if watermark is None:
+                    self._service.watermark = timestamp
+                self._context._timestamp = timestamp  # noqa: SLF001
+                try:
+                    result = self._on_timer(timestamp, self._context)
+                    if result is not None:
+                        self._yielded.extend(result)
+                except Exception as error:
+                    raise self._timer_error(error, timestamp) from error
+            following = timers.next_due(code)
+            if following is not None:
+                heappush(queue, (following, code))
+            if len(self._yielded) >= _PIECE_ROWS:
+                yield
+        self._end(timers)
+
+    def _begin(self, timers: Timers, domain: TimeDomain, until: int) -> None:
+        self._context._domain = domain  # noqa: SLF001
+        timers.begin_sweep(until)
+        if self._last_event is not None:
+            self._store.timers.limit(self._last_event)
+            self._store.processing_timers.limit(self._service.processing_time)
+
+    def _end(self, timers: Timers) -> None:
+        self._context._domain = None  # noqa: SLF001
+        timers.end_sweep()
+        if self._last_event is not None:
+            self._store.timers.limit(None)
+            self._store.processing_timers.limit(None)
+
+    def _timer_error(self, error: Exception, timestamp: int) -> FunctionError:
+        context = self._context
+        return FunctionError(
+            f"{self._name}.on_timer {fault(error)}; key {context.get_current_key()!r}, "
+            f"{context.time_domain().value} timer {timestamp} ({format_time(timestamp)})"
+        )
+
+    def _select(self, code: int) -> None:
+        self._store.cursor.code = code
+        self._context._key = self._store.key_of(code)  # noqa: SLF001
+
+    def _row_error(self, error: Exception, value: Any, *, is_right: bool) -> FunctionError:
+        spec = self._inputs[is_right]
+        callback = f"{self._name}.process_element{1 + is_right}"
+        return FunctionError(
+            f"{callback} {fault(error)}; "
+            f"input {spec.name!r}, key {self._context.get_current_key()!r}, row {describe_row(value)}"
+        )
+
+
+def fault(error: Exception) -> str:
+    """Return what a callback did wrong, and where: it raised, or what it returned was refused in our own frame."""
+    is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
+    if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
+        return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"
+    return f"raised {type(error).__name__}: {error}{blamed(error)}"

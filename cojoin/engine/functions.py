@@ -1,0 +1,256 @@
+"""The user's contract: a function over two keyed inputs, with PyFlink's names (``pyflink.datastream``).
+
+The callbacks of one key never overlap and see the rows and timers of that key in the declared order. A function must
+keep what it remembers in states: its own attributes are copied fresh for every call of a key group, so they carry
+nothing over.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+import re
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+
+from cojoin.engine.time.timers import TimerService
+from cojoin.errors import ConfigurationError, FunctionError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cojoin.engine.state import (
+        AggregatingState,
+        AggregatingStateDescriptor,
+        ListState,
+        ListStateDescriptor,
+        MapState,
+        MapStateDescriptor,
+        ReducingState,
+        ReducingStateDescriptor,
+        ValueState,
+        ValueStateDescriptor,
+    )
+    from cojoin.engine.time.timers import TimeDomain
+    from cojoin.engine.values.rows import Row
+
+__all__ = ["Context", "KeyedCoProcessFunction", "OpenContext", "Order", "RuntimeContext", "check_callbacks", "own_copy"]
+
+_CALLBACKS = ("process_element1", "process_element2", "on_timer")
+_OF_TIMERS = tuple(name for name in vars(TimerService) if not name.startswith("_"))
+_NEARLY = 0.88
+
+Order: TypeAlias = Literal["event_time", "arrival"]
+"""In which order a function sees its rows.
+
+- *event_time*: rows wait until the watermark passes them; a key's rows and timers come in one sequence of time, key
+  after key: one sequence of all keys would cost two fifths of the speed. Deterministic; late rows are rejected.
+- *arrival*: Flink's. A micro-batch's rows come at once, late ones too; then the watermark moves, and the timers of all
+  keys of a key group fire by timestamp.
+"""
+
+
+class RuntimeContext(ABC):
+    """What ``open`` gets: the way to the keyed states."""
+
+    @abstractmethod
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Return the handle of a value state."""
+
+    @abstractmethod
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """Return the handle of a list state."""
+
+    @abstractmethod
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """Return the handle of a map state."""
+
+    @abstractmethod
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return the handle of a reducing state."""
+
+    @abstractmethod
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """Return the handle of an aggregating state."""
+
+
+class OpenContext(RuntimeContext):
+    """What ``open`` gets of an engine: the states and nothing else, since no key, no row and no time is current."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, states: RuntimeContext) -> None:
+        self._states = states
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Return the handle of a value state."""
+        return self._states.get_state(descriptor)
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """Return the handle of a list state."""
+        return self._states.get_list_state(descriptor)
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """Return the handle of a map state."""
+        return self._states.get_map_state(descriptor)
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return the handle of a reducing state."""
+        return self._states.get_reducing_state(descriptor)
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """Return the handle of an aggregating state."""
+        return self._states.get_aggregating_state(descriptor)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Reached only where there is nothing of this name.
+        of_rows = [known for known in vars(Context) if not known.startswith("_")]
+        if _as_in_python(name) in (*of_rows, *_OF_TIMERS):
+            msg = (
+                f"ctx.{name} has no answer in open, where no key, no row and no time is current: ask the ctx of "
+                f"{', '.join(_CALLBACKS)}"
+            )
+        else:
+            states = [known for known in vars(RuntimeContext) if known.startswith("get_")]
+            msg = f"the context of open has no {name!r}{did_you_mean(_as_in_python(name), states)}"
+        raise AttributeError(msg)
+
+
+class Context:
+    """What the callbacks get: the current key, its time, and the timers.
+
+    One object serves a whole call, so it must not be kept beyond a callback.
+    """
+
+    __slots__ = ("_domain", "_key", "_timer_service", "_timestamp")
+
+    def __init__(self, timer_service: TimerService) -> None:
+        self._timer_service = timer_service
+        self._key: Any = None
+        self._timestamp: int | None = 0
+        self._domain: TimeDomain | None = None
+
+    def timestamp(self) -> int | None:
+        """Return the row's event time, or the timer's time, in epoch milliseconds (floored).
+
+        None for a row of an input without event time.
+        """
+        return self._timestamp
+
+    def time_domain(self) -> TimeDomain:
+        """Tell which clock the timer went by; only in ``on_timer``.
+
+        Raises:
+            FunctionError: It is asked for a row.
+        """
+        if self._domain is None:
+            msg = "ctx.time_domain() has an answer in on_timer only: a row has no time domain"
+            raise FunctionError(msg)
+        return self._domain
+
+    def get_current_key(self) -> Any:
+        """Return the current key: its value, or a row where the key has several columns."""
+        return self._key
+
+    def timer_service(self) -> TimerService:
+        """Return the timers and the watermarks."""
+        return self._timer_service
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Reached only where there is nothing of this name.
+        if name.startswith("get_") and name.endswith("state"):
+            msg = f"ctx.{name} is not declared here: states are asked for in open(self, ctx), and kept on self"
+            raise FunctionError(msg)
+        if name == "output":
+            msg = "ctx.output does not exist: yield (tag, row) for a side output, as in PyFlink"
+            raise FunctionError(msg)
+        known = _as_in_python(name)
+        if known in _OF_TIMERS:
+            msg = f"a context has no {name!r}: it is ctx.timer_service().{known}()"
+        else:
+            own = [each for each in vars(Context) if not each.startswith("_")]
+            msg = f"a context has no {name!r}{did_you_mean(known, own)}"
+        raise AttributeError(msg)
+
+
+class KeyedCoProcessFunction:
+    """A function over two keyed inputs with state and timers. Subclass it; every callback may be left out.
+
+    The callbacks return None or an iterable of rows (usually they are generators): tuples or dicts that fit the
+    ``output_type``, or ``(OutputTag, row)`` for a side output. ``open`` and ``close`` give nothing out.
+
+    >>> class Latest(KeyedCoProcessFunction):
+    ...     def open(self, ctx):
+    ...         self.customer = ctx.get_state(ValueStateDescriptor("customer", "tier string"))
+    ...     def process_element1(self, trade, ctx):
+    ...         yield trade.trade_id, self.customer.value()
+    ...     def process_element2(self, customer, ctx):
+    ...         self.customer.update({"tier": customer.tier})
+    """
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the states. Called once for each call of a key group, before its first element."""
+
+    def process_element1(self, value: Row, ctx: Context) -> Iterable[Any] | None:
+        """Take a row of the first (left) input."""
+
+    def process_element2(self, value: Row, ctx: Context) -> Iterable[Any] | None:
+        """Take a row of the second (right) input."""
+
+    def on_timer(self, timestamp: int, ctx: Context) -> Iterable[Any] | None:
+        """Take a timer that fires, in epoch milliseconds; ``ctx.time_domain()`` tells of which clock."""
+
+    def close(self) -> None:
+        """Let go of what ``open`` took. Called at the end of each call, after an error too."""
+
+
+def check_callbacks(function: KeyedCoProcessFunction) -> None:
+    """Refuse a function with a method that is nearly a callback which it lacks: it would never be called.
+
+    Raises:
+        ConfigurationError: It has one, such as ``processElement1`` or ``on_timers``.
+    """
+    kind = type(function)
+    lacking = [name for name in _CALLBACKS if getattr(kind, name) is getattr(KeyedCoProcessFunction, name)]
+    for name in dir(kind):
+        if name in _CALLBACKS or name.startswith("_") or not _takes_two(getattr(kind, name)):
+            continue
+        likeness = {each: difflib.SequenceMatcher(None, _as_in_python(name), each).ratio() for each in _CALLBACKS}
+        nearest = [each for each in _CALLBACKS if likeness[each] == max(likeness.values()) >= _NEARLY]
+        if nearest and all(each in lacking for each in nearest):
+            msg = (
+                f"{kind.__name__}.{name} would never be called; did you mean {' or '.join(nearest)}? A method of your "
+                f"own needs a name that is not so near"
+            )
+            raise ConfigurationError(msg)
+
+
+def own_copy(function: KeyedCoProcessFunction) -> KeyedCoProcessFunction:
+    """Return a copy of a function for a call of its own, so that what it keeps in attributes carries nothing over.
+
+    Raises:
+        FunctionError: It holds what can't be copied, such as an open file.
+    """
+    try:
+        return copy.deepcopy(function)
+    except Exception as error:
+        msg = (
+            f"{type(function).__name__} can't be copied ({type(error).__name__}: {error}), and every call of a key "
+            f"group has a copy of its own; open files and connections in open(), and close them in close()"
+        )
+        raise FunctionError(msg) from error
+
+
+def _takes_two(member: Any) -> bool:
+    """Return whether a method can be called with two values, as the callbacks are."""
+    try:
+        inspect.signature(member).bind(None, None, None)
+    except (TypeError, ValueError):
+        return False
+    return inspect.isfunction(member)
+
+
+def _as_in_python(name: str) -> str:
+    """Spell a name as PyFlink does: Flink's own ``currentWatermark`` is ``current_watermark``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,251 @@
+"""The interval join: every pair of one key whose right row is ``lower`` to ``upper`` after its left row.
+
+Keeps: both sides' rows until no row to come can match them, each with whether it has matched. Emits: a pair when the
+watermark reaches the later of its two timestamps, once; with ``how`` left, right or full a row without any match when
+it is forgotten, once, with nulls for the other side (the key column then holds its own key). A key's rows come in the
+order of these moments; at equal ones sorted by the left's, then the right's place in the total order. Forgets: a left
+row x when the watermark has reached x and x + ``upper``, a right row x when it has reached x and x - ``lower``. Ties:
+every row pairs with every other that is in range, exact to the microsecond, so there is nothing to decide. Late: a row
+is rejected; if applied, it is joined with what is still kept, and forgotten at once if its time is over. Costs: a sort
+of the rows kept, as integers, a batch; a binary search a new row; then the pairs. No Python per row. (Flink's
+``IntervalJoin`` and ``TimeIntervalJoin``; unlike the first it emits at the watermark, so its order is that of event
+time.)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_schema
+from cojoin.engine.joins.search import at, ranges, shift, sort_sides
+from cojoin.engine.operator import OUTPUT, Emission, Operator
+from cojoin.engine.time.durations import Duration, microseconds
+from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.tables import concat, event_millis, take_rows
+from cojoin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.joins.search import SortedRows
+    from cojoin.engine.operator import Sides
+    from cojoin.engine.time.operator_watermark import TimePolicy
+
+__all__ = ["IntervalHow", "IntervalJoin", "IntervalJoinOperator"]
+
+IntervalHow: TypeAlias = Literal["inner", "left", "right", "full"]
+"""What becomes of a row without any match.
+
+- *inner*: it is not emitted, and counted as done.
+- *left*: a left row is emitted with nulls for the right's columns.
+- *right*: a right row is emitted with nulls for the left's columns, but for the key, which is its own.
+- *full*: both.
+"""
+
+_ROWS_AT_ONCE = 1 << 18
+"""How many rows of the result are put together at a time: a pair's rows are copies, and pairs may be many."""
+
+_MINUS = re.compile(r"\s*(?:interval\s+)?-\s*(?=[\d.])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class IntervalJoin:
+    """The configuration of an interval join: pairs whose right time less their left time is within two bounds.
+
+    Attributes:
+        lower: How much later than the left row a right row is at least: ``"5 seconds"`` or a ``timedelta``; negative
+            for one that may be earlier, as in ``"-5 seconds"``, where the sign stands for the whole.
+        upper: How much later it is at most.
+        how: What becomes of a row without any match.
+        lower_inclusive: Whether a right row exactly ``lower`` later matches.
+        upper_inclusive: Whether a right row exactly ``upper`` later matches.
+        suffixes: What is appended to equal names of the left and the right; None refuses equal names.
+
+    Raises:
+        ConfigurationError: A value that is not one of these, or bounds that no pair can meet.
+
+    >>> IntervalJoin("-5 seconds", "1 minute", upper_inclusive=False).bounds
+    (-5000000, 59999999)
+    """
+
+    lower: Duration
+    upper: Duration
+    how: IntervalHow = "inner"
+    lower_inclusive: bool = True
+    upper_inclusive: bool = True
+    suffixes: Suffixes | None = None
+
+    def __post_init__(self) -> None:
+        check_word("how", self.how, get_args(IntervalHow))
+        for name, value in (("lower_inclusive", self.lower_inclusive), ("upper_inclusive", self.upper_inclusive)):
+            check_flag(name, value)
+        lower, upper = self.bounds
+        if _signed(self.lower, "lower") > _signed(self.upper, "upper"):
+            msg = f"lower: expected no more than upper, got lower={self.lower!r}, upper={self.upper!r}; swap them"
+            raise ConfigurationError(msg)
+        if lower > upper:
+            msg = (
+                f"lower, upper: no time is between {self.lower!r} and {self.upper!r} when the bounds themselves are "
+                f"left out; leave lower_inclusive and upper_inclusive True, or set them further apart"
+            )
+            raise ConfigurationError(msg)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest distance of a pair in microseconds, both included."""
+        lower, upper = _signed(self.lower, "lower"), _signed(self.upper, "upper")
+        return lower + (not self.lower_inclusive), upper - (not self.upper_inclusive)
+
+    def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
+        """Return the columns of the result: the left's, then the right's without its key.
+
+        Raises:
+            SchemaError: An input without event time, or names that collide.
+        """
+        return joined_schema(left, right, self.suffixes, optional_left=self.how in {"right", "full"})
+
+    def create_operator(
+        self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
+    ) -> IntervalJoinOperator:
+        """Make the operator of one key group."""
+        return IntervalJoinOperator(self, left, right, time)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what makes two interval joins the same query, as JSON values."""
+        lower, upper = self.bounds
+        return {"operator": "interval_join", "how": self.how, "lower_us": lower, "upper_us": upper}
+
+
+class IntervalJoinOperator(Operator):
+    """Runs an interval join for one key group."""
+
+    def __init__(self, join: IntervalJoin, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> None:
+        super().__init__((left, right), ("reject", "reject"), time)
+        self._columns = JoinedColumns(left, right, join.output_schema(left, right))
+        self._pads = (join.how in {"left", "full"}, join.how in {"right", "full"})
+        self._lower, self._upper = join.bounds
+        self.output_delay_ms = -(-max(abs(self._lower), abs(self._upper)) // 1_000)
+        self._kept: Sides = (left.schema.empty_table(), right.schema.empty_table())
+        self._matched = (np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))
+
+    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
+        """Join the due rows with what is kept and with each other, then forget the rows whose time is over."""
+        del before, last_event
+        rows = (concat([self._kept[0], due[0]]), concat([self._kept[1], due[1]]))
+        if (
+            not due[0].num_rows
+            and not due[1].num_rows
+            and not any((self._ends(side, self.inputs[side].micros(rows[side])) <= after).any() for side in (0, 1))
+        ):
+            return
+        sides = sort_sides(self.inputs, rows)
+        fresh = [side.order >= kept.num_rows for side, kept in zip(sides, self._kept, strict=True)]
+        lefts, rights = self._pairs(sides, fresh)
+        matched, ends, lonely = [], [], []
+        for number, (side, positions) in enumerate(zip(sides, (lefts, rights), strict=True)):
+            flags = np.append(self._matched[number], np.zeros(due[number].num_rows, dtype=bool))[side.order]
+            flags[positions] = True
+            matched.append(flags)
+            ends.append(self._ends(number, side.micros))
+            lonely.append(np.flatnonzero(~flags & (ends[number] <= after) & self._pads[number]))
+        no_left, no_right = np.full(len(lonely[1]), -1), np.full(len(lonely[0]), -1)
+        releases = event_millis(np.maximum(at(sides[0].micros, lefts), at(sides[1].micros, rights)))
+        releases = np.concatenate([releases, ends[0][lonely[0]], ends[1][lonely[1]]])
+        codes = np.concatenate([sides[0].codes[lefts], sides[0].codes[lonely[0]], sides[1].codes[lonely[1]]])
+        lefts = np.concatenate([lefts, lonely[0], no_left])
+        rights = np.concatenate([rights, no_right, lonely[1]])
+        in_order = np.lexsort((rights, lefts, releases, codes))
+        self._forget(sides, matched, [each > after for each in ends])
+        left_rows, right_rows = (np.append(side.order, -1) for side in sides)
+        for start in range(0, len(in_order), _ROWS_AT_ONCE):
+            piece = in_order[start : start + _ROWS_AT_ONCE]
+            table = self._columns.take(rows, left_rows[lefts[piece]], right_rows[rights[piece]])
+            yield Emission(OUTPUT, table)
+
+    def _pairs(
+        self, sides: tuple[SortedRows, SortedRows], fresh: list[NDArray[np.bool_]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the pairs of which a row is new: new left rows with all, then old ones with the new right rows."""
+        left, right = sides
+        new_left, old_left, new_right = np.flatnonzero(fresh[0]), np.flatnonzero(~fresh[0]), np.flatnonzero(fresh[1])
+        probes, found = _expand(*ranges(left.pick(new_left), right, self._lower, self._upper))
+        others, behind = _expand(*ranges(right.pick(new_right), left.pick(old_left), -self._upper, -self._lower))
+        return (
+            np.concatenate([new_left[probes], old_left[behind]]),
+            np.concatenate([found, new_right[others]]),
+        )
+
+    def _ends(self, side: int, micros: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return when rows of a side can't match any row to come, in epoch milliseconds."""
+        return event_millis(np.maximum(micros, shift(micros, -self._lower if side else self._upper)))
+
+    def _forget(
+        self,
+        sides: tuple[SortedRows, SortedRows],
+        matched: list[NDArray[np.bool_]],
+        kept: list[NDArray[np.bool_]],
+    ) -> None:
+        for counts, each in zip(self.counts, kept, strict=True):
+            counts.done += int((~each).sum())
+        self._kept = (
+            take_rows(sides[0].table, sides[0].order[kept[0]]),
+            take_rows(sides[1].table, sides[1].order[kept[1]]),
+        )
+        self._matched = (matched[0][kept[0]], matched[1][kept[1]])
+
+    def waiting_rows(self) -> tuple[int, int]:
+        """Count the rows that a row to come may match."""
+        return self._kept[0].num_rows, self._kept[1].num_rows
+
+    def state_tables(self) -> dict[str, pa.Table]:
+        """Return both sides' rows, each with whether it has matched."""
+        return {
+            name: table.append_column(_flag_name(table.schema), pa.array(matched))
+            for name, table, matched in zip(("left", "right"), self._kept, self._matched, strict=True)
+        }
+
+    def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
+        """Take both sides' rows; the last column is the flag, whatever its name."""
+        kept, matched = [], []
+        for side, name in enumerate(("left", "right")):
+            table = tables.get(name)
+            rows = None if table is None else table.drop_columns([table.column_names[-1]])
+            kept.append(self.input_rows(side, rows))
+            flags = [] if table is None else table.columns[-1].to_numpy()
+            matched.append(np.asarray(flags, dtype=bool))
+        self._kept, self._matched = (kept[0], kept[1]), (matched[0], matched[1])
+
+
+def _expand(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Turn ranges into pairs: the number of each range with each position in it."""
+    counts = stops - starts
+    numbers = np.repeat(np.arange(len(counts)), counts)
+    offsets = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return numbers, starts[numbers] + offsets
+
+
+def _flag_name(schema: pa.Schema) -> str:
+    """Name the column of the state that tells whether a row has matched, as no column of the input is named."""
+    taken = {name.lower() for name in schema.names}
+    name = "matched"
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+def _signed(duration: Duration, what: str) -> int:
+    """Turn a duration that may be negative into whole microseconds."""
+    if isinstance(duration, timedelta):
+        return duration // timedelta(microseconds=1)
+    if isinstance(duration, str) and (minus := _MINUS.match(duration)):
+        return -microseconds(duration[minus.end() :], what)
+    return microseconds(duration, what)

@@ -1,0 +1,146 @@
+"""The columns of a join's result, the same rule for every join, and its rows put together from positions.
+
+The left's columns as they are (so the key comes once, under the left's name), then the right's without its key. The
+right's event time, where its name is taken, becomes ``<right's name>_event_time``; any other equal names need
+``suffixes``. The right's columns are nullable, since a row may have no match; where a right row may stand alone the
+left's are too, but for the key, which then holds the right's (SQL's ``USING``). Costs one take a column, no Python per
+row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.errors import ConfigurationError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Sides
+
+__all__ = ["JoinedColumns", "Suffixes", "joined_schema"]
+
+Suffixes: TypeAlias = tuple[str, str]
+"""What is appended to a name that both inputs have, left and right, such as ``("", "_customer")``."""
+
+
+def joined_schema(
+    left: InputSpec,
+    right: InputSpec,
+    suffixes: Suffixes | None,
+    *,
+    optional_left: bool = False,
+    without: Collection[str] = (),
+) -> pa.Schema:
+    """Return the result's columns.
+
+    Args:
+        left: The left input.
+        right: The right input.
+        suffixes: What is appended to names that both have; None refuses them.
+        optional_left: Whether a right row may stand in the result without a left one.
+        without: Columns of the right that the result leaves out, besides its key.
+
+    Raises:
+        ConfigurationError: Suffixes that are not two different strings.
+        SchemaError: An input without event time, or names that collide, with what would cure it.
+    """
+    _check(suffixes)
+    for spec in (left, right):
+        if spec.event_time is None:
+            msg = f"input {spec.name!r} has no event time, by which this join matches rows; name its event_time= column"
+            raise SchemaError(msg)
+    payload = [field for field in right.schema if field.name not in right.key and field.name not in without]
+    taken = {name.lower() for name in left.schema.names}
+    keys = {name.lower() for name in left.key}
+    renamed = {}
+    for field in payload:
+        if field.name == right.event_time and field.name.lower() in taken:
+            renamed[field.name] = f"{right.name}_event_time"
+    equal = {field.name.lower() for field in payload if field.name not in renamed} & taken
+    if equal and suffixes is None:
+        shown = ", ".join(repr(field.name) for field in payload if field.name.lower() in equal)
+        msg = (
+            f"inputs {left.name!r} and {right.name!r} both have {shown}; "
+            f'tell them apart with suffixes=("", "_{right.name}"), or rename or drop them in one input'
+        )
+        raise SchemaError(msg)
+    left_suffix, right_suffix = suffixes or ("", "")
+    fields = []
+    for field in left.schema:
+        named = field.with_name(field.name + left_suffix) if field.name.lower() in equal - keys else field
+        fields.append(named.with_nullable(True) if optional_left and field.name not in left.key else named)
+    for field in payload:
+        suffix = right_suffix if field.name.lower() in equal else ""
+        fields.append(pa.field(renamed.get(field.name, field.name + suffix), field.type, nullable=True))
+    _refuse_duplicates(fields, left, right)
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class JoinedColumns:
+    """Puts the rows of a join's result together.
+
+    Attributes:
+        left: The left input.
+        right: The right input.
+        schema: The result's columns, of ``joined_schema``.
+        without: Columns of the right that the result leaves out, besides its key.
+    """
+
+    left: InputSpec
+    right: InputSpec
+    schema: pa.Schema
+    without: Collection[str] = ()
+
+    def take(self, rows: Sides, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.Table:
+        """Return the result's rows.
+
+        Args:
+            rows: The rows of both inputs.
+            left: For each row of the result the position of its left row, or -1.
+            right: For each row of the result the position of its right row, or -1.
+        """
+        payload = [name for name in rows[1].column_names if name not in self.right.key and name not in self.without]
+        columns = _take(rows[0], left).columns
+        if (left < 0).any():
+            keys = _take(self.right.keys(rows[1]), right)
+            for name, key in zip(self.left.key, keys.columns, strict=True):
+                place = rows[0].column_names.index(name)
+                columns[place] = pc.coalesce(columns[place], key)
+        return pa.Table.from_arrays([*columns, *_take(rows[1].select(payload), right).columns], schema=self.schema)
+
+
+def _take(table: pa.Table, positions: NDArray[np.int64]) -> pa.Table:
+    """Take rows by position, nulls for -1; one chunk a column first, which makes taking strings many times faster."""
+    missing = positions < 0
+    return table.combine_chunks().take(pa.array(positions, mask=missing if missing.any() else None))
+
+
+def _check(suffixes: Suffixes | None) -> None:
+    if suffixes is None:
+        return
+    pair = isinstance(suffixes, (tuple, list)) and len(suffixes) == 2
+    if not pair or not all(isinstance(suffix, str) for suffix in suffixes) or suffixes[0] == suffixes[1]:
+        msg = f'suffixes: expected two different strings such as ("", "_customer"), got {suffixes!r}'
+        raise ConfigurationError(msg)
+
+
+def _refuse_duplicates(fields: list[pa.Field], left: InputSpec, right: InputSpec) -> None:
+    seen: set[str] = set()
+    for field in fields:
+        if field.name.lower() in seen:
+            msg = (
+                f"the join of inputs {left.name!r} and {right.name!r} would have two columns {field.name!r}; "
+                f"choose other suffixes=, another name= for the input, or rename the column"
+            )
+            raise SchemaError(msg)
+        seen.add(field.name.lower())

@@ -1,0 +1,163 @@
+"""Joins of rows with versions: what the as-of and the temporal join share.
+
+Keeps: left rows whose match may still change, and the versions that a row to come, or one that waits, can match.
+Emits: each left row once, when the watermark reaches its *release*, a time that depends on rows alone; a key's rows in
+the order of their releases, equal ones in the left's total order. Forgets: a left row when emitted; a version when no
+row can match it any more. Done: a version when the watermark has passed it, being in force or superseded. Costs: a sort
+of the batch's rows, of those that wait and of the versions in memory, as integers; no Python per row. Versions that lie
+in segments (``state.kept``) are looked up by the batch's keys; those too old count until a merge leaves them out.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cojoin.engine.joins.output_columns import JoinedColumns
+from cojoin.engine.joins.search import shift, sort_sides
+from cojoin.engine.operator import OUTPUT, Emission, Operator
+from cojoin.engine.state.segmented_table import Expired, KeptRows
+from cojoin.engine.values.tables import concat, event_millis, take_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.joins.search import SortedRows
+    from cojoin.engine.operator import Sides
+    from cojoin.engine.time.operator_watermark import TimePolicy
+
+__all__ = ["Decision", "VersionsOperator"]
+
+
+class Decision(NamedTuple):
+    """What is known of the left rows, in their order."""
+
+    matches: NDArray[np.int64]
+    """Each row's version as a position in the sorted right, or -1; final for rows that are released."""
+
+    releases: NDArray[np.int64]
+    """Each row's release in epoch milliseconds; for one above the watermark, no earlier than its true one."""
+
+
+class VersionsOperator(Operator):
+    """Runs a join of left rows with versions for one key group; subclasses decide what matches, and when.
+
+    Args:
+        inputs: The left and the right input.
+        schema: The result's columns.
+        time: What is made of the inputs' watermarks.
+        inner: Whether left rows without a match are left out.
+        age: How old a version may be to match a row, in microseconds; None means any age.
+        without: Columns of the right that the result leaves out, besides its key.
+        keeps_versions: Whether rows match what was before them; else no version is kept.
+        waits: Whether left rows may wait for versions after them.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[InputSpec, InputSpec],
+        schema: pa.Schema,
+        time: TimePolicy | None,
+        *,
+        inner: bool,
+        age: int | None,
+        without: Collection[str] = (),
+        keeps_versions: bool = True,
+        waits: bool = False,
+    ) -> None:
+        super().__init__(inputs, ("reject", "apply"), time)
+        self._inner, self._age, self._keeps_versions, self._waits = inner, age, keeps_versions, waits
+        self._columns = JoinedColumns(*inputs, schema, without)
+        self._waiting = inputs[0].schema.empty_table()
+        self._versions = self._keep(inputs[1].schema.empty_table())
+
+    def _keep(self, versions: pa.Table) -> KeptRows:
+        right = self.inputs[1]
+        return KeptRows(versions, right.key, f"input {right.name!r}")
+
+    @abstractmethod
+    def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
+        """Match rows with versions, of all that the watermark has passed and that can still matter."""
+
+    def _memorable(self, right: SortedRows) -> NDArray[np.bool_]:
+        """Tell which of the sorted versions may be kept, where they are the newest of their keys."""
+        return np.ones(len(right), dtype=bool)
+
+    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
+        """Join the left rows that are released, then forget the versions that no row can match any more."""
+        del before, last_event
+        left = concat([self._waiting, due[0]])
+        if not left.num_rows and not due[1].num_rows:
+            self._forget_old(after)
+            return
+        touched = [spec.keys(rows) for spec, rows in zip(self.inputs, (left, due[1]), strict=True)]
+        right = concat([self._versions.take(touched), due[1]])
+        rows, versions = sort_sides(self.inputs, (left, right))
+        matches, releases = self._decide(rows, versions)
+        released = releases <= after
+        self.counts[0].done += int(released.sum())
+        self.counts[1].done += due[1].num_rows
+        self._waiting = take_rows(left, rows.order[~released])
+        kept = versions.order[self._kept(versions, matches[~released], after)]
+        self._versions.put_back(take_rows(right, kept), kept)
+        self._forget_old(after)
+        chosen = np.flatnonzero(released & (matches >= 0) if self._inner else released)
+        if len(chosen):
+            chosen = chosen[np.lexsort((releases[chosen], rows.codes[chosen]))]
+            found = np.append(versions.order, -1)[matches[chosen]]
+            yield Emission(OUTPUT, self._columns.take((left, right), rows.order[chosen], found))
+
+    def _kept(self, right: SortedRows, waited_for: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
+        """Tell which of the sorted versions to keep: each key's newest, for all are at or below the watermark."""
+        kept = np.zeros(len(right), dtype=bool)
+        if self._keeps_versions:
+            kept = self._memorable(right)
+            kept[:-1] &= right.codes[1:] != right.codes[:-1]
+            kept &= self._young(right.micros, watermark)
+            kept[waited_for[waited_for >= 0]] = True
+        return kept
+
+    def _young(self, micros: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
+        """Tell which versions a row to come can match: the earliest comes one millisecond after the watermark."""
+        if self._age is None:
+            return np.ones(len(micros), dtype=bool)
+        return event_millis(shift(micros, self._age)) > watermark
+
+    def _forget_old(self, watermark: int) -> None:
+        """Forget by age where nothing else happened, in segments too; but what a row that waits may match is kept."""
+        if self._age is not None and self._versions.rows:
+            spec, needed = self.inputs[0], watermark
+            if self._waiting.num_rows:
+                needed = min(watermark, int(spec.millis(self._waiting).min()) - 1)
+            # Young, as ``_young`` has it: its time and the age, floored to milliseconds, are above the watermark.
+            self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, self.inputs[1].event_time))
+
+    def waiting_rows(self) -> tuple[int, int]:
+        """Count the left rows whose match may still change."""
+        return self._waiting.num_rows, 0
+
+    def state_tables(self) -> dict[str, pa.Table]:
+        """Return the versions kept and the left rows that wait, where this join has such."""
+        newest = self._versions.newest
+        tables = {"versions": (self._keeps_versions, newest), "waiting": (self._waits, self._waiting)}
+        return {name: table for name, (has, table) in tables.items() if has}
+
+    def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
+        """Take what ``state_tables`` gave."""
+        versions = self.input_rows(1, tables.get("versions"))
+        self._waiting = self.input_rows(0, tables.get("waiting"))
+        self._versions = self._keep(versions)
+
+    def kept(self) -> dict[str, KeptRows]:
+        """Return the versions: of many keys a batch touches few."""
+        return {"versions": self._versions} if self._keeps_versions else {}
+
+    def details(self) -> dict[str, int]:
+        """Report the versions kept."""
+        return {"versions_in_force": self._versions.rows}

@@ -1,0 +1,382 @@
+"""Runs a ``KeyedCoProcessFunction`` for one key group: Arrow in, Python rows for the function, Arrow out.
+
+Keeps: each declared state and the timers, as Arrow tables with the key's columns; rows that wait (``operator``). Only
+the keys that a batch touches, by a due row or a due timer, are decoded. Emits: what the callbacks yield, in pieces, the
+main output and each side output by itself. Order ``"event_time"``: a key's rows and timers in one sequence of time,
+whatever the batches were; a row of time t sees the watermark t - 1, a timer t sees t. Order ``"arrival"``: the batch's
+rows at once, seeing the watermark before the batch, then the due timers, seeing the one after. Costs: some microseconds
+of Python a row or timer. (Flink: ``KeyedCoProcessOperator``.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.engine.blame import defined_at
+from cojoin.engine.callbacks import KeyRun, fault
+from cojoin.engine.function_clock import FunctionClock
+from cojoin.engine.functions import Context, KeyedCoProcessFunction, OpenContext, Order, check_callbacks, own_copy
+from cojoin.engine.keyed_state_backend import KeyedStore
+from cojoin.engine.operator import OUTPUT, Emission, Operator, Sides
+from cojoin.engine.ordering import OrderedPart, arrival_order, total_order
+from cojoin.engine.side_outputs import OutputTag, check_tags, encode_outputs
+from cojoin.engine.time.timers import MAX_STALLED_TIMERS, TimeDomain
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.choices import check_word
+from cojoin.engine.values.rows import decode_rows
+from cojoin.engine.values.tables import event_millis, take_rows
+from cojoin.engine.values.types import schema_to_ddl
+from cojoin.errors import CheckpointError, CojoinError, ConfigurationError, FunctionError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Batch
+    from cojoin.engine.state.segmented_table import KeptRows
+    from cojoin.engine.time.operator_watermark import TimePolicy
+
+__all__ = ["KeyedCoProcess", "KeyedCoProcessOperator"]
+
+_CHUNK_ROWS = 50_000
+_OWN_COLUMNS = ("@timestamp", "@value")
+"""What the tables of timers and states have beside the key's columns."""
+
+
+@dataclass(frozen=True)
+class KeyedCoProcess:
+    """The configuration of a function's run.
+
+    Attributes:
+        function: The user's function; every call of a key group gets a copy of its own.
+        output: The columns of what it yields.
+        order: In which order it sees its rows.
+        side_outputs: The tags that it may yield to.
+        processing_time_timers: Whether it sets timers of processing time: then micro-batches without rows matter. None
+            looks whether one of its methods names ``register_processing_time_timer``.
+
+    Raises:
+        ConfigurationError: The function is no instance of ``KeyedCoProcessFunction``, or has a callback misspelled; or
+            another value can't be right.
+    """
+
+    function: KeyedCoProcessFunction
+    output: pa.Schema
+    order: Order = "event_time"
+    side_outputs: tuple[OutputTag, ...] = ()
+    processing_time_timers: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.function, KeyedCoProcessFunction):
+            hint = "; make an instance of it" if isinstance(self.function, type) else ""
+            msg = f"function: expected an instance of a KeyedCoProcessFunction, got {self.function!r}{hint}"
+            raise ConfigurationError(msg)
+        check_callbacks(self.function)
+        if self.processing_time_timers not in (True, False, None):
+            msg = f"processing_time_timers: expected True, False or None, got {self.processing_time_timers!r}"
+            raise ConfigurationError(msg)
+        check_word("order", self.order, get_args(Order))
+        object.__setattr__(self, "side_outputs", check_tags(self.side_outputs, type(self.function).__name__))
+
+    @property
+    def sets_processing_time_timers(self) -> bool:
+        """Whether the function sets timers of processing time."""
+        if self.processing_time_timers is not None:
+            return self.processing_time_timers
+        return any(
+            _names(member.__code__, "register_processing_time_timer")
+            for kind in type(self.function).__mro__
+            for member in vars(kind).values()
+            if isinstance(member, FunctionType)
+        )
+
+    def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
+        """Return the declared columns of the result.
+
+        Raises:
+            ConfigurationError: Event-time order over an input that has no time, or that applies late rows.
+            SchemaError: A key column that is called as a column of the states' own tables.
+        """
+        for spec in (left, right):
+            for name in spec.key:
+                if name in _OWN_COLUMNS:
+                    msg = f"input {spec.name!r}: key column {name!r}: a function's states have such a one; rename it"
+                    raise SchemaError(msg)
+            if self.order == "event_time" and spec.event_time is None:
+                msg = f"input {spec.name!r} has no event time; give it event_time=, or use order='arrival'"
+                raise ConfigurationError(msg)
+            if self.order == "event_time" and spec.late == "apply":
+                msg = (
+                    f"input {spec.name!r}: late='apply' can't be kept in event-time order, where time never goes back; "
+                    f"use order='arrival', or leave late rows to the rejected output"
+                )
+                raise ConfigurationError(msg)
+        return self.output
+
+    def create_operator(
+        self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
+    ) -> KeyedCoProcessOperator:
+        """Make the operator of one key group."""
+        return KeyedCoProcessOperator(self, left, right, time)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what makes two functions' runs the same query, as JSON values."""
+        return {
+            "operator": "process",
+            "function": type(self.function).__qualname__,
+            "order": self.order,
+            "side_outputs": {tag.tag_id: schema_to_ddl(tag.schema) for tag in self.side_outputs},
+        }
+
+
+def _names(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(_names(each, name) for each in code.co_consts if isinstance(each, CodeType))
+
+
+class KeyedCoProcessOperator(Operator):
+    """Runs a function for one key group."""
+
+    def __init__(
+        self, process: KeyedCoProcess, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
+    ) -> None:
+        by_time = process.order == "event_time"
+        policy: Any = "reject" if by_time else "apply"
+        super().__init__((left, right), (policy, policy), time, holds_rows=by_time)
+        self._by_time = by_time
+        self._process = process
+        self._function = own_copy(process.function)
+        self._name = type(process.function).__name__
+        key_schema = pa.schema([left.schema.field(name) for name in left.key])
+        self._store = KeyedStore(key_schema, self._name)
+        self._context = Context(self._store.timer_service)
+        self._store.clock = FunctionClock(self._context, self._store.timer_service, by_time=by_time)
+        if not process.sets_processing_time_timers:
+            self._store.timer_service.refusal = (
+                f"{self._name}: the query does not expect timers of processing time, which need micro-batches without "
+                f"rows; say so with process(..., processing_time_timers=True)"
+            )
+        self._yielded: list[Any] = []
+        self._opened = False
+        self._own_watermarks = (NONE, NONE)
+
+    @property
+    def store(self) -> KeyedStore:
+        """The states and timers."""
+        return self._store
+
+    def gather(self, make: Callable[[Context], list[Any]]) -> None:
+        """Gather what the callbacks yield in a list of another kind, which can look at the context; for harnesses."""
+        self._yielded = make(self._context)
+
+    def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
+        """Call the function for the due rows and timers of every touched key."""
+        clock = END_OF_TIME if self.watermark.status() == "finished" else self.processing_time
+        service = self._store.timer_service
+        service.processing_time = self.processing_time
+        own_before, self._own_watermarks = self._own_watermarks, self._inputs_own()
+        service.input_watermarks = None if self._by_time else own_before
+        for counts, rows in zip(self.counts, due, strict=True):
+            counts.done += rows.num_rows
+        # In arrival order timers wait for a watermark that moves; in event-time order time never stands below one.
+        # Before there is one nothing is due, not even a timer at the beginning of time.
+        until = after if after > NONE and (self._by_time or after > before) else None
+        if not (due[0].num_rows or due[1].num_rows or self._store.has_due_timers(until, clock)):
+            return
+        keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
+        codes, row_codes = self._store.begin(keys, until, clock)
+        self._open()
+        run = KeyRun(self._function, self._store, self._context, self.inputs, self._yielded, last_event)
+        for code, rows in self._rows_by_key(codes, due, row_codes):
+            if not self._by_time:
+                steps = run.in_arrival(code, rows, before)
+            elif until is not None:
+                steps = run.in_event_time(code, rows, before, until)
+            else:
+                continue
+            for _ in steps:
+                yield from self._flush()
+        for _ in self._sweeps(run, until, clock, after, drains=last_event is not None):
+            yield from self._flush()
+        yield from self._flush()
+        # What a state's time-to-live goes by from here on: no row and no timer is current.
+        self._context._timestamp, service.watermark = None, after  # noqa: SLF001
+        self._store.end()
+
+    def _sweeps(self, run: KeyRun, until: int | None, clock: int, after: int, *, drains: bool) -> Iterator[None]:
+        """Fire all keys' timers: of event time, then of processing time; in a drain until neither has set another."""
+        service, domains = self._store.timer_service, (self._store.timers, self._store.processing_timers)
+        stalled = 0
+        while stalled < MAX_STALLED_TIMERS:
+            service.input_watermarks = None if self._by_time else self._own_watermarks
+            if until is not None:
+                yield from run.sweep(TimeDomain.EVENT_TIME, until, None if self._by_time else after)
+            service.input_watermarks = self._own_watermarks
+            yield from run.sweep(TimeDomain.PROCESSING_TIME, clock, after)
+            if not drains or until is None or not domains[0].due(until):
+                return
+            went_on = [each.goes_on() for each in domains]
+            stalled = 0 if any(went_on) else stalled + 1
+        msg = (
+            f"{self._name}: in a drain, timers of event time and of processing time set each other for ever, and time "
+            f"does not go on; set the next one above the one that fires"
+        )
+        raise FunctionError(msg)
+
+    def process(self, batch: Batch) -> Iterator[Emission]:
+        """Run a micro-batch; see ``Operator.process``."""
+        self._own_watermarks = self._inputs_own()
+        return super().process(batch)
+
+    def _inputs_own(self) -> tuple[int, int]:
+        left, right = self.watermark.inputs
+        return left.current(), right.current()
+
+    def _open(self) -> None:
+        if self._opened:
+            return
+        self._opened = True
+        # A callback that yields returns a generator, whatever its type says, and would do nothing in silence.
+        callback: Any = self._function.open
+        try:
+            given = callback(OpenContext(self._store))
+        except CojoinError:
+            raise
+        except Exception as error:
+            msg = f"{self._name}.open {fault(error)}"
+            raise FunctionError(msg) from error
+        self._refuse_rows(given, "open")
+
+    def close(self) -> None:
+        """Close the function, if it was opened.
+
+        Raises:
+            FunctionError: It raised an error, or yields.
+        """
+        if not self._opened:
+            return
+        self._opened = False
+        callback: Any = self._function.close
+        try:
+            given = callback()
+        except Exception as error:
+            msg = f"{self._name}.close {fault(error)}"
+            raise FunctionError(msg) from error
+        self._refuse_rows(given, "close")
+
+    def _refuse_rows(self, given: Any, callback: str) -> None:
+        if given is not None:
+            msg = (
+                f"{self._name}.{callback} yields or returns rows (a {type(given).__name__}); it has no key and no time "
+                f"to give them; emit them in process_element1, process_element2 or on_timer"
+            )
+            raise FunctionError(msg)
+
+    def _flush(self) -> Iterator[Emission]:
+        process = self._process
+        try:
+            tables = list(encode_outputs(self._yielded, process.output, process.side_outputs, self._name))
+        except FunctionError as error:
+            # Which line yielded the row is not known any more.
+            msg = f"{error}{defined_at(self._function)}"
+            raise FunctionError(msg) from error
+        yield from (Emission(tag_id or OUTPUT, table) for tag_id, table in tables)
+        self._yielded.clear()
+
+    def _rows_by_key(
+        self, touched: list[int], due: Sides, row_codes: list[NDArray[np.int64]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield each touched key with its rows (timestamp, whether of the second input, row) in the declared order."""
+        micros = [spec.micros(table) for spec, table in zip(self.inputs, due, strict=True)]
+        parts = [
+            OrderedPart(codes, times, rank, table, spec.source_order)
+            for codes, times, table, spec, rank in zip(row_codes, micros, due, self.inputs, (1, 0), strict=True)
+        ]
+        order = total_order(parts) if self._by_time else arrival_order(parts)
+        codes = np.concatenate(row_codes)[order]
+        millis = event_millis(np.concatenate(micros))[order]
+        starts = np.searchsorted(codes, touched, "left").tolist()
+        stops = np.searchsorted(codes, touched, "right").tolist()
+        for first, last in pairwise(_chunk_bounds(stops)):
+            begin, end = starts[first], stops[last - 1]
+            columns = self._decode(due, order[begin:end], millis[begin:end])
+            for position in range(first, last):
+                rows = slice(starts[position] - begin, stops[position] - begin)
+                yield touched[position], zip(*(column[rows] for column in columns), strict=True)
+
+    def _decode(self, due: Sides, positions: NDArray[np.int64], millis: NDArray[np.int64]) -> tuple[list[Any], ...]:
+        """Decode rows given by their positions in both inputs, one after the other: times, sides and rows."""
+        count = due[0].num_rows
+        from_right = positions >= count
+        flags: list[bool] = from_right.tolist()
+        left = self._decode_side(due, 0, positions[~from_right])
+        right = self._decode_side(due, 1, positions[from_right] - count)
+        rows = left or right
+        if left and right:
+            sides = iter(left), iter(right)
+            rows = [next(sides[flag]) for flag in flags]
+        times: list[Any] = millis.tolist()
+        if any(spec.event_time is None for spec in self.inputs):
+            timed = [spec.event_time is not None for spec in self.inputs]
+            times = [time if timed[flag] else None for time, flag in zip(times, flags, strict=True)]
+        return times, flags, rows
+
+    def _decode_side(self, due: Sides, side: int, positions: NDArray[np.int64]) -> list[Any]:
+        try:
+            return list(decode_rows(take_rows(due[side], positions)))
+        except OverflowError:
+            msg = (
+                f"{self._name}: input {self.inputs[side].name!r} has a time beyond the years 1 to 9999, which Python's "
+                f"datetimes can't show to the function; leave such rows out with a filter on the input"
+            )
+            raise FunctionError(msg) from None
+
+    def state_tables(self) -> dict[str, pa.Table]:
+        """Return the states and timers."""
+        return self._store.tables()
+
+    def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
+        """Take the states and timers."""
+        self._store.load_tables(tables)
+
+    def kept(self) -> dict[str, KeptRows]:
+        """Return the states' tables."""
+        return self._store.kept()
+
+    def check_states(self) -> None:
+        """Open the function, so that stored states which are not as it declares them show before any row is processed.
+
+        Raises:
+            CheckpointError: A stored state can't become what is declared, or is no longer declared.
+            FunctionError: ``open`` raised an error, or yields.
+        """
+        self._open()
+        if undeclared := self._store.undeclared():
+            state, them = ("state", "it") if len(undeclared) == 1 else ("states", "them")
+            listed = f"{state} {', '.join(map(repr, undeclared))}"
+            msg = (
+                f"{self._name}: the checkpoint holds the {listed}, which open no longer declares; declare {them}, used "
+                f"or not, or start with a new checkpoint"
+            )
+            raise CheckpointError(msg)
+
+    def details(self) -> dict[str, int]:
+        """Report the timers that wait, and those that a drain left."""
+        return {"timers": self._store.timer_count(), "timers_not_fired": self._store.timers_not_fired()}
+
+
+def _chunk_bounds(stops: list[int]) -> list[int]:
+    """Cut keys, given by where their rows end, into runs of some ten thousand rows."""
+    bounds, limit = [0], _CHUNK_ROWS
+    for position, stop in enumerate(stops, start=1):
+        if stop >= limit or position == len(stops):
+            bounds.append(position)
+            limit = stop + _CHUNK_ROWS
+    return bounds

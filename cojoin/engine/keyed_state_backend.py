@@ -1,0 +1,327 @@
+"""The keyed states and timers of one key group, between Arrow at rest and Python at work.
+
+Keeps: per state a table (key columns, ``@value``), and two of timers (key columns, ``@timestamp``), one a time domain.
+``begin`` finds the entries of the keys that a batch touches, ``end`` puts those that were used back beside the
+untouched ones; a key without entry and timer leaves nothing behind. A state's entries may lie in segments
+(``state.kept``), the timers never do. States are known once the function's ``open`` asks
+for them, and then have the type that it declares; a stored state that it no longer asks for is kept as it is, expired
+or not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.engine.functions import RuntimeContext
+from cojoin.engine.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from cojoin.engine.state.at_rest import decode_keys, entry_of, rows_of, size_of
+from cojoin.engine.state.handles import as_declared, create_state
+from cojoin.engine.state.keyed import NO_KEY, Cursor
+from cojoin.engine.state.segmented_table import MAX_CHUNKS, Expired, KeptRows
+from cojoin.engine.state.touched import TouchedKeys
+from cojoin.engine.state.ttl import Clock, Expiry, ServiceClock, without_expired
+from cojoin.engine.time.timers import TimeDomain, Timers, TimerService
+from cojoin.engine.values.rows import describe_columns
+from cojoin.engine.values.schema_evolution import differences, evolve
+from cojoin.engine.values.tables import concat
+from cojoin.errors import CheckpointError, FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from cojoin.engine.state.keyed import KeyedState
+
+__all__ = ["KeyedStore"]
+
+_TIMERS, _PROCESSING_TIMERS, _STATE = "timers", "processing_timers", "state:"
+# No column of a DataFrame that a person writes begins like this, so none collides with a key's.
+_TIMESTAMP, _VALUE = "@timestamp", "@value"
+
+
+class KeyedStore(RuntimeContext):
+    """Holds what a function remembers; it is also the context that ``open`` gets.
+
+    Args:
+        key_schema: The key columns, under the left input's names.
+        owner: The function's name, for messages.
+        clock: What times-to-live go by; by default the timer service's processing time and watermark.
+    """
+
+    def __init__(self, key_schema: pa.Schema, owner: str, clock: Clock | None = None) -> None:
+        self._key_schema = key_schema
+        self._owner = owner
+        self.cursor = Cursor()
+        no_timers = _with(key_schema, _TIMESTAMP, pa.int64()).empty_table()
+        self._timers_at_rest: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
+        self._kept: dict[str, KeptRows] = {}
+        self.timers, self.processing_timers = Timers(self.cursor, owner), Timers(self.cursor, owner)
+        self._domains = {_TIMERS: self.timers, _PROCESSING_TIMERS: self.processing_timers}
+        self.timer_service = TimerService(self.timers, self.processing_timers)
+        self.clock: Clock = ServiceClock(self.timer_service) if clock is None else clock
+        self._states: dict[str, KeyedState] = {}
+        # Of the batch at work: its keys, as Arrow and as functions see them, and the codes of the tables that it reads.
+        self._touched: TouchedKeys | None = None
+        self._key_values: list[Any] = []
+        self._taken: dict[str, tuple[pa.Table, NDArray[np.int64]]] = {}
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Return the handle of a value state."""
+        return self._get(descriptor, ValueStateDescriptor)  # type: ignore[return-value]
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """Return the handle of a list state."""
+        return self._get(descriptor, ListStateDescriptor)  # type: ignore[return-value]
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """Return the handle of a map state."""
+        return self._get(descriptor, MapStateDescriptor)  # type: ignore[return-value]
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return the handle of a reducing state."""
+        return self._get(descriptor, ReducingStateDescriptor)  # type: ignore[return-value]
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """Return the handle of an aggregating state."""
+        return self._get(descriptor, AggregatingStateDescriptor)  # type: ignore[return-value]
+
+    def _get(self, descriptor: Any, expected: type[StateDescriptor]) -> KeyedState:
+        if not isinstance(descriptor, expected):
+            msg = f"{self._owner}: expected a {expected.__name__}, got {descriptor!r}"
+            raise FunctionError(msg)
+        name = descriptor.name
+        state = create_state(descriptor, self.cursor, self._owner, self.clock)
+        known = self._states.get(name)
+        if known is not None:
+            if (type(known), known.type, known.descriptor.ttl) != (type(state), state.type, descriptor.ttl):
+                msg = f"{self._owner}: state {name!r} is declared twice, as {known.descriptor} and {descriptor}"
+                raise FunctionError(msg)
+            return known
+        stored = self._kept.get(_STATE + name)
+        if stored is None:
+            nothing = _with(self._key_schema, _VALUE, state.type).empty_table()
+            self._kept[_STATE + name] = self._keep(name, nothing)
+        else:
+            stored.replace(partial(as_declared, state))
+        self._states[name] = state
+        if self._touched is not None:
+            state.load(partial(self._stored, _STATE + name))
+        return state
+
+    def _keep(self, name: str, rows: pa.Table) -> KeptRows:
+        return KeptRows(rows, self._key_schema.names, f"{self._owner}: state {name!r}")
+
+    def has_due_timers(self, watermark: int | None, processing_time: int) -> bool:
+        """Return whether a timer of any key waits at or below the watermark, if there is one, or the clock."""
+        earliest = self.earliest_timers()
+        return any(
+            first is not None and now is not None and first <= now
+            for first, now in zip(earliest, (watermark, processing_time), strict=True)
+        )
+
+    def earliest_timers(self) -> tuple[int | None, int | None]:
+        """Return the earliest timer of all keys in event time and in processing time."""
+        first, second = (pc.min(self._timers_at_rest[name].column(_TIMESTAMP)).as_py() for name in self._domains)
+        return first, second
+
+    def timer_count(self) -> int:
+        """Count the timers that wait, in both domains."""
+        return sum(int(self._timers_at_rest[name].num_rows) for name in self._domains)
+
+    def timers_not_fired(self) -> int:
+        """Count the timers that a drain left."""
+        return sum(timers.not_fired for timers in self._domains.values())
+
+    def begin(
+        self, row_keys: Sequence[pa.Table], watermark: int | None, processing_time: int
+    ) -> tuple[list[int], list[NDArray[np.int64]]]:
+        """Find what the touched keys have: those of the due rows and of the timers that are due.
+
+        Args:
+            row_keys: The key columns of the due rows, a table an input.
+            watermark: Up to which time timers of event time are due; None where none is.
+            processing_time: Up to which time timers of processing time are due.
+
+        Returns:
+            The codes of the touched keys, and the codes of each table's rows.
+        """
+        due = [
+            self._timers_at_rest[name].filter(pc.less_equal(self._timers_at_rest[name].column(_TIMESTAMP), now))
+            for name, now in zip(self._domains, (pa.scalar(watermark, pa.int64()), processing_time), strict=True)
+        ]
+        self._touched = TouchedKeys([self._as_keys(table) for table in [*row_keys, *map(self._keys_of, due)]])
+        self._key_values = decode_keys(self._touched.keys)
+        for name, timers in self._domains.items():
+            codes, timestamps = self._stored(name)
+            timers.load(codes, timestamps.to_pylist())
+        for name, state in self._states.items():
+            state.load(partial(self._stored, _STATE + name))
+        return list(range(len(self._touched))), self._touched.codes[: len(row_keys)]
+
+    def _keys_of(self, table: pa.Table) -> pa.Table:
+        return table.select(self._key_schema.names)
+
+    def _as_keys(self, table: pa.Table) -> pa.Table:
+        return table.rename_columns(self._key_schema.names).cast(self._key_schema)
+
+    def key_of(self, code: int) -> Any:
+        """Return a touched key as functions see it."""
+        return self._key_values[code]
+
+    def _stored(self, name: str) -> tuple[list[int], pa.ChunkedArray]:
+        """Return what a table has of the touched keys: their codes, and its last column."""
+        assert self._touched is not None
+        kept = self._kept.get(name)
+        table = self._timers_at_rest[name] if kept is None else kept.take([self._touched.keys])
+        codes = self._touched.find(table)
+        self._taken[name] = table, codes
+        mine = codes >= 0
+        return codes[mine].tolist(), table.column(table.num_columns - 1).filter(pa.array(mine))
+
+    def end(self) -> None:
+        """Put the touched keys' entries back beside the untouched ones."""
+        for name, timers in self._domains.items():
+            codes, timestamps = timers.dump()
+            self._put_back(name, codes, timestamps)
+            timers.unload()
+        for name, state in self._states.items():
+            dumped = state.dump()
+            if dumped is not None:
+                entry_codes, values = dumped
+                self._put_back(_STATE + name, np.array(entry_codes, dtype=np.int64), values)
+            state.unload()
+        self.cursor.code = NO_KEY
+        self._touched, self._key_values, self._taken = None, [], {}
+
+    def _put_back(self, name: str, codes: NDArray[np.int64], values: pa.Array) -> None:
+        assert self._touched is not None
+        table, found = self._taken[name]
+        untouched = found < 0
+        keys = self._touched.keys.take(pa.array(codes))
+        touched = pa.Table.from_arrays([*keys.columns, values], schema=table.schema)
+        whole = concat([table.filter(pa.array(untouched)), touched])
+        if name in self._kept:
+            origins = np.concatenate([np.flatnonzero(untouched), np.full(len(codes), -1)])
+            self._kept[name].put_back(whole, origins)
+        else:
+            self._timers_at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > MAX_CHUNKS else whole
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the states and timers at rest, after removing for good what has expired; of states the newest entries.
+
+        Takes a scan of the last accesses of each state with a time-to-live; what has expired costs a copy of the rest.
+        """
+        for name, expiry in self._expiries().items():
+            self._kept[name].expire(Expired(expiry.cutoff()))
+        return {**self._timers_at_rest, **{name: kept.newest for name, kept in self._kept.items()}}
+
+    def kept(self) -> dict[str, KeptRows]:
+        """Return the states' tables: of many keys a batch touches few."""
+        return self._kept
+
+    def _expiries(self) -> dict[str, Expiry]:
+        found = {_STATE + name: getattr(state, "expiry", None) for name, state in self._states.items()}
+        return {name: expiry for name, expiry in found.items() if expiry is not None}
+
+    def load_tables(self, tables: dict[str, pa.Table]) -> None:
+        """Take what ``tables`` gave; a table that is not there is empty.
+
+        Raises:
+            CheckpointError: They are kept by other key columns.
+        """
+        loaded, names = {}, self._key_schema.names
+        for name, table in tables.items():
+            *key, last = table.schema
+            stored = pa.schema(key)
+            if stored.equals(self._key_schema):
+                loaded[name] = table
+                continue
+            if stored.names != names or differences(stored, self._key_schema, fixed=names):
+                msg = (
+                    f"{self._owner}: the checkpoint's states have the key {describe_columns(stored)}, the query's "
+                    f"input has {describe_columns(self._key_schema)}; keep them, or start with a new checkpoint"
+                )
+                raise CheckpointError(msg)
+            loaded[name] = evolve(table, self._key_schema.append(last), self._owner)
+        no_timers = self._timers_at_rest[_TIMERS].schema.empty_table()
+        self._timers_at_rest = {name: loaded.pop(name, no_timers) for name in self._domains}
+        self._kept = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
+
+    def undeclared(self) -> list[str]:
+        """Return the names of the stored states that were not asked for yet."""
+        stored = (name.removeprefix(_STATE) for name in self._kept)
+        return [name for name in stored if name not in self._states]
+
+    def state_of(self, key: Any) -> dict[str, Any]:
+        """Return what a key has in every state, between batches; reading it changes nothing.
+
+        Args:
+            key: As functions see it: a value, or a tuple or row where the key has several columns.
+
+        Returns:
+            By state name: the value, the list, the dict, or of an aggregating state the accumulator, without times of
+            last access. A state is absent where the key has nothing, or only what has expired and won't be returned.
+
+        Raises:
+            FunctionError: The key has other values than the key columns.
+        """
+        expiries, found = self._expiries(), {}
+        for name, kept in self._kept.items():
+            rows = rows_of(kept.whole(), self._key_schema, key, self._owner)
+            expiry = expiries.get(name)
+            if expiry is not None and not expiry.returns_expired:
+                rows = without_expired(rows, expiry.cutoff())
+            if rows.num_rows:
+                found[name.removeprefix(_STATE)] = entry_of(rows)
+        return found
+
+    def timers_of(self, key: Any = None) -> list[tuple[Any, str, int]]:
+        """Return the timers that wait, between batches.
+
+        Args:
+            key: See ``state_of``; None for those of all keys.
+
+        Returns:
+            Sorted: the key, ``"event_time"`` or ``"processing_time"``, and the epoch milliseconds.
+
+        Raises:
+            FunctionError: The key has other values than the key columns.
+        """
+        found: list[tuple[Any, str, int]] = []
+        for name, domain in zip(self._domains, (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME), strict=True):
+            table = self._timers_at_rest[name]
+            rows = table if key is None else rows_of(table, self._key_schema, key, self._owner)
+            keys = decode_keys(rows.select(self._key_schema.names))
+            timestamps = rows.column(_TIMESTAMP).to_pylist()
+            found += [(each, domain.value, timestamp) for each, timestamp in zip(keys, timestamps, strict=True)]
+        return sorted(found)
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Return how large the timers and each state are: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
+
+        A row is a key's entry, or a timer; the bytes are those in memory, and those of segments (``state.kept``).
+        """
+        timers = {name: size_of(table) for name, table in self._timers_at_rest.items()}
+        return {**timers, **{name: {"rows": kept.rows, "bytes": kept.bytes} for name, kept in self._kept.items()}}
+
+
+def _with(key_schema: pa.Schema, name: str, dtype: pa.DataType) -> pa.Schema:
+    return key_schema.append(pa.field(name, dtype))

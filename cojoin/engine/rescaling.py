@@ -1,0 +1,146 @@
+"""A snapshot in parts: states put together from key groups, and cut into another number of them.
+
+Every row of a state's tables carries its key, so tables are put together by name and cut by key group, whatever the
+operator. Key groups may have been written before and after a function or an input changed: what differs is brought to
+the widest schema first. Counters can't be cut by key: those of all key groups are summed, and ``Operator.load_parts``
+gives them to one; what is buffered every key group counts for itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cojoin.engine.values.schema_evolution import evolve, widest
+from cojoin.engine.values.tables import concat, take_rows
+from cojoin.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from cojoin.engine.inputs import InputSpec
+
+__all__ = ["assemble", "cut", "key_columns", "merged_header"]
+
+_SIDES = {"held1": 0, "left": 0, "waiting": 0, "held2": 1, "right": 1, "versions": 1}
+"""The tables of an operator's state that hold rows of an input; all others begin with the key, as the left names it."""
+
+_FLAGGED = frozenset({"left", "right"})
+"""Those with a column more, the last, whose name is no column's of the input, so another where the input has others."""
+
+
+def key_columns(name: str, inputs: tuple[InputSpec, InputSpec]) -> list[str]:
+    """Return the names of the key's columns in a table of an operator's state.
+
+    Args:
+        name: The table's name.
+        inputs: The left and the right input.
+    """
+    return list(inputs[_SIDES.get(name, 0)].key)
+
+
+def cut(
+    tables: Mapping[str, pa.Table],
+    inputs: tuple[InputSpec, InputSpec],
+    groups_of: Callable[[pa.Table], NDArray[np.int64]],
+    count: int,
+) -> list[dict[str, pa.Table]]:
+    """Cut the tables of a whole state into those of key groups; within one the rows keep their order.
+
+    Args:
+        tables: The tables, of all keys.
+        inputs: The left and the right input.
+        groups_of: Gives the key group of each row of a table of key columns.
+        count: How many key groups there are.
+
+    Returns:
+        For each key group all tables, also those without a row.
+
+    Raises:
+        CheckpointError: A table lacks a column of the key.
+    """
+    pieces: list[dict[str, pa.Table]] = [{} for _ in range(count)]
+    for name, table in tables.items():
+        key = key_columns(name, inputs)
+        missing = [column for column in key if column not in table.column_names]
+        if missing:
+            msg = (
+                f"the checkpoint's table {name!r} has no column {missing[0]!r}, which is of the query's key; keep the "
+                f"key as it was, or start with a new checkpoint"
+            )
+            raise CheckpointError(msg)
+        groups = groups_of(table.select(key))
+        order = np.argsort(groups, kind="stable")
+        bounds = np.searchsorted(groups[order], np.arange(count + 1)).tolist()
+        assert (bounds[0], bounds[-1]) == (0, table.num_rows), "a key group that is not there"
+        in_order = take_rows(table, order)
+        for group, piece in enumerate(pieces):
+            piece[name] = in_order.slice(bounds[group], bounds[group + 1] - bounds[group])
+    return pieces
+
+
+def merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the header of all key groups together: what they agree on, and their counters summed.
+
+    Where the key groups' last snapshots lie (``saved``) is left out: the whole lies nowhere yet. Of key groups that do
+    not agree on time, which a query of release 0.5.0 could leave, the one that has come least far counts: so no row of
+    the others becomes late.
+
+    Args:
+        headers: Those of all key groups, one or more.
+    """
+    return {
+        **headers[0],
+        "watermark": min((header["watermark"] for header in headers), key=lambda each: each["merge"]["current"]),
+        "counts": [_summed([header["counts"][side] for header in headers]) for side in (0, 1)],
+        "rows_out": sum(header["rows_out"] for header in headers),
+        "processing_time": max(header["processing_time"] for header in headers),
+        "saved": None,
+    }
+
+
+def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    rejected: Counter[str] = Counter()
+    for each in counts:
+        rejected.update(each["rejected"])
+    sums = {name: sum(each[name] for each in counts) for name in ("rows_in", "done", "late_applied")}
+    return {**sums, "rejected": dict(rejected)}
+
+
+def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
+    """Put the tables of key groups together, by name; a key group may lack a table.
+
+    Args:
+        pieces: The tables of each key group.
+
+    Raises:
+        CheckpointError: Tables of one name have schemas of which none can take in the others.
+    """
+    found: dict[str, list[pa.Table]] = {}
+    for piece in pieces:
+        for name, table in piece.items():
+            found.setdefault(name, []).append(table)
+    return {name: concat(_alike(name, tables)) for name, tables in found.items()}
+
+
+def _alike(name: str, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
+    first = tables[0].schema
+    if all(table.schema.equals(first) for table in tables):
+        return tables
+    what = f"state {name.removeprefix('state:')!r}" if name.startswith("state:") else f"table {name!r}"
+    if name not in _FLAGGED:
+        schema = widest([table.schema for table in tables], what)
+        return [evolve(table, schema, what) for table in tables]
+    # Columns are matched by name, but the flag by its place: an input's new column may have its name.
+    rows = [table.drop_columns([table.column_names[-1]]) for table in tables]
+    schema = widest([each.schema for each in rows], what)
+    flag = next(table.schema.field(-1) for table, each in zip(tables, rows, strict=True) if each.schema.equals(schema))
+    return [
+        evolve(each, schema, what).append_column(flag, table.column(table.num_columns - 1))
+        for table, each in zip(tables, rows, strict=True)
+    ]

@@ -1,0 +1,38 @@
+"""Keyed state: what a function remembers for the current key.
+
+The kinds of state and their descriptors are PyFlink's (``pyflink.datastream.state``); ``store`` keeps them for a key
+group, as Arrow tables at rest and as Python values for the keys at work.
+"""
+
+from __future__ import annotations
+
+from cojoin.engine.state.aggregating import AggregatingState, ReducingState
+from cojoin.engine.state.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from cojoin.engine.state.keyed import Cursor
+from cojoin.engine.state.kinds import ListState, MapState, ValueState
+from cojoin.engine.state.ttl import StateTtlConfig
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "Cursor",
+    "ListState",
+    "ListStateDescriptor",
+    "MapState",
+    "MapStateDescriptor",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "StateDescriptor",
+    "StateTtlConfig",
+    "ValueState",
+    "ValueStateDescriptor",
+]

@@ -1,0 +1,107 @@
+"""States that put values together as they come: reducing and aggregating state.
+
+Keeps: one value, or one accumulator, for each key, however many were added. What a user's function raises, or gives
+that does not fit the declared type, is a ``FunctionError`` that names the function and the state. Names and methods
+are PyFlink's (``pyflink.datastream.state``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.state.keyed import SingleState
+from cojoin.engine.values.coercion import coercer, misfit
+from cojoin.errors import FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cojoin.engine.state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
+    from cojoin.engine.state.keyed import Cursor
+
+__all__ = ["AggregatingState", "ReducingState"]
+
+
+class _GatheringState(SingleState):
+    """What both kinds share: calls of the user's functions, and the check of what they give."""
+
+    def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with its errors named, and a result that is of the declared type."""
+        what = f"{self.what}, what {name} gave"
+        call, coerce, dtype = self._named(name, function), coercer(self._held_type, what), self._held_type
+
+        def checked(*values: Any) -> Any:
+            result = coerce(call(*values))
+            if result is None:
+                raise misfit(result, dtype, what)
+            return result
+
+        return checked
+
+    def _named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            try:
+                return function(*values)
+            except Exception as error:
+                msg = f"{self.what}: {name} raised {type(error).__name__}: {error}"
+                raise FunctionError(msg) from error
+
+        return call
+
+
+class ReducingState(_GatheringState):
+    """One value for the current key, of all that were added, as PyFlink's ``ReducingState``."""
+
+    def __init__(self, descriptor: ReducingStateDescriptor, cursor: Cursor, owner: str) -> None:
+        super().__init__(descriptor, cursor, owner)
+        self._reduce = self._compile("reduce_function", descriptor.reducer())  # type: ignore[arg-type]
+
+    def get(self) -> Any:
+        """Return the value, or None where nothing was added; a struct comes as an immutable row."""
+        return self._shown(self._access())
+
+    def add(self, value: Any) -> None:
+        """Put a value to what was added before; the first is kept as it is.
+
+        None is refused. (Flink's heap state would be cleared by it, and PyFlink's gives it to the function; here a
+        value that is missing must not end in a sum that is gone.)
+
+        Raises:
+            FunctionError: The value is None, it or the result does not fit the declared type, or the function raised.
+        """
+        if value is None:
+            error = misfit(value, self._held_type, self.what)
+            msg = f"{error}; omit what is missing, or call clear() to forget it"
+            raise FunctionError(msg)
+        value, before = self._coerce(value), self._peek()
+        self._keep(value if before is None else self._reduce(before, value))
+
+
+class AggregatingState(_GatheringState):
+    """One accumulator for the current key, of all values that were added, as PyFlink's ``AggregatingState``."""
+
+    def __init__(self, descriptor: AggregatingStateDescriptor, cursor: Cursor, owner: str) -> None:
+        super().__init__(descriptor, cursor, owner)
+        function = descriptor.aggregate_function
+        name = type(function).__name__
+        self._create = self._compile(f"{name}.create_accumulator", function.create_accumulator)
+        self._add = self._compile(f"{name}.add", function.add)
+        self._result = self._named(f"{name}.get_result", function.get_result)
+
+    def get(self) -> Any:
+        """Return the function's result of the accumulator, or None where nothing was added.
+
+        Raises:
+            FunctionError: The function raised.
+        """
+        accumulator = self._access()
+        return None if accumulator is None else self._result(self._shown(accumulator))
+
+    def add(self, value: Any) -> None:
+        """Add a value, of any type, to the accumulator, which is created for the first one.
+
+        Raises:
+            FunctionError: An accumulator is None or does not fit the declared type, or the function raised.
+        """
+        accumulator = self._peek()
+        self._keep(self._add(value, self._create() if accumulator is None else accumulator))

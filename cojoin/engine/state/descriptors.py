@@ -1,0 +1,220 @@
+"""What a function declares of its states: their names, types and times to live.
+
+Types are Spark DDL, an Arrow type or a PySpark ``DataType``. A stored state is known by its name, and is read again
+only as what it was declared. Names are PyFlink's (``pyflink.datastream.state``); in place of its
+``enable_time_to_live`` every descriptor takes ``ttl=``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from cojoin.engine.state.ttl import StateTtlConfig, check_ttl, timed_type
+from cojoin.engine.values.types import parse_type
+from cojoin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+    "ReducingStateDescriptor",
+    "StateDescriptor",
+    "ValueStateDescriptor",
+]
+
+ReduceFunction: TypeAlias = "Callable[[Any, Any], Any]"
+"""Puts the value so far and a new one together; or an object whose method ``reduce`` does, as in PyFlink."""
+
+
+class AggregateFunction(ABC):
+    """Gathers values in an accumulator, as PyFlink's ``pyflink.datastream.functions.AggregateFunction``.
+
+    An accumulator must fit the state's ``accumulator_type``; ``add`` and ``get_result`` see it as the state gives it,
+    so one of a struct type as an immutable row. They may change lists and dicts in it: copies, or no longer used.
+
+    >>> class Mean(AggregateFunction):
+    ...     def create_accumulator(self):
+    ...         return (0.0, 0)
+    ...     def add(self, value, accumulator):
+    ...         return accumulator.total + value, accumulator.count + 1
+    ...     def get_result(self, accumulator):
+    ...         return accumulator.total / accumulator.count
+    >>> AggregatingStateDescriptor("mean", Mean(), "total double, count long").name
+    'mean'
+    """
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """Return the accumulator of no values."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Return the accumulator with one more value."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """Return what is read of an accumulator; of any type."""
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """Return the accumulator of both; keyed states never call it, and it is here as PyFlink's functions have it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class StateDescriptor(ABC):
+    """The name of a state and, for all kinds, its time-to-live.
+
+    Raises:
+        ConfigurationError: The name is no string or empty, or the time-to-live is no ``StateTtlConfig``.
+    """
+
+    name: str
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            msg = (
+                f"{type(self).__name__}: name: expected a name that is not empty, got {self.name!r}; by it a "
+                f"checkpoint knows the state again"
+            )
+            raise ConfigurationError(msg)
+        check_ttl(self.ttl, self._what)
+
+    @abstractmethod
+    def stored_type(self) -> pa.DataType:
+        """Return the Arrow type of one key's entry, with its last accesses.
+
+        Raises:
+            SchemaError: A declared type does not parse.
+        """
+
+    @property
+    def _what(self) -> str:
+        return f"state {self.name!r}"
+
+    def _timed(self, declared: Any) -> pa.DataType:
+        return timed_type(_arrow_type(declared, self._what), self.ttl)
+
+
+@dataclass(frozen=True)
+class ValueStateDescriptor(StateDescriptor):
+    """One value for each key.
+
+    >>> ValueStateDescriptor("customer", "tier string, since timestamp", ttl=StateTtlConfig("30 days")).name
+    'customer'
+    """
+
+    value_type: Any
+
+    def stored_type(self) -> pa.DataType:
+        """Return the Arrow type of one key's entry: the value's own."""
+        return self._timed(self.value_type)
+
+
+@dataclass(frozen=True)
+class ListStateDescriptor(StateDescriptor):
+    """A list of elements for each key; a time-to-live is each element's own.
+
+    >>> ListStateDescriptor("trades", "amount double, at timestamp").name
+    'trades'
+    """
+
+    element_type: Any
+
+    def stored_type(self) -> pa.DataType:
+        """Return the Arrow type of one key's entry: a list."""
+        return pa.list_(self._timed(self.element_type))
+
+
+@dataclass(frozen=True)
+class MapStateDescriptor(StateDescriptor):
+    """A map from user keys to values for each key, in the order of insertion; a time-to-live is each user key's own.
+
+    >>> MapStateDescriptor("totals", "string", "double").name
+    'totals'
+    """
+
+    key_type: Any
+    value_type: Any
+
+    def stored_type(self) -> pa.DataType:
+        """Return the Arrow type of one key's entry: a map."""
+        return pa.map_(_arrow_type(self.key_type, self._what), self._timed(self.value_type))
+
+
+@dataclass(frozen=True)
+class ReducingStateDescriptor(StateDescriptor):
+    """One value for each key, of all that were added, put together two at a time.
+
+    Raises:
+        ConfigurationError: The function can't be called.
+
+    >>> ReducingStateDescriptor("total", lambda total, amount: total + amount, "double").name
+    'total'
+    """
+
+    reduce_function: ReduceFunction | Any
+    value_type: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reducer() is None:
+            msg = (
+                f"{self._what}: reduce_function: expected a function of two values, or an object with a method "
+                f"reduce, got {self.reduce_function!r}"
+            )
+            raise ConfigurationError(msg)
+
+    def reducer(self) -> ReduceFunction | None:
+        """Return the function of two values; None where there is none."""
+        given = self.reduce_function
+        # A ufunc is called, although its ``reduce`` is something else; a class with one was not made an instance of.
+        if callable(given) and not (isinstance(given, type) and hasattr(given, "reduce")):
+            return given
+        return None if isinstance(given, type) else getattr(given, "reduce", None)
+
+    def stored_type(self) -> pa.DataType:
+        """Return the Arrow type of one key's entry: the value's own."""
+        return self._timed(self.value_type)
+
+
+@dataclass(frozen=True)
+class AggregatingStateDescriptor(StateDescriptor):
+    """One accumulator for each key, of all values that were added.
+
+    Raises:
+        ConfigurationError: The function is no ``AggregateFunction``.
+    """
+
+    aggregate_function: AggregateFunction
+    accumulator_type: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.aggregate_function, AggregateFunction):
+            hint = "; make an instance of it" if isinstance(self.aggregate_function, type) else ""
+            msg = (
+                f"{self._what}: aggregate_function: expected an instance of an AggregateFunction, "
+                f"got {self.aggregate_function!r}{hint}"
+            )
+            raise ConfigurationError(msg)
+
+    def stored_type(self) -> pa.DataType:
+        """Return the Arrow type of one key's entry: the accumulator's own."""
+        return self._timed(self.accumulator_type)
+
+
+def _arrow_type(declared: Any, what: str) -> pa.DataType:
+    if isinstance(declared, pa.DataType):
+        return declared
+    # PySpark's types can spell themselves, so the engine takes them without importing PySpark.
+    spelled = declared.simpleString() if hasattr(declared, "simpleString") else declared
+    return parse_type(spelled, what=what)

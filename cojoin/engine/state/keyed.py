@@ -1,0 +1,144 @@
+"""What all kinds of keyed state share: the current key, and the entries of the keys that a micro-batch touches.
+
+Keeps: per declared state one Arrow table of (key columns, value); only the touched keys' entries are decoded into
+Python and encoded again, and only once the function uses the state, so a batch costs Python time for its own keys and
+Arrow time for the rest. Refuses: to be used where no key is current, in ``open`` and ``close``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from cojoin.engine.state.ttl import split_type
+from cojoin.engine.values.coercion import coercer, has_mutable_parts
+from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.rows import decode_column
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cojoin.engine.state.descriptors import StateDescriptor
+    from cojoin.engine.values.coercion import Coercer
+
+__all__ = ["NO_KEY", "Cursor", "KeyedState", "SingleState"]
+
+NO_KEY = -1
+"""The code that stands where no key is current."""
+
+Stored: TypeAlias = "Callable[[], tuple[list[int], pa.Array | pa.ChunkedArray]]"
+"""A function that returns the stored entries of the touched keys: their codes, and their column."""
+
+
+class Cursor:
+    """The key that is being processed, shared by the contexts, the states and the timers of one call."""
+
+    __slots__ = ("code",)
+
+    def __init__(self) -> None:
+        self.code = NO_KEY
+
+
+class KeyedState:
+    """What all kinds of state share: the entries of the touched keys, by key code."""
+
+    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
+        self._cursor = cursor
+        self.descriptor = descriptor
+        self.type = descriptor.stored_type()
+        self._held_type, _ = split_type(self.type)
+        self.what = f"{owner}: state {descriptor.name!r}"
+        self._entries: Any
+        self.unload()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if callable(getattr(type(self), name, None)):
+            msg = f"{self.what}: {name} is a method and can't be set; update(...), add(...) or put(...) sets a state"
+            raise FunctionError(msg)
+        super().__setattr__(name, value)
+
+    def clear(self) -> None:
+        """Forget the current key's entry; nothing of it stays behind.
+
+        Raises:
+            FunctionError: No key is current; so say all methods of all states.
+        """
+        self._entries.pop(self._cursor.code, None)
+
+    def load(self, stored: Stored) -> None:
+        """Take the stored entries of the keys that this micro-batch touches, once they are needed."""
+        self._entries = _Unread(self._read, stored)
+
+    def unload(self) -> None:
+        """Let go of the touched keys' entries; they were dumped."""
+        self.load(lambda: ([], pa.array([], self.type)))
+
+    def _read(self, stored: Stored) -> dict[int, Any]:
+        if self._cursor.code == NO_KEY:
+            msg = f"{self.what}: no key is current; use it in process_element1, process_element2 and on_timer only"
+            raise FunctionError(msg)
+        codes, column = stored()
+        self._entries = entries = dict(zip(codes, decode_column(column), strict=True))
+        return entries
+
+    def dump(self) -> tuple[list[int], pa.Array] | None:
+        """Return the touched keys' entries: their codes and the column that stores them; None if nobody used them.
+
+        Raises:
+            FunctionError: An entry that passed the check can't be stored, such as half a surrogate pair in a string.
+        """
+        if isinstance(self._entries, _Unread):
+            return None
+        try:
+            return list(self._entries), encode_entries(list(self._entries.values()), self.type)
+        except (pa.ArrowException, ValueError) as error:
+            msg = f"{self.what}: an entry can't be stored as {type_to_ddl(self._held_type)}: {error}"
+            raise FunctionError(msg) from error
+
+
+class _Unread:
+    """Stands for a state's entries until one of them is used: so a state that is not used costs nothing."""
+
+    __slots__ = ("_read", "_stored")
+
+    def __init__(self, read: Callable[[Stored], dict[int, Any]], stored: Stored) -> None:
+        self._read, self._stored = read, stored
+
+    def get(self, code: int, default: Any = None) -> Any:
+        return self._read(self._stored).get(code, default)
+
+    def pop(self, code: int, default: Any) -> Any:
+        return self._read(self._stored).pop(code, default)
+
+    def setdefault(self, code: int, default: Any) -> Any:
+        return self._read(self._stored).setdefault(code, default)
+
+    def __setitem__(self, code: int, entry: Any) -> None:
+        self._read(self._stored)[code] = entry
+
+
+class SingleState(KeyedState):
+    """What states of one value for each key share."""
+
+    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
+        super().__init__(descriptor, cursor, owner)
+        self._coerce: Coercer = coercer(self._held_type, self.what)
+        self._copies = has_mutable_parts(self._held_type)
+
+    def _peek(self) -> Any:
+        """Return what a new value is put together with; None where there is nothing."""
+        return self._entries.get(self._cursor.code)
+
+    def _access(self) -> Any:
+        """Return what a read finds; None where there is nothing."""
+        return self._entries.get(self._cursor.code)
+
+    def _keep(self, stored: Any) -> None:
+        """Set the converted value."""
+        self._entries[self._cursor.code] = stored
+
+    def _shown(self, value: Any) -> Any:
+        return self._coerce(value) if self._copies else value

@@ -1,0 +1,217 @@
+"""Value, list and map state: what a function remembers for the current key.
+
+Forgets: an entry when it is cleared, and by its time-to-live (``timed``). A handle serves whatever key is
+current; where none is, in ``open`` and ``close``, every method raises ``FunctionError``. What is set is checked against
+the declared type at once, and copied; what is read can't change what is stored. Names and methods are PyFlink's
+(``pyflink.datastream.state``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.engine.state.keyed import KeyedState, SingleState
+from cojoin.engine.values.coercion import coercer, has_mutable_parts
+from cojoin.engine.values.rows import hashable
+from cojoin.errors import FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cojoin.engine.state.descriptors import StateDescriptor
+    from cojoin.engine.state.keyed import Cursor
+    from cojoin.engine.values.coercion import Coercer
+
+__all__ = ["ListState", "MapState", "ValueState"]
+
+
+class ValueState(SingleState):
+    """One value for the current key, as PyFlink's ``ValueState``."""
+
+    def value(self) -> Any:
+        """Return the value, or None where there is none; a struct comes as an immutable row."""
+        value = self._entries.get(self._cursor.code)
+        return self._coerce(value) if self._copies else value
+
+    def update(self, value: Any) -> None:
+        """Set the value; None clears it.
+
+        Raises:
+            FunctionError: The value does not fit the declared type.
+        """
+        if value is None:
+            self.clear()
+        else:
+            self._entries[self._cursor.code] = self._coerce(value)
+
+
+class ListState(KeyedState):
+    """A list for the current key, as PyFlink's ``ListState``."""
+
+    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
+        super().__init__(descriptor, cursor, owner)
+        self._coerce: Coercer = coercer(self._held_type.value_type, self.what)
+        self._copies = has_mutable_parts(self._held_type.value_type)
+        # From an element to what is kept of it.
+        self._element = self._coerce
+
+    def get(self) -> list[Any]:
+        """Return the elements, oldest first, as a new list; an empty one where there are none."""
+        elements = self._entries.get(self._cursor.code, ())
+        return [self._coerce(element) for element in elements] if self._copies else list(elements)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
+    def add(self, value: Any) -> None:
+        """Append an element.
+
+        Raises:
+            FunctionError: It does not fit the declared type.
+        """
+        element = self._element(value)
+        self._entries.setdefault(self._cursor.code, []).append(element)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append several elements.
+
+        Raises:
+            FunctionError: One does not fit the declared type, or what is given is one value.
+        """
+        for value in self._several(values):
+            self.add(value)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the whole list; an empty one clears it.
+
+        Raises:
+            FunctionError: As ``add_all``.
+        """
+        self._replace([self._element(value) for value in self._several(values)])
+
+    def _several(self, values: Iterable[Any]) -> Iterable[Any]:
+        if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+            msg = (
+                f"{self.what}: expected a list of elements, got {values!r} ({type(values).__name__}); add(...) adds one"
+            )
+            raise FunctionError(msg)
+        return values
+
+    def _replace(self, elements: list[Any]) -> None:
+        if elements:
+            self._entries[self._cursor.code] = elements
+        else:
+            self.clear()
+
+
+class MapState(KeyedState):
+    """A map for the current key, as PyFlink's ``MapState``.
+
+    As in PyFlink ``state[key]`` is ``get``, which gives None where there is nothing, and ``del state[key]`` is
+    ``remove``, which passes over what is not there.
+    """
+
+    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
+        super().__init__(descriptor, cursor, owner)
+        held = self._held_type
+        self._coerce_key: Coercer = coercer(held.key_type, f"{self.what}, map key")
+        self._coerce_value: Coercer = coercer(held.item_type, f"{self.what}, map value")
+        self._copies = has_mutable_parts(held.item_type)
+        # From a value to what is kept of it.
+        self._item = self._coerce_value
+        # A plain key is found as it is; a struct may be given as a dict, and an array as a list.
+        self._find: Coercer = self._key if pa.types.is_nested(held.key_type) else lambda key: key
+
+    def get(self, key: Any) -> Any:
+        """Return the value of a user key, or None where there is none.
+
+        Raises:
+            FunctionError: The key does not fit its declared type, so nothing can be there.
+        """
+        value = self._map().get(self._find(key))
+        if value is None:
+            self._check(key)
+        return self._shown(value)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a user key.
+
+        Raises:
+            FunctionError: The key is None, or one of them does not fit its declared type.
+        """
+        stored_key, stored_value = self._key(key), self._item(value)
+        self._entries.setdefault(self._cursor.code, {})[stored_key] = stored_value
+
+    def put_all(self, values: dict[Any, Any]) -> None:
+        """Set several user keys."""
+        for key, value in values.items():
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        """Forget a user key; one that is not there is passed over. With the last one the entry itself goes."""
+        entry = self._map()
+        if entry.pop(self._find(key), None) is None:
+            self._check(key)
+        if not entry:
+            self.clear()
+
+    def contains(self, key: Any) -> bool:
+        """Return whether a user key is there.
+
+        Raises:
+            FunctionError: The key does not fit its declared type, so it can't be there.
+        """
+        if self._find(key) in self._map():
+            return True
+        self._check(key)
+        return False
+
+    def is_empty(self) -> bool:
+        """Tell whether there is no user key."""
+        return not self._map()
+
+    def keys(self) -> list[Any]:
+        """Return the user keys, in the order of insertion, as a new list."""
+        return list(self._map())
+
+    def values(self) -> list[Any]:
+        """Return the values, in the order of insertion, as a new list."""
+        return [self._shown(value) for value in self._map().values()]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return the pairs, in the order of insertion, as a new list."""
+        return [(key, self._shown(value)) for key, value in self._map().items()]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.get(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.remove(key)
+
+    def __contains__(self, key: Any) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def _check(self, key: Any) -> None:
+        """See that a user key that was not found could have been there; of None everybody knows that it can't."""
+        if key is not None:
+            self._key(key)
+
+    def _key(self, key: Any) -> Any:
+        if key is None:
+            msg = f"{self.what}: a map key must not be None"
+            raise FunctionError(msg)
+        return hashable(self._coerce_key(key))
+
+    def _map(self) -> dict[Any, Any]:
+        return self._entries.get(self._cursor.code) or {}
+
+    def _shown(self, value: Any) -> Any:
+        return self._coerce_value(value) if self._copies else value

@@ -1,0 +1,1 @@
+"""Time: durations, watermarks and how they merge, strategies, idleness, timers."""

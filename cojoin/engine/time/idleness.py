@@ -1,0 +1,86 @@
+"""Silence: when a source partition, or a whole input, that says nothing no longer holds time back.
+
+Keeps: since when each has been silent, by the micro-batches' clock. (Flink: ``WatermarksWithIdleness``.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from cojoin.engine.time.watermarks import Returning
+from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.errors import ConfigurationError
+
+__all__ = ["Idleness", "IdlenessTimer"]
+
+
+@dataclass(frozen=True)
+class Idleness:
+    """When a silent partition, or a whole input, no longer holds time back.
+
+    Attributes:
+        timeout_ms: How long it must have been silent.
+        returning: What becomes of one that returns behind the others.
+        even_if_silent: Whether an input that has never spoken may go idle, too.
+
+    Raises:
+        ConfigurationError: The timeout is not above zero, or another value is unknown.
+    """
+
+    timeout_ms: int
+    returning: Returning = "hold"
+    even_if_silent: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.timeout_ms) is not int or self.timeout_ms <= 0:
+            msg = f"idle timeout: expected milliseconds above zero, got {self.timeout_ms!r}"
+            raise ConfigurationError(msg)
+        check_word("returning", self.returning, get_args(Returning))
+        check_flag("even_if_silent", self.even_if_silent)
+
+
+class IdlenessTimer:
+    """Tells when a channel that is looked at every now and then has been silent for too long.
+
+    The countdown starts at the first look that finds it silent and ends in idleness at the first later look that is
+    more than the timeout away; between two looks nobody knows. (Flink: ``WatermarksWithIdleness.IdlenessTimer``.)
+
+    Args:
+        timeout_ms: How long the silence must last.
+
+    >>> timer = IdlenessTimer(10)
+    >>> timer.is_idle(0), timer.is_idle(10), timer.is_idle(11)
+    (False, False, True)
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout = timeout_ms
+        self._spoke = False
+        self._silent_since: int | None = None
+
+    def activity(self) -> None:
+        """Hear it speak."""
+        self._spoke = True
+
+    def is_idle(self, now: int) -> bool:
+        """Look at it, at a processing time in milliseconds that never goes back."""
+        if self._spoke:
+            self.restart()
+        elif self._silent_since is None:
+            self._silent_since = now
+        else:
+            return now - self._silent_since > self._timeout
+        return False
+
+    def restart(self) -> None:
+        """Forget the silence so far, as after a pause in which nobody could have heard anything."""
+        self._spoke, self._silent_since = False, None
+
+    def snapshot(self) -> int | None:
+        """Return since when it has been silent."""
+        return self._silent_since
+
+    def restore(self, silent_since: Any) -> None:
+        """Take what ``snapshot`` gave."""
+        self._spoke, self._silent_since = False, silent_since

@@ -1,0 +1,380 @@
+"""Event time as an operator sees it: its two inputs' watermarks, folded from what the map tasks saw.
+
+Keeps: each source partition's largest timestamp, mark, watermark, status and silence. Gives: the watermark of each
+input (the minimum over its active partitions) and of the operator (the minimum over its active inputs), which only
+ever advance. All of it is state and survives a restart. Costs: some microseconds a partition and batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from cojoin.engine.time.idleness import IdlenessTimer
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE, AllIdle, Status, WatermarkMerge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["ONE_PARTITION", "Control", "InputWatermark", "OperatorWatermark", "TimePolicy"]
+
+ONE_PARTITION = "[]"
+"""The name of the only source partition of an input that names none."""
+
+_HOLDING: tuple[Status, ...] = ("active", "idle", "finished")
+"""The statuses, from the one that holds time most."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """What one map task saw of one input, or what is said of an input from outside; it travels in band with the rows.
+
+    Attributes:
+        input: 1 (left) or 2 (right).
+        partitions: Each source partition's largest timestamp in milliseconds.
+        rows: How many rows the task sent to the receiving key group.
+        processing_time: The micro-batch's processing time in epoch milliseconds.
+        marks: Each source partition's largest mark, where it differs from the largest timestamp (``strategies``).
+        watermarks: Watermarks of source partitions that somebody else made, in milliseconds.
+        statuses: Statuses of source partitions; the name ``None`` is the whole input.
+        faults: What the source gave that is no row: each a reason and what is known of it, as JSON.
+        source_watermarks: Watermarks of source partitions by the times that the source goes by, such as those of
+            Kafka's records. They count only while the newest rows' event times are near these.
+        agrees: Whether they are; None where no row came to tell by.
+        unread: Those of these partitions that are known to hold more rows: where the times don't count, they hold time
+            until they speak.
+    """
+
+    input: Literal[1, 2]
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    rows: int = 0
+    processing_time: int = 0
+    marks: Mapping[str, int] | None = None
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    statuses: Mapping[str | None, Status] = field(default_factory=dict)
+    faults: Sequence[tuple[str, str]] = ()
+    source_watermarks: Mapping[str, int] = field(default_factory=dict)
+    agrees: bool | None = None
+    unread: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class TimePolicy:
+    """What the operator makes of its inputs' watermarks, beyond their minimum.
+
+    Attributes:
+        when_all_idle: What time does when every input that is not finished is idle; and what an input's own watermark
+            does when all its partitions are.
+        hold_left_until: Time stands still until the right input's watermark has reached this, in epoch milliseconds,
+            or the right is idle or finished: left rows wait for the right's first load. None does not wait. Once time
+            goes on, a checkpoint remembers that, whatever is asked later.
+    """
+
+    when_all_idle: AllIdle = "hold"
+    hold_left_until: int | None = None
+
+
+class InputWatermark:
+    """The watermark of one input.
+
+    Args:
+        strategy: How it follows the rows.
+        all_idle: What the input's own watermark does when all its partitions are idle.
+
+    >>> watermark = InputWatermark(WatermarkStrategy.for_bounded_out_of_orderness("10 ms"))
+    >>> watermark.observe("p", 1337)
+    >>> watermark.current()
+    1326
+    """
+
+    def __init__(self, strategy: WatermarkStrategy | None = None, all_idle: AllIdle = "hold") -> None:
+        self._strategy = strategy or WatermarkStrategy()
+        idleness = self._strategy.idleness
+        self._idleness = idleness
+        self._merge = WatermarkMerge(all_idle=all_idle, returning=idleness.returning if idleness else "hold")
+        self._largest: dict[str, int] = {}
+        self._marks: dict[str, int] = {}
+        self._timers: dict[str, IdlenessTimer] = {}
+        self._silence = IdlenessTimer(idleness.timeout_ms) if idleness and idleness.even_if_silent else None
+        self._declared: Status | None = None
+        self._never_spoke_idle = False
+        self._held: int | None = None
+        self._clock = NONE
+        self._processing_time = 0
+        self.source_agrees: bool | None = None
+        """Whether the times that the source goes by are near the newest rows' event times; None before any row."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no row will come any more."""
+        return self.status() == "finished"
+
+    def fold(self, controls: Sequence[Control]) -> None:
+        """Take all that is said of this input in a micro-batch, in an order that is not the controls'.
+
+        First what the rows say, since a row wakes its partition, whose other watermarks are heard only then; then what
+        others say of time; then statuses, of several for one partition the one that holds time most.
+        """
+        judged = [control.agrees for control in controls if control.agrees is not None]
+        if judged:
+            self.source_agrees = all(judged)
+        for partition, (timestamp, mark) in sorted(_observations(controls).items()):
+            self.observe(partition, timestamp, mark)
+        for control in controls:
+            self._hear(control)
+        said = [each for control in controls for each in control.statuses.items()]
+        said.sort(key=lambda each: _HOLDING.index(each[1]), reverse=True)
+        for name, status in dict(said).items():
+            self.set_status(name, status)
+
+    def _hear(self, control: Control) -> None:
+        """Take what others than the rows say of time."""
+        for partition, watermark in control.watermarks.items():
+            self.take(partition, watermark)
+        if self.source_agrees:
+            for partition, watermark in control.source_watermarks.items():
+                self.take(partition, watermark)
+        else:
+            for partition in control.unread:
+                self.register(partition)
+
+    def observe(self, partition: str, max_timestamp: int, mark: int | None = None) -> None:
+        """Take the largest timestamp and mark of some rows of a partition; no mark is the timestamp itself."""
+        mark = max_timestamp if mark is None else mark
+        self._largest[partition] = max(self._largest.get(partition, NONE), max_timestamp)
+        self._marks[partition] = max(self._marks.get(partition, NONE), mark)
+        self._wake(partition)
+        if mark > NONE:
+            self._merge.update(partition, self._made(partition))
+
+    def take(self, partition: str, watermark: int) -> None:
+        """Take a partition's watermark that somebody else made, in epoch milliseconds; a lower one changes nothing."""
+        if self._declared == "idle":
+            self._declared = None
+        self._merge.update(partition, watermark)
+
+    def set_status(self, partition: str | None, status: Status) -> None:
+        """Make a partition active, idle or finished; None is the whole input."""
+        if partition is None:
+            self._declared = None if status == "active" else status
+            return
+        self._merge.set_status(partition, status)
+
+    def remove(self, partition: str) -> None:
+        """Forget a partition that does not exist any more; one that is not there is passed over."""
+        self._merge.remove(partition)
+        for known in (self._largest, self._marks, self._timers):
+            known.pop(partition, None)
+
+    def register(self, partition: str) -> None:
+        """Add a partition known to hold rows: it holds time until it speaks."""
+        self._merge.register(partition)
+
+    def begin(self, processing_time: int) -> None:
+        """Take a micro-batch's processing time, before anything is said of it."""
+        self._processing_time = processing_time
+
+    def hold(self, until: int | None) -> None:
+        """Set how far the input's time may come from now on, whatever its rows and the clock say; it never goes back.
+
+        Args:
+            until: In epoch milliseconds; None lets it go.
+        """
+        reached = self.current()
+        self._held = None if until is None else max(reached, until)
+
+    def tick(self, processing_time: int) -> None:
+        """Let the clock move at the end of a micro-batch: lags behind it, and silences."""
+        self._processing_time = processing_time
+        if self._strategy.generator.follows_clock:
+            self._clock = max(self._clock, self._strategy.generator.made(NONE, processing_time))
+        if self._idleness is None:
+            return
+        statuses = self._merge.statuses()
+        for partition, status in statuses.items():
+            timer = self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms))
+            if status == "active" and timer.is_idle(processing_time):
+                self._merge.set_status(partition, "idle")
+        if self._silence is not None:
+            self._never_spoke_idle = not statuses and (self._never_spoke_idle or self._silence.is_idle(processing_time))
+
+    def resume(self) -> None:
+        """Forget all silences so far: the query did not run, so nobody could be heard."""
+        for timer in [*self._timers.values(), *([self._silence] if self._silence else [])]:
+            timer.restart()
+
+    def current(self) -> int:
+        """Return the watermark: ``NONE`` before the input has spoken, ``END_OF_TIME`` once it is finished."""
+        if self.finished:
+            return END_OF_TIME
+        reached = max(self._merge.current(), self._clock)
+        return reached if self._held is None else min(reached, self._held)
+
+    def status(self) -> Status:
+        """Return the input's status; one that is held has more to say, however silent it is."""
+        if self._declared == "finished":
+            return "finished"
+        status: Status = self._declared or ("idle" if self._never_spoke_idle else self._merge.status())
+        return "active" if status == "idle" and self._held is not None else status
+
+    def max_timestamp(self) -> int:
+        """Return the largest timestamp seen, or ``NONE``."""
+        return max(self._largest.values(), default=NONE)
+
+    def holding_partition(self) -> str | None:
+        """Name the partition that holds the input back: the active one that has come least far."""
+        return self._merge.holding()
+
+    def partitions(self) -> dict[str, int]:
+        """Return each partition's watermark."""
+        return self._merge.watermarks()
+
+    def statuses(self) -> dict[str, Status]:
+        """Return each partition's status."""
+        return self._merge.statuses()
+
+    def _wake(self, partition: str) -> None:
+        self._declared = None if self._declared == "idle" else self._declared
+        self._never_spoke_idle = False
+        if self._merge.status_of(partition) == "idle":
+            self._merge.set_status(partition, "active")
+        else:
+            self._merge.register(partition)
+        if self._idleness is not None:
+            self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms)).activity()
+
+    def _made(self, partition: str) -> int:
+        return self._strategy.generator.made(self._marks[partition], self._processing_time)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what survives a restart, as JSON values."""
+        return {
+            "merge": self._merge.snapshot(),
+            "largest": dict(self._largest),
+            "marks": dict(self._marks),
+            "silent_since": {name: timer.snapshot() for name, timer in self._timers.items()},
+            "never_spoke": [self._never_spoke_idle, self._silence.snapshot() if self._silence else None],
+            "declared": self._declared,
+            "clock": self._clock,
+            "source_agrees": self.source_agrees,
+            **({} if self._held is None else {"held": self._held}),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Take what ``snapshot`` gave."""
+        self._merge.restore(snapshot["merge"])
+        self._largest, self._marks = dict(snapshot["largest"]), dict(snapshot["marks"])
+        self._timers = {}
+        if self._idleness is not None:
+            for name, since in snapshot["silent_since"].items():
+                self._timers[name] = IdlenessTimer(self._idleness.timeout_ms)
+                self._timers[name].restore(since)
+        self._never_spoke_idle, silence = snapshot["never_spoke"]
+        if self._silence is not None:
+            self._silence.restore(silence)
+        self._declared, self._clock = snapshot["declared"], snapshot["clock"]
+        self.source_agrees = snapshot.get("source_agrees")
+        self._held = snapshot.get("held")
+
+
+def _observations(controls: Sequence[Control]) -> dict[str, tuple[int, int]]:
+    """Return each partition's largest timestamp and mark, over all tasks."""
+    found: dict[str, tuple[int, int]] = {}
+    for control in controls:
+        for partition, timestamp in control.partitions.items():
+            largest, mark = found.get(partition, (NONE, NONE))
+            said = timestamp if control.marks is None else control.marks[partition]
+            found[partition] = max(largest, timestamp), max(mark, said)
+    return found
+
+
+class OperatorWatermark:
+    """The operator's watermark: the minimum over its two inputs, which never goes back."""
+
+    def __init__(self, strategies: Sequence[WatermarkStrategy], policy: TimePolicy | None = None) -> None:
+        self._policy = policy or TimePolicy()
+        self.inputs = tuple(InputWatermark(strategy, self._policy.when_all_idle) for strategy in strategies)
+        self._merge = WatermarkMerge(all_idle=self._policy.when_all_idle)
+        self._released = self._policy.hold_left_until is None
+
+    def fold(self, controls: Sequence[Control]) -> None:
+        """Take all that is said of a micro-batch: what its map tasks saw, and what is said from outside.
+
+        The order of the controls means nothing, nor over how many tasks the rows were spread.
+        """
+        for number, each in enumerate(self.inputs, start=1):
+            each.fold([control for control in controls if control.input == number])
+
+    def hold(self, holds: Mapping[int, int]) -> None:
+        """Set how far the time of each input may come in this micro-batch, before anything is folded.
+
+        Args:
+            holds: By the input's number, in epoch milliseconds; one that is not named is let go.
+        """
+        for number, each in enumerate(self.inputs, start=1):
+            each.hold(holds.get(number))
+
+    def begin(self, processing_time: int) -> None:
+        """Take a micro-batch's processing time, before anything is folded."""
+        for each in self.inputs:
+            each.begin(processing_time)
+
+    def tick(self, processing_time: int) -> None:
+        """Let the clock move, once at the end of every micro-batch."""
+        for each in self.inputs:
+            each.tick(processing_time)
+
+    def resume(self) -> None:
+        """Forget silences: the query stood still."""
+        for each in self.inputs:
+            each.resume()
+
+    def finish(self) -> None:
+        """Finish all inputs: time ends."""
+        for each in self.inputs:
+            each.set_status(None, "finished")
+
+    def current(self) -> int:
+        """Return the operator's watermark."""
+        for name, each in zip("12", self.inputs, strict=True):
+            self._merge.update(name, each.current())
+            self._merge.set_status(name, each.status())
+        if not self._released:
+            right, until = self.inputs[1], self._policy.hold_left_until
+            self._released = right.status() != "active" or right.current() >= until  # type: ignore[operator]
+        return self._merge.current() if self._released else NONE
+
+    def status(self) -> Status:
+        """Return the status of both inputs together: idle or finished only when both are."""
+        self.current()
+        return self._merge.status()
+
+    def max_timestamp(self) -> int:
+        """Return the largest timestamp seen in any input, or ``NONE``."""
+        return max(each.max_timestamp() for each in self.inputs)
+
+    def holding_input(self) -> int | None:
+        """Return which input holds time back: 1 or 2, the first where both do; None where none is active."""
+        self.current()
+        if not self._released:
+            return 2
+        holding = self._merge.holding()
+        return None if holding is None else int(holding)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what survives a restart, as JSON values."""
+        self.current()
+        return {
+            "merge": self._merge.snapshot(),
+            "released": self._released,
+            "inputs": [each.snapshot() for each in self.inputs],
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Take what ``snapshot`` gave."""
+        self._merge.restore(snapshot["merge"])
+        # Whoever takes the option away has waited long enough; once released, time is not held again.
+        self._released = self._policy.hold_left_until is None or bool(snapshot["released"])
+        for each, state in zip(self.inputs, snapshot["inputs"], strict=True):
+            each.restore(state)

@@ -1,0 +1,326 @@
+"""How an input's watermark follows its rows, partition by partition.
+
+A strategy looks at rows where they are packed: of each task's rows it takes one number a source partition, its *mark*,
+and the largest mark ever seen makes the partition's watermark. So a watermark is the same whatever the tasks, batches
+and restarts were. Kinds: bounded out-of-orderness, ascending timestamps, a fixed lag behind the clock, punctuated by a
+column, none, and a user's own ``WatermarkGenerator``. (Flink: ``WatermarkStrategy``, ``WatermarkGenerator``,
+``WatermarksWithIdleness``.)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.time.idleness import Idleness
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE, Returning
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["WatermarkGenerator", "WatermarkStrategy"]
+
+
+class WatermarkGenerator(ABC):
+    """Makes watermarks of marks; subclass it, as a frozen dataclass that can be pickled, for one of your own.
+
+    >>> @dataclass(frozen=True)
+    ... class Heartbeats(WatermarkGenerator):
+    ...     '''Rows that carry no amount say how far their source has come.'''
+    ...     def marks(self, rows, timestamps):
+    ...         return np.where(rows.column("amount").is_null().to_numpy(), timestamps, NONE)
+    ...     def watermark(self, mark, processing_time):
+    ...         return mark
+    """
+
+    follows_clock = False
+    """Whether the watermark moves with processing time even where no row comes: then ``watermark`` is also asked once a
+    micro-batch for the whole input, with the mark ``NONE``."""
+
+    def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each row's mark; a row that says nothing has ``NONE``, the smallest 64-bit integer.
+
+        Args:
+            rows: Rows of the input, with all its columns.
+            timestamps: Their event times in epoch milliseconds.
+        """
+        del rows
+        return timestamps
+
+    @abstractmethod
+    def watermark(self, mark: int, processing_time: int) -> int:
+        """Return a partition's watermark in epoch milliseconds: a whole number of 64 bits.
+
+        Args:
+            mark: The largest mark seen in the partition.
+            processing_time: The micro-batch's, in epoch milliseconds.
+        """
+
+    def made(self, mark: int, processing_time: int) -> int:
+        """Return what ``watermark`` gives, checked.
+
+        Raises:
+            FunctionError: It raised an error, or gave what is no whole number of 64 bits.
+        """
+        what = f"{type(self).__name__}.watermark({mark}, {processing_time})"
+        try:
+            given = self.watermark(mark, processing_time)
+        except Exception as error:
+            msg = f"{what} raised {type(error).__name__}: {error}"
+            raise FunctionError(msg) from error
+        try:
+            fits = not isinstance(given, (str, bool)) and int(given) == given and given <= END_OF_TIME
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            msg = f"{what} gave {given!r}; expected a whole number of epoch milliseconds, {NONE} where there is none"
+            raise FunctionError(msg)
+        return max(NONE, int(given))
+
+    def of_source(self, time: int, processing_time: int) -> int:
+        """Return a partition's watermark where its source says that all before a time has been read.
+
+        Only a watermark that goes by the rows' event times alone can follow; any other hears nothing.
+
+        Args:
+            time: In epoch milliseconds.
+            processing_time: The micro-batch's, in epoch milliseconds.
+        """
+        del time, processing_time
+        return NONE
+
+    def check(self, schema: pa.Schema, what: str) -> None:  # noqa: B027 - most need no column
+        """Refuse an input that lacks what the generator reads.
+
+        Args:
+            schema: The input's columns.
+            what: The input, for the message.
+
+        Raises:
+            SchemaError: A column is missing or has the wrong type.
+        """
+
+
+@dataclass(frozen=True)
+class BoundedOutOfOrderness(WatermarkGenerator):
+    """The largest timestamp, less the bound and one millisecond."""
+
+    out_of_orderness_ms: int = 0
+
+    def watermark(self, mark: int, processing_time: int) -> int:
+        """Return the largest timestamp less the bound and a millisecond."""
+        del processing_time
+        return max(NONE, mark - self.out_of_orderness_ms - 1)
+
+    def of_source(self, time: int, processing_time: int) -> int:
+        """Return the same as for a row of that time."""
+        return self.watermark(time, processing_time)
+
+
+@dataclass(frozen=True)
+class ClockLag(WatermarkGenerator):
+    """The clock, less a fixed lag; rows say nothing."""
+
+    lag_ms: int
+    follows_clock = True
+
+    def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return no mark."""
+        return _nothing(rows, timestamps)
+
+    def watermark(self, mark: int, processing_time: int) -> int:
+        """Return the processing time less the lag."""
+        del mark
+        return processing_time - self.lag_ms
+
+
+@dataclass(frozen=True)
+class Punctuated(WatermarkGenerator):
+    """What a column of the rows says."""
+
+    column: str
+
+    def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the watermark that each row carries."""
+        values = rows.column(self.column).combine_chunks()
+        if pa.types.is_boolean(values.type):
+            return np.where(values.fill_null(False).to_numpy(zero_copy_only=False), timestamps, NONE)
+        if pa.types.is_timestamp(values.type):
+            micros = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+            marks: NDArray[np.int64] = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1_000)
+        else:
+            marks = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        return np.where(pc.is_valid(values).to_numpy(zero_copy_only=False), marks, NONE)
+
+    def watermark(self, mark: int, processing_time: int) -> int:
+        """Return the largest watermark that a row carried."""
+        del processing_time
+        return mark
+
+    def check(self, schema: pa.Schema, what: str) -> None:
+        """Refuse an input whose column is missing, or says no time.
+
+        Raises:
+            SchemaError: As it says.
+        """
+        if self.column not in schema.names:
+            msg = f"{what} has no watermark column {self.column!r}{did_you_mean(self.column, schema.names)}"
+            raise SchemaError(msg)
+        dtype = schema.field(self.column).type
+        is_zoned = pa.types.is_timestamp(dtype) and dtype.tz is not None
+        if not (is_zoned or pa.types.is_boolean(dtype) or pa.types.is_integer(dtype)):
+            msg = (
+                f"{what}: watermark column {self.column!r}: expected a timestamp, a bigint of epoch milliseconds, or a "
+                f"boolean that marks rows whose own time it is, got {dtype}"
+            )
+            raise SchemaError(msg)
+
+
+@dataclass(frozen=True)
+class NoWatermarks(WatermarkGenerator):
+    """None, ever."""
+
+    def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return no mark."""
+        return _nothing(rows, timestamps)
+
+    def watermark(self, mark: int, processing_time: int) -> int:
+        """Return none."""
+        del mark, processing_time
+        return NONE
+
+
+def _nothing(rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    del rows
+    return np.full(len(timestamps), NONE, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class WatermarkStrategy:
+    """How an input's watermark follows its rows, and when a silent source no longer holds time back.
+
+    Attributes:
+        generator: Makes each source partition's watermark.
+        idleness: When silence is idleness; None is never.
+
+    >>> WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_idleness("1 minute").idleness.timeout_ms
+    60000
+    """
+
+    generator: WatermarkGenerator = field(default_factory=BoundedOutOfOrderness)
+    idleness: Idleness | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.generator, WatermarkGenerator):
+            msg = f"generator: expected a WatermarkGenerator, got {self.generator!r}"
+            raise ConfigurationError(msg)
+        if self.idleness is not None and not isinstance(self.idleness, Idleness):
+            msg = f"idleness: expected an Idleness, got {self.idleness!r}; write .with_idleness('1 minute')"
+            raise ConfigurationError(msg)
+
+    @classmethod
+    def for_bounded_out_of_orderness(cls, max_out_of_orderness: Duration) -> WatermarkStrategy:
+        """Let rows come out of order by up to a bound, within each source partition.
+
+        Args:
+            max_out_of_orderness: ``"5 seconds"`` or a ``timedelta``, in whole milliseconds.
+
+        Raises:
+            ConfigurationError: It is negative, has no unit, or does not parse.
+        """
+        return cls(BoundedOutOfOrderness(milliseconds(max_out_of_orderness, "max_out_of_orderness")))
+
+    @classmethod
+    def for_monotonous_timestamps(cls) -> WatermarkStrategy:
+        """Expect ascending timestamps within each source partition."""
+        return cls(BoundedOutOfOrderness())
+
+    @classmethod
+    def for_clock_lag(cls, lag: Duration) -> WatermarkStrategy:
+        """Stay a fixed time behind the clock, whatever the rows say: for sources known to be no later than that.
+
+        The clock is each micro-batch's processing time. In a replay of the past nearly every row is late.
+
+        Args:
+            lag: ``"30 seconds"`` or a ``timedelta``, in whole milliseconds.
+
+        Raises:
+            ConfigurationError: It is negative, has no unit, or does not parse.
+        """
+        return cls(ClockLag(milliseconds(lag, "lag")))
+
+    @classmethod
+    def for_punctuated(cls, column: str) -> WatermarkStrategy:
+        """Let the rows themselves say how far time has come; rows that say nothing move nothing.
+
+        Args:
+            column: A column of the input that is null where a row says nothing, else the watermark: a ``timestamp``
+                (floored to milliseconds) or a ``bigint`` of epoch milliseconds. Or a ``boolean`` column: where it is
+                true the watermark is the row's own event time.
+
+        Raises:
+            ConfigurationError: It is no name.
+        """
+        if not isinstance(column, str) or not column:
+            msg = f"column: expected the name of a column, got {column!r}"
+            raise ConfigurationError(msg)
+        return cls(Punctuated(column))
+
+    @classmethod
+    def no_watermarks(cls) -> WatermarkStrategy:
+        """Make no watermark: the input holds event time for ever, unless it is idle or finished."""
+        return cls(NoWatermarks())
+
+    @classmethod
+    def for_generator(cls, generator: WatermarkGenerator) -> WatermarkStrategy:
+        """Use a generator of your own.
+
+        Raises:
+            ConfigurationError: It is no ``WatermarkGenerator``.
+        """
+        return cls(generator)
+
+    def with_idleness(
+        self, timeout: Duration, *, returning: Returning = "hold", even_if_silent: bool = False
+    ) -> WatermarkStrategy:
+        """Leave a source partition out of the minimum while it is silent, and the input while all of them are.
+
+        Time counts from the first micro-batch without a row of the partition, by processing time, and only while the
+        query runs; it ends with the partition's next row. A query whose strategy has idleness runs micro-batches
+        without rows, too. Kafka's source takes rows of every partition that has any, so a silent one has none; of files
+        and Delta tables with partition columns, rows in files not yet read look like silence: choose a timeout that is
+        longer than catching up takes.
+
+        An input that has never spoken holds time, however long; Flink's is idle after the timeout. A topic that is
+        still empty, or whose first file is not listed yet, tells nothing from one that is slow to start, and once time
+        has gone on without it all its rows are late. Say ``even_if_silent=True`` where it may well stay empty.
+
+        Args:
+            timeout: How long a partition must have been silent; more than zero.
+            returning: ``"hold"`` lets a partition that returns behind the others hold time until it has caught up;
+                ``"skip"`` leaves it out until then, so its rows are late meanwhile.
+            even_if_silent: Whether an input that has never spoken may go idle, too, as Flink's does.
+
+        Raises:
+            ConfigurationError: The timeout is not above zero, or ``returning`` is unknown.
+
+        >>> WatermarkStrategy.for_monotonous_timestamps().with_idleness("1 minute", even_if_silent=True).idleness
+        Idleness(timeout_ms=60000, returning='hold', even_if_silent=True)
+        """
+        timeout_ms = milliseconds(timeout, "idle timeout")
+        if timeout_ms == 0:
+            msg = f"idle timeout: expected a duration above zero, got {timeout!r}"
+            raise ConfigurationError(msg)
+        return replace(self, idleness=Idleness(timeout_ms, returning, even_if_silent))
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether the watermark moves by processing time, so that micro-batches without rows matter."""
+        return self.generator.follows_clock or self.idleness is not None

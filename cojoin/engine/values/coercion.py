@@ -1,0 +1,266 @@
+"""Checks of a user's Python values against a declared type, compiled once a type.
+
+A converted value is what a state keeps: of the exact class, a copy, and equal to what it will be when it is decoded
+after a restart (5 stored as ``double`` reads 5.0, 0.1 stored as ``float`` its nearest float, a list changed after
+``update`` changes nothing).
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.engine.values.rows import describe_row, hashable, row_class
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Coercer", "coercer", "has_mutable_parts", "misfit"]
+
+Coercer: TypeAlias = "Callable[[Any], Any]"
+"""Takes a user's value, gives the value that is stored; raises ``FunctionError`` where it does not fit."""
+
+_INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+
+
+def coercer(dtype: pa.DataType, what: str) -> Coercer:
+    """Compile the check of one type.
+
+    Args:
+        dtype: The declared type.
+        what: What has it, for the message, such as ``"EnrichTrades: state 'customer'"``.
+
+    Returns:
+        A function from a value to the stored value; None passes (states and fields may be null).
+
+    >>> coercer(pa.float64(), "state 'total'")(5)
+    5.0
+    """
+    convert = _converter(dtype, what)
+    return lambda value: None if value is None else convert(value)
+
+
+def has_mutable_parts(dtype: pa.DataType) -> bool:
+    """Tell whether values of this type hold a list or a dict, which a reader might change."""
+    if pa.types.is_struct(dtype):
+        return any(has_mutable_parts(field.type) for field in dtype)
+    return bool(pa.types.is_list(dtype) or pa.types.is_map(dtype))
+
+
+def _converter(dtype: pa.DataType, what: str) -> Coercer:  # noqa: PLR0911 - one a type
+    types = pa.types
+    if types.is_struct(dtype):
+        return _struct_converter(dtype, what)
+    if types.is_list(dtype):
+        element = coercer(dtype.value_type, f"{what}[]" if what else "an element")
+        return lambda value: [element(item) for item in _expect(value, (list, tuple), dtype, what)]
+    if types.is_map(dtype):
+        return _map_converter(dtype, what)
+    if dtype in _INTEGERS:
+        return _integer_converter(dtype, what)
+    if types.is_floating(dtype):
+        return _float_converter(dtype, what)
+    if types.is_timestamp(dtype):
+        return _timestamp_converter(dtype, what)
+    if types.is_decimal(dtype):
+        return _decimal_converter(dtype, what)
+    return _plain_converter(dtype, what)
+
+
+def _plain_converter(dtype: pa.DataType, what: str) -> Coercer:
+    """Compile the check of a type whose values only need to be of a class; a subclass loses what Arrow can't hold."""
+    types = pa.types
+    if types.is_string(dtype):
+        return lambda value: value if type(value) is str else str.__str__(_expect(value, str, dtype, what))
+    if types.is_binary(dtype):
+        return lambda value: bytes(_expect(value, (bytes, bytearray, memoryview), dtype, what))
+    if types.is_boolean(dtype):
+        return lambda value: bool(_expect(value, (bool, np.bool_), dtype, what))
+    if types.is_date(dtype):
+        return lambda value: date.fromordinal(_expect(value, date, dtype, what, refused=datetime).toordinal())
+    if types.is_duration(dtype):
+        return _duration_converter(dtype, what)
+    # A time is as it is; of what is left, such as void, there are no values.
+    return lambda value: _expect(value, time if types.is_time(dtype) else (), dtype, what)
+
+
+def _map_converter(dtype: pa.MapType, what: str) -> Coercer:
+    key, item = _converter(dtype.key_type, f"{what} key"), coercer(dtype.item_type, f"{what} value")
+    freeze: Coercer = hashable if pa.types.is_nested(dtype.key_type) else lambda value: value
+
+    def convert(value: Any) -> dict[Any, Any]:
+        pairs = _expect(value, dict, dtype, what).items()
+        if None in value:
+            raise misfit(value, dtype, what)
+        return {freeze(key(k)): item(v) for k, v in pairs}
+
+    return convert
+
+
+def _float_converter(dtype: pa.DataType, what: str) -> Coercer:
+    single = struct.Struct("<f") if pa.types.is_float32(dtype) else None
+
+    def convert(value: Any) -> float:
+        try:
+            number = value if type(value) is float else float(_expect(value, Real, dtype, what, refused=bool))
+            return number if single is None else single.unpack(single.pack(number))[0]
+        except OverflowError:
+            raise misfit(value, dtype, what) from None
+
+    return convert
+
+
+def _duration_converter(dtype: pa.DataType, what: str) -> Coercer:
+    def convert(value: Any) -> timedelta:
+        exact = timedelta() + _expect(value, timedelta, dtype, what)
+        micros = exact // timedelta(microseconds=1)
+        if not -(1 << 63) <= micros < 1 << 63:
+            raise misfit(value, dtype, what)
+        return timedelta(microseconds=micros)
+
+    return convert
+
+
+def _integer_converter(dtype: pa.DataType, what: str) -> Coercer:
+    limit = 1 << (_INTEGERS[dtype] - 1)
+
+    def convert(value: Any) -> int:
+        if type(value) is not int:
+            index = getattr(value, "__index__", None)
+            if index is None or isinstance(value, bool):
+                raise misfit(value, dtype, what)
+            value = index()
+        if not -limit <= value < limit:
+            raise misfit(value, dtype, what)
+        return value  # type: ignore[no-any-return]
+
+    return convert
+
+
+def _timestamp_converter(dtype: pa.DataType, what: str) -> Coercer:
+    aware = dtype.tz is not None
+
+    def convert(value: Any) -> datetime:
+        if not isinstance(value, datetime) or (value.tzinfo is not None) is not aware:
+            raise misfit(value, dtype, what)
+        try:
+            moment = value.astimezone(timezone.utc) if aware else value
+            exact = type(moment) is datetime
+            return moment if exact else datetime.combine(moment.date(), moment.time(), moment.tzinfo)
+        except (OverflowError, ValueError):
+            raise misfit(value, dtype, what) from None
+
+    return convert
+
+
+def _decimal_converter(dtype: pa.DataType, what: str) -> Coercer:
+    def convert(value: Any) -> Decimal:
+        if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+            raise misfit(value, dtype, what)
+        try:
+            return pa.scalar(Decimal(value), dtype).as_py()  # type: ignore[no-any-return]
+        except pa.ArrowException:
+            raise misfit(value, dtype, what) from None
+
+    return convert
+
+
+def _struct_converter(dtype: pa.StructType, what: str) -> Coercer:
+    names = tuple(field.name for field in dtype)
+    make = row_class(names)
+    parts = [
+        (coercer if field.nullable else _converter)(field.type, f"{what}, field {field.name!r}" if what else field.name)
+        for field in dtype
+    ]
+    known = frozenset(names)
+    fits_as_it_is = _exact_struct_check(dtype)
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() != known:
+                raise misfit(value, dtype, what)
+            value = [value[name] for name in names]
+        elif not isinstance(value, (tuple, list)) or len(value) != len(names):
+            raise misfit(value, dtype, what)
+        if fits_as_it_is(value):
+            return make(value)
+        return make([part(item) for part, item in zip(parts, value, strict=True)])
+
+    return convert
+
+
+def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
+    """Compile a quick check that a struct's values need no conversion; where it says no, the full one decides.
+
+    Most values have exactly the expected classes, and one comparison of two tuples of classes shows it.
+    """
+    exact = [_exact_class(field.type) for field in dtype]
+    limits = [
+        (position, 1 << (_INTEGERS[field.type] - 1)) for position, field in enumerate(dtype) if field.type in _INTEGERS
+    ]
+    zoned = [position for position, field in enumerate(dtype) if pa.types.is_timestamp(field.type) and field.type.tz]
+    allowed = [
+        frozenset(() if each is None else {each, type(None)} if field.nullable else {each})
+        for each, field in zip(exact, dtype, strict=True)
+    ]
+    seen: set[tuple[type, ...]] = set()
+
+    def check(value: Any) -> bool:
+        classes = tuple(map(type, value))
+        if classes not in seen:
+            if not all(each in classes_of_field for each, classes_of_field in zip(classes, allowed, strict=True)):
+                return False
+            seen.add(classes)
+        for position, limit in limits:
+            number = value[position]
+            if number is not None and not -limit <= number < limit:
+                return False
+        for position in zoned:
+            moment = value[position]
+            if moment is not None and moment.tzinfo is not timezone.utc:
+                return False
+        return True
+
+    return check
+
+
+def _exact_class(dtype: pa.DataType) -> type | None:
+    """Return the class whose values are stored as they are; None where each needs a conversion or a further check."""
+    types = pa.types
+    if dtype in _INTEGERS:
+        return int
+    if types.is_timestamp(dtype):
+        return datetime if dtype.tz else None
+    for matches, cls in (
+        (types.is_float64, float),
+        (types.is_string, str),
+        (types.is_binary, bytes),
+        (types.is_boolean, bool),
+    ):
+        if matches(dtype):
+            return cls
+    return None
+
+
+def _expect(value: Any, expected: Any, dtype: pa.DataType, what: str, refused: Any = ()) -> Any:
+    if not isinstance(value, expected) or isinstance(value, refused):
+        raise misfit(value, dtype, what)
+    return value
+
+
+def misfit(value: Any, dtype: pa.DataType, what: str) -> FunctionError:
+    """Make the error that says which type was expected and what was got."""
+    hint = ""
+    if pa.types.is_timestamp(dtype) and isinstance(value, datetime):
+        hint = "; give the datetime a time zone" if dtype.tz else "; a timestamp_ntz has no time zone"
+    return FunctionError(
+        f"{what}: expected {type_to_ddl(dtype)}, got {describe_row(value)} ({type(value).__name__}){hint}"
+    )

@@ -1,0 +1,210 @@
+"""Rows as a user's function sees them, and the way between them and Arrow.
+
+A row is an immutable named tuple: ``trade.amount``, ``trade["amount"]``, ``trade[1]``, ``trade.as_dict()``. Nested
+structs are rows too, arrays are lists, maps are dicts, timestamps are UTC-aware datetimes (``timestamp_ntz`` naive
+ones), all to the microsecond; a text that is not UTF-8 is what the module ``texts`` makes of it. Work goes column by
+column; only building the tuples is done row by row (about 1 µs a row of four columns).
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.engine.values.texts import decode_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Row", "Stand", "decode_column", "decode_rows", "describe_columns", "describe_row", "hashable", "row_class"]
+
+Stand: TypeAlias = "Callable[[str], Any] | None"
+"""What stands for a moment beyond Python's years 1 to 9999: made of its spelling; None lets ``OverflowError`` out."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH_NAIVE = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
+
+
+class Row(tuple):  # type: ignore[type-arg]
+    """An immutable named row; see the module for how its fields are read.
+
+    A field whose name is no Python identifier, begins with an underscore, or is ``as_dict``, is read as
+    ``row["its name"]``.
+
+    >>> trade = row_class(("trade_id", "amount"))((7, 2.5))
+    >>> trade.amount, trade["amount"], trade[1]
+    (2.5, 2.5, 2.5)
+    >>> trade
+    Row(trade_id=7, amount=2.5)
+    """
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, str):
+            try:
+                return tuple.__getitem__(self, self._fields.index(item))
+            except ValueError:
+                msg = f"a row has no field {item!r}; its fields are {', '.join(self._fields)}"
+                raise KeyError(msg) from None
+        return tuple.__getitem__(self, item)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only where no field has this name: fields are descriptors of the class.
+        msg = f"a row has no field {name!r}; its fields are {', '.join(self._fields)}"
+        raise AttributeError(msg)
+
+    def __repr__(self) -> str:
+        return "Row(" + ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True)) + ")"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as a new dict from field names to values (nested rows stay rows)."""
+        return dict(zip(self._fields, self, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def row_class(names: tuple[str, ...]) -> type[Row]:
+    """Return the class of rows with these fields; it is called with one iterable of values."""
+    # The getters of a named tuple are written in C: there are none faster.
+    getters: Any = namedtuple("getters", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    named: tuple[str, ...] = getters._fields  # where a name is no identifier, another stands
+    # What a row can do goes before a field of the same name, which is read by row["its name"].
+    fields = {name: getattr(getters, name) for name in names if name in named and name not in vars(Row)}
+    return type("Row", (Row,), {"__slots__": (), "_fields": names, **fields})
+
+
+def decode_rows(table: pa.Table, beyond: Stand = None) -> list[Row]:
+    """Turn an Arrow table into rows, in its order.
+
+    Args:
+        table: The rows, in any number of chunks.
+        beyond: What stands for a moment that Python's datetimes can't hold.
+
+    Raises:
+        OverflowError: There is such a moment, and nothing stands for it.
+    """
+    make = row_class(tuple(table.column_names))
+    if not table.num_columns:
+        return [make(()) for _ in range(table.num_rows)]
+    columns = [decode_column(column.combine_chunks(), beyond) for column in table.columns]
+    return list(map(make, zip(*columns, strict=True)))
+
+
+def decode_column(array: pa.Array | pa.ChunkedArray, beyond: Stand = None) -> list[Any]:  # noqa: PLR0911 - one a type
+    """Turn an Arrow column into Python values; nulls become None.
+
+    >>> decode_column(pa.array([[1, 2], None, []]))
+    [[1, 2], None, []]
+    """
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # pyarrow keeps several chunks only beyond 2 GB of strings
+            return [value for chunk in array.chunks for value in decode_column(chunk, beyond)]
+    dtype = array.type
+    types = pa.types
+    if types.is_struct(dtype):
+        return _decode_struct(array, beyond)
+    if types.is_map(dtype):
+        return _decode_map(array, beyond)
+    if types.is_list(dtype) or types.is_large_list(dtype):
+        values = decode_column(array.values, beyond)
+        return _slices(array, lambda start, stop: values[start:stop])
+    if types.is_timestamp(dtype):
+        return _decode_timestamp(array, beyond)
+    if types.is_date32(dtype):
+        return _decode_date(array, beyond)
+    if types.is_string(dtype) or types.is_large_string(dtype):
+        return decode_texts(array)
+    if array.null_count == 0 and (types.is_integer(dtype) or types.is_floating(dtype)):
+        return array.to_numpy().tolist()  # type: ignore[no-any-return]
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def _decode_timestamp(array: pa.Array, beyond: Stand) -> list[Any]:
+    epoch = _EPOCH if array.type.tz else _EPOCH_NAIVE
+    micros = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64()).fill_null(0).to_numpy().tolist()
+    zero = 0
+    try:
+        values: list[Any] = [epoch + timedelta(zero, zero, value) for value in micros]
+    except OverflowError:
+        if beyond is None:
+            raise
+        values = [_moment(epoch, timedelta(microseconds=value), beyond) for value in micros]
+    return _with_nulls(array, values)
+
+
+def _decode_date(array: pa.Array, beyond: Stand) -> list[Any]:
+    try:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    except OverflowError:
+        if beyond is None:
+            raise
+        days = array.cast(pa.int32()).fill_null(0).to_numpy().tolist()
+        return _with_nulls(array, [_day(value, beyond) for value in days])
+
+
+def _moment(epoch: datetime, since: timedelta, beyond: Callable[[str], Any]) -> Any:
+    try:
+        return epoch + since
+    except OverflowError:
+        return beyond(f"{since.days} days and {since.seconds} seconds since 1970")
+
+
+def _day(since: int, beyond: Callable[[str], Any]) -> Any:
+    try:
+        return (_EPOCH_NAIVE + timedelta(since)).date()
+    except OverflowError:
+        return beyond(f"{since} days and 0 seconds since 1970")
+
+
+def _decode_struct(array: pa.StructArray, beyond: Stand) -> list[Any]:
+    names = tuple(field.name for field in array.type)
+    columns = [decode_column(column, beyond) for column in array.flatten()]
+    make = row_class(names)
+    rows: list[Any] = list(map(make, zip(*columns, strict=True))) if columns else [make(()) for _ in range(len(array))]
+    return _with_nulls(array, rows)
+
+
+def _decode_map(array: pa.MapArray, beyond: Stand) -> list[Any]:
+    keys, values = decode_column(array.keys, beyond), decode_column(array.items, beyond)
+    if pa.types.is_nested(array.type.key_type):
+        keys = [hashable(key) for key in keys]
+    return _slices(array, lambda start, stop: dict(zip(keys[start:stop], values[start:stop], strict=True)))
+
+
+def hashable(value: Any) -> Any:
+    """Return the form that a nested value has as a key of a map: tuples stand for its lists."""
+    if isinstance(value, list):
+        return tuple(map(hashable, value))
+    return type(value)(map(hashable, value)) if isinstance(value, tuple) else value
+
+
+def _slices(array: pa.Array, take: Callable[[int, int], Any]) -> list[Any]:
+    # The children of a sliced array are whole; its offsets point into them.
+    offsets = array.offsets.to_numpy().tolist()
+    return _with_nulls(array, [take(start, stop) for start, stop in pairwise(offsets)])
+
+
+def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
+    if array.null_count:
+        for position in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[position] = None
+    return values
+
+
+def describe_columns(schema: pa.Schema) -> str:
+    """Return columns and their types for an error message."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def describe_row(row: Sequence[Any] | None, limit: int = 500) -> str:
+    """Return a row for an error message, cut where it is long."""
+    text = repr(row)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -1,0 +1,197 @@
+"""What a stored schema may become, and stored rows in the schema that is asked for now.
+
+Without loss only. Columns and the fields of structs are matched by name, in any order; a nullable one may be added, and
+is null in what is stored; what was never null may become nullable. A number's type may be widened: whole numbers to
+wider ones, those of at most 32 bits and floats to ``double``, a decimal to one with as many digits on both sides of its
+point. So it is inside structs, lists and the values of maps; the keys of maps, and columns that are said to be fixed,
+keep their type. Everything else is a difference, and refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import CheckpointError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+__all__ = ["differences", "evolve", "widest"]
+
+
+def differences(
+    stored: pa.Schema | pa.DataType, asked: pa.Schema | pa.DataType, *, fixed: Collection[str] = ()
+) -> list[str]:
+    """Tell what stands against turning a stored schema, or type, into another: "there" it is stored, "here" asked for.
+
+    Args:
+        stored: What there is.
+        asked: What it should become; a schema or a type, as the other.
+        fixed: Columns of a schema that keep their type, as those of a key do.
+
+    Returns:
+        A text for each difference; none where what is stored may become what is asked for.
+
+    >>> stored = pa.schema([("tier", pa.string()), ("visits", pa.int32()), ("note", pa.string())])
+    >>> differences(stored, pa.schema([("visits", pa.int64()), ("tier", pa.int32()), ("rank", pa.int32())]))
+    ["column 'tier' is string there and int here", "column 'note' is there and not here"]
+    """
+    if isinstance(stored, pa.Schema):
+        return list(_between_fields(stored, asked, "column", "", fixed))
+    return list(_between_types(stored, asked, ""))
+
+
+def _between_fields(
+    stored: Iterable[pa.Field], asked: Iterable[pa.Field], noun: str, of: str, fixed: Collection[str] = ()
+) -> Iterator[str]:
+    new = {field.name: field for field in asked}
+    for field in stored:
+        place = f"{noun} {field.name!r}{of}"
+        if field.name not in new:
+            yield f"{place} is there and not here"
+            continue
+        other = new.pop(field.name)
+        if field.name in fixed and not field.type.equals(other.type):
+            there, here = _spelled(field.type, other.type)
+            yield f"{place}, which must keep its type, is {there} there and {here} here"
+        else:
+            yield from _between(field, other, place)
+    for name, field in new.items():
+        if not field.nullable:
+            yield f"{noun} {name!r}{of} is here and not there, and may not be null"
+
+
+def _between(stored: pa.Field, asked: pa.Field, place: str) -> Iterator[str]:
+    if stored.nullable and not asked.nullable:
+        yield f"{place} may be null there and not here"
+    yield from _between_types(stored.type, asked.type, place)
+
+
+def _between_types(stored: pa.DataType, asked: pa.DataType, place: str) -> Iterator[str]:
+    types, of = pa.types, f" of {place}" if place else ""
+    if stored.equals(asked) or _widens(stored, asked):
+        return
+    if types.is_struct(stored) and types.is_struct(asked):
+        yield from _between_fields(stored, asked, "field", of)
+    elif types.is_list(stored) and types.is_list(asked):
+        yield from _between(stored.value_field, asked.value_field, f"an element{of}")
+    elif types.is_map(stored) and types.is_map(asked):
+        if not stored.key_type.equals(asked.key_type):
+            there, here = _spelled(stored.key_type, asked.key_type)
+            yield f"a key{of} is {there} there and {here} here"
+        yield from _between(stored.item_field, asked.item_field, f"a value{of}")
+    else:
+        there, here = _spelled(stored, asked)
+        yield f"{place or 'it'} is {there} there and {here} here"
+
+
+def _widens(stored: pa.DataType, asked: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_signed_integer(stored):
+        if types.is_signed_integer(asked):
+            return bool(stored.bit_width <= asked.bit_width)
+        # A double holds 53 bits: no bigint becomes one.
+        return bool(types.is_float64(asked) and stored.bit_width <= 32)
+    if types.is_decimal128(stored) and types.is_decimal128(asked):
+        whole = asked.precision - asked.scale >= stored.precision - stored.scale
+        return bool(whole and asked.scale >= stored.scale)
+    return bool(types.is_float32(stored) and types.is_float64(asked))
+
+
+def _spelled(stored: pa.DataType, asked: pa.DataType) -> tuple[str, str]:
+    try:
+        there, here = type_to_ddl(stored), type_to_ddl(asked)
+    except SchemaError:
+        there = here = ""
+    # Arrow has several forms of one Spark type, and some of none.
+    return (str(stored), str(asked)) if there == here else (there, here)
+
+
+def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[str] = ()) -> pa.Table:
+    """Return stored rows in the schema that is asked for; the table itself where it has it.
+
+    Args:
+        table: The rows as they were stored.
+        schema: The schema that they should have.
+        what: What they are, for the message.
+        fixed: Columns that keep their type.
+
+    Raises:
+        CheckpointError: They can't have it without loss.
+
+    >>> stored = pa.table({"visits": pa.array([5], pa.int32())})
+    >>> evolve(stored, pa.schema([("visits", pa.int64()), ("tier", pa.string())]), "input 'customers'").to_pylist()
+    [{'visits': 5, 'tier': None}]
+    """
+    if table.schema.equals(schema):
+        return table
+    found = differences(table.schema, schema, fixed=fixed)
+    if found:
+        msg = (
+            f"{what}: the checkpoint's columns can't become the query's: {'; '.join(found)}; keep them as they were, "
+            f"or start with a new checkpoint"
+        )
+        raise CheckpointError(msg)
+    stored = set(table.column_names)
+    columns = [
+        pa.chunked_array([_convert(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
+        if field.name in stored
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Convert values, whose type may become the other; the children of lists and maps may be those of a larger one."""
+    if array.type.equals(dtype):
+        return array
+    if not len(array):
+        return pa.array([], dtype)
+    if not pa.types.is_nested(dtype):
+        return array.cast(dtype)
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(dtype):
+        places = [array.type.get_field_index(field.name) for field in dtype]
+        children = [
+            pa.nulls(len(array), field.type) if place < 0 else _convert(array.field(place), field.type)
+            for place, field in zip(places, dtype, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(dtype), mask=mask)
+    # A copy: beside a mask Arrow takes no offsets that are themselves a slice.
+    offsets = pa.array(array.offsets.to_numpy())
+    if pa.types.is_map(dtype):
+        items = _convert(array.items, dtype.item_type)
+        return pa.MapArray.from_arrays(offsets, array.keys, items, type=dtype, mask=mask)
+    return pa.ListArray.from_arrays(offsets, _convert(array.values, dtype.value_type), type=dtype, mask=mask)
+
+
+def widest(schemas: Sequence[pa.Schema], what: str) -> pa.Schema:
+    """Return the one of some schemas that all others may become: key groups may be of before and after a change.
+
+    Args:
+        schemas: One or more.
+        what: What has them, for the message.
+
+    Raises:
+        CheckpointError: There is no such one.
+
+    >>> widest([pa.schema([("visits", pa.int32())]), pa.schema([("visits", pa.int64())])], "state 'visits'")
+    visits: int64
+    """
+    distinct: list[pa.Schema] = []
+    for schema in schemas:
+        if not any(schema.equals(other) for other in distinct):
+            distinct.append(schema)
+    against = [[text for other in distinct for text in differences(other, schema)] for schema in distinct]
+    best = min(range(len(distinct)), key=lambda place: len(against[place]))
+    if against[best]:
+        msg = (
+            f"{what}: the checkpoint's key groups hold it in forms that can't become one: {'; '.join(against[best])}; "
+            f"restore a checkpoint that one query wrote, or start with a new one"
+        )
+        raise CheckpointError(msg)
+    return distinct[best]

@@ -1,0 +1,209 @@
+"""The archive's files, read by the tasks: parquet, by pyarrow, only the row groups and columns that are needed.
+
+Rows come as those of Kafka do, with the same columns and faults, in pieces of no more records or bytes: a row group is
+read page by page, for Spark's hold 128 MB and more. An offset that is there twice ends the query. Costs about a
+microsecond a record; a file whose offsets are in no order is read whole by each batch that needs some of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.kafka.fetching import PIECE_BYTES, PIECE_RECORDS
+from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, PARTS, TIME, TOMBSTONE, VALUE, Record, decode_all
+from cojoin.storage.file_systems import file_system
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cojoin.kafka.archive.archive import Piece
+    from cojoin.kafka.client import Partition
+    from cojoin.kafka.records import RecordFormat
+    from cojoin.kafka.tasks import ArchivedSpan
+
+__all__ = ["Footer", "archived", "footer"]
+
+# Of a column's pages so much is read at once; a row group's pages need not be there together.
+_READ_BYTES = 2 << 20
+
+
+class Footer(NamedTuple):
+    """What a file says of itself.
+
+    Attributes:
+        rows: How many rows it holds.
+        columns: Its columns' names.
+    """
+
+    rows: int
+    columns: frozenset[str]
+
+
+def footer(uri: str, what: str) -> Footer:
+    """Read what a file says of itself.
+
+    Args:
+        uri: The file.
+        what: The archive, for messages.
+
+    Raises:
+        ConfigurationError: It can't be read.
+    """
+    system, path = file_system(uri, what)
+    try:
+        found = pq.read_metadata(path, filesystem=system)
+        return Footer(found.num_rows, frozenset(found.schema.to_arrow_schema().names))
+    except (pa.ArrowException, OSError) as error:
+        msg = f"{what}: pyarrow, by which the tasks read its files, can't read {uri}: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def archived(
+    spans: Sequence[ArchivedSpan], form: RecordFormat, what: str, held: dict[Partition, set[int]]
+) -> Iterator[pa.RecordBatch]:
+    """Read a task's records of the archive.
+
+    Args:
+        spans: What is read.
+        form: What of a record is given.
+        what: The input, for messages.
+        held: Becomes the offsets that were found where the brokers fill holes, by partition.
+
+    Raises:
+        QueryFailedError: A file is gone or can't be read, or holds an offset for the second time.
+    """
+    for span in spans:
+        seen: list[Any] = []
+        for piece in span.pieces:
+            if piece.end <= span.begin or span.end <= piece.begin:
+                continue
+            try:
+                for batch in _rows(piece, span, form):
+                    seen.append(batch.column("offset").to_numpy())
+                    yield batch
+            except FileNotFoundError as error:
+                msg = (
+                    f"{what}: the archive's file {piece.path} is gone: the archive was rewritten or cleaned since the "
+                    f"query started; start it again"
+                )
+                raise QueryFailedError(msg) from error
+            except (pa.ArrowException, OSError) as error:
+                msg = f"{what}: the archive's file {piece.path} can't be read: {error}"
+                raise QueryFailedError(msg) from error
+        _check_once(seen, span, what)
+        if span.is_filled:
+            held.setdefault(span.partition, set()).update(*(each.tolist() for each in seen))
+
+
+def _check_once(seen: Sequence[Any], span: ArchivedSpan, what: str) -> None:
+    offsets = np.sort(np.concatenate(seen)) if seen else np.empty(0, np.int64)
+    twice = offsets[1:][offsets[1:] == offsets[:-1]]
+    if len(twice):
+        topic, number = span.partition
+        files = ", ".join(each.path for each in span.pieces if each.begin <= twice[0] < each.end)
+        msg = (
+            f"{what}: the archive has offset {twice[0]:,} of topic {topic} partition {number} twice, in {files}; "
+            f"rewrite it with each record once"
+        )
+        raise QueryFailedError(msg)
+
+
+def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.RecordBatch]:
+    """Read what a file holds of a range."""
+    assert form.archive is not None
+    system, path = file_system(piece.path, "the archive")
+    # Spark writes times as INT96 unless told otherwise; as nanoseconds, which pyarrow makes of them, they end in 2262.
+    options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False, "buffer_size": _READ_BYTES}
+    with pq.ParquetFile(path, filesystem=system, **options) as file:
+        own = {name.lower(): name for name in file.schema_arrow.names}
+        names, wanted = form.archive.names, [*form.archive.names.values(), *(form.archive.fields or ())]
+        there = {own[name.lower()]: name for name in wanted if name.lower() in own}
+        # A file without these columns lies in a folder that names them, and holds no others.
+        places = zip(("topic", "partition"), piece.partition, strict=True)
+        place = {names[name]: value for name, value in places if names[name].lower() in own}
+        for group in range(file.metadata.num_row_groups):
+            rows = _rows_at_once(file.metadata.row_group(group), set(there), own[names["offset"].lower()], span)
+            if not rows:
+                continue
+            for batch in file.iter_batches(rows, [group], list(there), use_threads=False):
+                found = _chosen(batch.rename_columns(there), names["offset"], place, span)
+                if found.num_rows:
+                    yield _converted(found, piece, form)
+
+
+def _rows_at_once(group: Any, columns: set[str], offset: str, span: ArchivedSpan) -> int:
+    """Return how many rows of a row group make a piece; none where it holds nothing of a range."""
+    size, count = 1, int(group.num_rows)
+    for number in range(group.num_columns):
+        column = group.column(number)
+        name = column.path_in_schema
+        known = column.statistics if name == offset and column.is_stats_set else None
+        if known is not None and known.has_min_max and (known.max < span.begin or span.end <= known.min):
+            return 0
+        # A nested column's parts are called after it.
+        if any(name == each or name.startswith(f"{each}.") for each in columns):
+            size += column.total_uncompressed_size
+    return max(1, min(PIECE_RECORDS, count * PIECE_BYTES // size))
+
+
+def _chosen(batch: pa.RecordBatch, offset: str, place: Mapping[str, Any], span: ArchivedSpan) -> pa.RecordBatch:
+    """Return the rows of a range."""
+    offsets = batch.column(offset)
+    chosen = pc.and_(pc.greater_equal(offsets, span.begin), pc.less(offsets, span.end))
+    for name, value in place.items():
+        chosen = pc.and_(chosen, pc.equal(batch.column(name), value))
+    return batch if pc.all(chosen, skip_nulls=False).as_py() else batch.filter(chosen)
+
+
+def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.RecordBatch:
+    """Return rows of a file as those of Kafka are."""
+    assert form.archive is not None
+    count, names, fields = batch.num_rows, form.archive.names, form.archive.fields
+    topic, number = piece.partition
+    columns = {own.name: _column(batch, names.get(own.name), own.type) for own in form.schema if own.name != DECODED}
+    columns["topic"] = pa.repeat(pa.scalar(topic, pa.string()), count)
+    columns["partition"] = pa.repeat(pa.scalar(number, pa.int32()), count)
+    faults: list[str | None] = [None] * count
+    if fields is None or form.decoded is None:
+        parts = [_column(batch, names[VALUE], pa.binary())]
+    else:
+        parts = [_column(batch, name, field.type) for name, field in zip(fields, form.decoded, strict=True)]
+        columns[DECODED] = pa.StructArray.from_arrays(parts, fields=list(form.decoded))
+    if not form.keeps_tombstones:
+        nothing = np.logical_and.reduce([part.is_null().to_numpy(zero_copy_only=False) for part in parts])
+        faults = [TOMBSTONE if each else None for each in nothing.tolist()]
+    if fields is None and form.decode is not None and form.decoded is not None:
+        records = _records(batch, piece, parts[0], names)
+        columns[DECODED] = decode_all(records, form.decode, form.decoded, faults)
+    columns[FAULT] = pa.array(faults, pa.string())
+    return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)
+
+
+def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.Array:
+    """Return a column in its type; one that the file, or the archive, has not is of nulls."""
+    if name is None or name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, dtype)
+    found = batch.column(name)
+    return found if found.type == dtype else found.cast(dtype)
+
+
+def _records(
+    batch: pa.RecordBatch, piece: Piece, values: pa.Array, names: Mapping[str, str]
+) -> Iterator[Record | None]:
+    """Yield rows as a user's own decoding sees them; what the archive does not carry is None, or no headers."""
+    offsets = batch.column(names["offset"]).to_pylist()
+    times = _column(batch, names[TIME], PARTS[TIME]).cast(pa.int64()).to_pylist()
+    keys = _column(batch, names.get(KEY), pa.binary()).to_pylist()
+    headers = _column(batch, names.get(HEADERS), PARTS[HEADERS]).to_pylist()
+    for offset, time, key, value, some in zip(offsets, times, keys, values.to_pylist(), headers, strict=True):
+        named = [(each["key"], each["value"]) for each in some or ()]
+        if value is None:
+            yield None
+        else:
+            yield Record(*piece.partition, offset, None if time is None else time // 1000, key, value, named)

@@ -1,0 +1,152 @@
+"""A cluster whose older records lie in an archive: it answers for both parts, as if they were one.
+
+Where the archive has holes and the brokers still have those offsets, both are read, and each record is taken once.
+Where the brokers have them no longer, a block of offsets without any record is a loss, unless the topic is compacted;
+smaller holes are taken for what transactions and compaction leave. Costs no more questions than Kafka alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cojoin.errors import ConfigurationError
+from cojoin.kafka.client import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cojoin.kafka.archive.archive import ArchiveIndex
+    from cojoin.kafka.client import Partition
+    from cojoin.kafka.cluster_options import ClusterOptions
+
+__all__ = ["Spliced", "connected"]
+
+
+class Spliced(Cluster):
+    """A cluster whose older records lie in an archive: it answers for both parts, as if they were one.
+
+    Args:
+        options: How the cluster is reached.
+        what: Who asks, for messages.
+        archive: What the archive holds.
+        at_start: Whether no query runs yet.
+    """
+
+    def __init__(self, options: ClusterOptions, what: str, archive: ArchiveIndex, *, at_start: bool = False) -> None:
+        super().__init__(options, what, at_start=at_start)
+        self.archive = archive
+        self._compacted: dict[str, bool] = {}
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return each partition's first offset, in the archive or with the brokers."""
+        stretches = self.archive.stretches
+        kept = self.kept(partitions)
+        return {each: min(at, stretches[each].begin) if each in stretches else at for each, at in kept.items()}
+
+    def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
+        """Find each partition's first record at or after a time; in the archive to the bucket."""
+        found = super().first_at(partitions, timestamp_ms)
+        for each in found.keys() & self.archive.stretches.keys():
+            stretch, brokers = self.archive.stretches[each], found[each]
+            if brokers is not None and brokers[0] < stretch.begin:
+                continue
+            archived = self.archive.first_at(each, timestamp_ms)
+            if brokers is not None and stretch.has_holes_at(brokers[0]):
+                found[each] = brokers if archived is None else min(archived, brokers)
+            elif archived is not None:
+                found[each] = archived
+            elif brokers is not None:
+                found[each] = (max(brokers[0], stretch.cut), brokers[1])
+        return found
+
+    def lost(self, partition: Partition, begin: int, end: int, kept: int) -> list[tuple[int, int]]:
+        """Return which offsets within the archive are in neither part, and were not compacted away.
+
+        Args:
+            partition: One of the archive's.
+            begin: The first offset that is read.
+            end: One after the last.
+            kept: The first offset that the brokers still have.
+        """
+        stretch = self.archive.stretches.get(partition)
+        empty = [] if stretch is None else stretch.blocks.empty
+        found = [(max(one, begin), min(two, end, kept)) for one, two in empty]
+        missing = [each for each in found if each[0] < each[1]]
+        return [] if missing and self._is_compacted(partition[0]) else missing
+
+    def _is_compacted(self, topic: str) -> bool:
+        if topic not in self._compacted:
+            policy = self.setting(topic, "cleanup.policy")
+            # Who may not know it can't tell a loss from what compaction left.
+            self._compacted[topic] = policy is None or "compact" in policy
+        return self._compacted[topic]
+
+    def next_there(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the first offset at or after each position that is in the archive or with the brokers."""
+        kept = self.kept(positions)
+        return {each: self._next_there(each, at, kept[each]) for each, at in positions.items()}
+
+    def _next_there(self, partition: Partition, position: int, kept: int) -> int:
+        stretch = self.archive.stretches.get(partition)
+        if stretch is None or position >= stretch.cut:
+            return max(position, kept)
+        return position if position >= stretch.begin else max(position, min(kept, stretch.begin))
+
+    def check_ends(self, partitions: Iterable[Partition]) -> None:
+        """See that the archive is one of these topics.
+
+        Raises:
+            ConfigurationError: It has a partition that the topic has not, or offsets beyond the topic's end.
+        """
+        read = list(partitions)
+        there, ends = self.partitions(), self.latest(read)
+        for (topic, number), stretch in self.archive.stretches.items():
+            problem = None
+            if topic in there and number not in there[topic]:
+                problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
+                problem += f" {there[topic]}"
+            elif ends.get((topic, number), stretch.cut) < stretch.cut:
+                problem = f"goes up to offset {stretch.cut - 1:,} of topic {topic} partition {number}, and the topic"
+                problem += f" ends before {ends[topic, number]:,}"
+            if problem is not None:
+                msg = f"{self._what}: {self.archive.what} {problem}: it was made anew, or the archive is another one's"
+                raise ConfigurationError(msg)
+
+    def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
+        """See that the brokers have what the archive has not.
+
+        Args:
+            begins: Where reading begins.
+            ends: Where it ends; None is all that is there.
+
+        Raises:
+            ConfigurationError: Some of what is to be read is in neither part.
+        """
+        kept, wrong = self.kept(begins), []
+        for partition, begin in begins.items():
+            first = kept[partition]
+            end = max(begin, first) if ends is None else ends[partition]
+            sections = self.archive.sections(partition, begin, end)
+            gone = [(each.begin, min(each.end, first)) for each in sections if not each.is_archived]
+            stretch = self.archive.stretches.get(partition)
+            end = end if stretch is None or ends is not None else max(end, stretch.cut)
+            for one, two in sorted([*gone, *self.lost(partition, begin, end, first)]):
+                if one < two:
+                    topic, number = partition
+                    wrong.append(
+                        f"topic {topic} partition {number}: offsets {one:,} to {two - 1:,} ({two - one:,} records)"
+                    )
+        if wrong:
+            msg = (
+                f"{self._what}: {'; '.join(wrong)}: neither {self.archive.what} nor the brokers have them; archive "
+                f'them, begin later, or go on without them with data_loss="skip", where they were of transactions that '
+                f"were aborted, too"
+            )
+            raise ConfigurationError(msg)
+
+
+def connected(options: ClusterOptions, what: str, archive: ArchiveIndex | None, *, at_start: bool = False) -> Cluster:
+    """Reach a cluster, with its archive where there is one; the arguments are those of ``Spliced``."""
+    if archive is None:
+        return Cluster(options, what, at_start=at_start)
+    return Spliced(options, what, archive, at_start=at_start)

@@ -1,0 +1,1 @@
+"""What runs for each micro-batch: rows packed by key group, the one call, its outputs unpacked."""

@@ -1,0 +1,317 @@
+"""The one call: a key group's packed rows in, packed outputs and new state bytes out.
+
+The same operator runs in two surroundings: ``StreamingCall`` inside ``applyInPandasWithState``, where the operator is
+restored from the state bytes and a micro-batch is one call a key group; ``StaticCall`` inside ``applyInArrow``, where
+it runs once, to the end of time. Emits ``(kind, payload)``: an Arrow message of output, rejected or side-output rows,
+or of a snapshot's row when one is due, or the call's statistics as JSON. Nothing else leaves a call. The first call of
+a query that was restored begins with the state that the control input gives it. Where the clock matters, every key
+group asks to be called in the next batch, even without rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+
+from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
+from cojoin.engine.blame import users_traceback
+from cojoin.engine.inputs import REJECTED_SCHEMA
+from cojoin.engine.key_groups import group_labels
+from cojoin.engine.operator import OUTPUT, REJECTED, Batch, Operator
+from cojoin.engine.state.segments import Segmenting, SegmentOptions
+from cojoin.engine.time.operator_watermark import TimePolicy
+from cojoin.engine.values import codec
+from cojoin.engine.values.ipc import binary_column, read_message, write_messages
+from cojoin.engine.values.row_digest import add_digests, rows_digest
+from cojoin.engine.values.tables import concat
+from cojoin.errors import FunctionError
+from cojoin.spark.batch.packing import CONTROL_TAG, read_control
+from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.state.segments import SegmentStore
+    from cojoin.engine.time.operator_watermark import Control
+
+__all__ = [
+    "EMITTED_DDL",
+    "HOLDS_PROPERTY",
+    "SNAPSHOT",
+    "STATE_DDL",
+    "STATISTICS",
+    "Operation",
+    "Plan",
+    "StaticCall",
+    "StreamingCall",
+]
+
+EMITTED_DDL = "kind tinyint, payload binary"
+STATE_DDL = "state binary"
+SNAPSHOT, STATISTICS = -1, 0
+HOLDS_PROPERTY = "cojoin.holds"
+"""The local property of a micro-batch's jobs that says how far each input's time may come (``spark.history``)."""
+
+_EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
+
+
+class Operation(Protocol):
+    """What is done with the two inputs: the configuration of a join, or of a function's run."""
+
+    def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
+        """Return the columns of the output."""
+
+    def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> Operator:
+        """Make the operator of one key group."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what makes two operations the same query, as JSON values."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a worker must know: it travels with the call.
+
+    Attributes:
+        operation: What is done.
+        left: The left input.
+        right: The right input.
+        key_groups: How many key groups there are.
+        time: What is made of the inputs' watermarks.
+        segments: When rows leave the state value, in a query with a checkpoint of cojoin's; None never.
+    """
+
+    operation: Operation
+    left: InputSpec
+    right: InputSpec
+    key_groups: int
+    time: TimePolicy = field(default_factory=TimePolicy)
+    segments: SegmentOptions | None = field(default_factory=SegmentOptions)
+
+    @property
+    def inputs(self) -> tuple[InputSpec, InputSpec]:
+        """The two inputs, left first."""
+        return self.left, self.right
+
+    @property
+    def output(self) -> pa.Schema:
+        """The columns of the main output."""
+        return self.operation.output_schema(self.left, self.right)
+
+    @property
+    def side_outputs(self) -> tuple[OutputTag, ...]:
+        """The tags of a function's side outputs."""
+        return getattr(self.operation, "side_outputs", ())
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, pa.Schema]]:
+        """Every output's name, with the kind that its rows have among what the calls emit, and its columns."""
+        beside = {tag.tag_id: tag.schema for tag in self.side_outputs}
+        schemas = {OUTPUT: self.output, REJECTED: REJECTED_SCHEMA, **beside}
+        return {name: (kind, schema) for kind, (name, schema) in enumerate(schemas.items(), start=STATISTICS + 1)}
+
+    @property
+    def follows_clock(self) -> bool:
+        """Whether a watermark moves, or an input goes idle, by processing time."""
+        return any(spec.watermark.needs_clock for spec in self.inputs)
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether micro-batches without rows matter."""
+        return self.follows_clock or bool(getattr(self.operation, "sets_processing_time_timers", False))
+
+    def create_operator(self) -> Operator:
+        """Make the operator of one key group."""
+        return self.operation.create_operator(self.left, self.right, self.time)
+
+
+class StreamingCall:
+    """Runs one key group's part of a micro-batch inside ``applyInPandasWithState``.
+
+    Args:
+        plan: What is done.
+        resumed_at: The ids of the micro-batches before which the query stood still.
+        cadence: When a snapshot is due.
+        segments: Where rows that leave the state value lie; None keeps them all there.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        resumed_at: frozenset[int] = frozenset(),
+        cadence: SnapshotCadence | None = None,
+        segments: SegmentStore | None = None,
+    ) -> None:
+        self._plan, self._segments = plan, segments
+        self._resumed_at = resumed_at
+        self._cadence = cadence or SnapshotCadence()
+        self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
+        self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
+
+    def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        """Restore the operator, run the batch, store the operator."""
+        try:
+            with _collector_at_rest():
+                yield from self._run(key, frames, state)
+        except FunctionError as error:
+            # The user's own lines alone: Spark would show all of ours, and none of what it comes from.
+            raise error.with_traceback(users_traceback(error)) from None
+
+    def _run(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        started = time.perf_counter()
+        group = self._numbers[int(key[0])]
+        operator = self._plan.create_operator()
+        now, batch_id = state.getCurrentProcessingTimeMs(), _batch_id()
+        if self._segments is not None:
+            operator.segmenting = Segmenting(self._segments, self._plan.segments, group, batch_id)
+        try:
+            if state.exists:
+                operator.restore(state.get[0])
+            packed = (
+                (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
+            )
+            batch, restored, row_bytes = _unpack_batch(self._plan, packed)
+            if restored:
+                restored.load_into(operator, keeps_counts=group == 0)
+            resumed = batch_id in self._resumed_at or bool(restored)
+            batch = replace(batch, processing_time=now, resumed=resumed, holds=_holds())
+            emitted: Counter[str] = Counter()
+            digests: dict[str, int] = {}
+            for emission in operator.process(batch):
+                emitted[emission.kind] += emission.table.num_rows
+                digests[emission.kind] = add_digests(digests.get(emission.kind, 0), rows_digest(emission.table))
+                yield _frame(self._kinds[emission.kind], write_messages(emission.table))
+            header, tables, written = operator.settle()
+            saved, content_batch_id = header["saved"], None
+            # After a drain nothing can go on.
+            is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
+            whole = operator.parts() if restored or is_due else None
+        finally:
+            operator.close()
+        if whole is not None:
+            row, header["saved"] = snapshot_row(group, batch_id, *whole)
+            content_batch_id = header["saved"]["content_batch_id"]
+            yield _frame(SNAPSHOT, write_messages(row))
+        elif saved is None:
+            header["saved"] = {"batch_id": batch_id - 1, "time": now}
+        encoded, segments = codec.encode(header, tables), operator.segments()
+        state.update((encoded,))
+        if self._plan.needs_clock and operator.watermark.status() != "finished":
+            # Called again in the next batch, as every key group: only together do they know what the query has.
+            state.setTimeoutDuration(1)
+        statistics = {
+            "key_group": group,
+            "state_bytes": len(encoded) + sum(segment.bytes for segment in segments),
+            "segments": [segment.name for segment in segments],
+            "segment_bytes_written": written,
+            "call_ms": round(1000 * (time.perf_counter() - started), 1),
+            "emitted": dict(emitted),
+            "digests": digests,
+            "row_bytes": row_bytes,
+            "content_batch_id": content_batch_id,
+            **operator.report(),
+        }
+        yield _frame(STATISTICS, [json.dumps(statistics).encode()])
+
+
+class StaticCall:
+    """Runs one key group's rows once, to the end of time, inside ``applyInArrow``."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
+
+    def __call__(self, packed: pa.Table) -> pa.Table:
+        """Run the operator over a whole group."""
+        try:
+            with _collector_at_rest():
+                emitted = self._run(packed)
+        except FunctionError as error:
+            raise error.with_traceback(users_traceback(error)) from None
+        kinds, outputs = [kind for kind, _ in emitted], [payload for _, payload in emitted]
+        return pa.Table.from_arrays([pa.array(kinds, pa.int8()), binary_column(outputs)], schema=_EMITTED_SCHEMA)
+
+    def _run(self, packed: pa.Table) -> list[tuple[int, pa.Buffer]]:
+        operator = self._plan.create_operator()
+        tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
+        try:
+            batch, _, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
+            to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
+            return [
+                (self._kinds[emission.kind], payload)
+                for emission in operator.process(to_the_end)
+                for payload in write_messages(emission.table)
+            ]
+        finally:
+            operator.close()
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Keep the garbage collector off a call's rows, which are alive: looking at them takes a fifth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _batch_id() -> int:
+    """Return the micro-batch; outside of a query, as in tests, there is none."""
+    batch_id = _property("streaming.sql.batchId")
+    return -1 if batch_id is None else int(batch_id)
+
+
+def _holds() -> dict[int, int]:
+    """Return how far each input's time may come in the micro-batch, as the driver saw it in the offset log."""
+    return {int(number): until for number, until in json.loads(_property(HOLDS_PROPERTY) or "{}").items()}
+
+
+def _property(name: str) -> str | None:
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context else None
+
+
+def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, list[int]]:
+    """Return a call's rows, the state that it begins with, and each input's largest mean size of a message's row."""
+    pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
+    controls: list[Control] = []
+    restored = RestoredState()
+    ended, row_bytes = False, [0, 0]
+    for tag, payload in packed:
+        buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
+        if tag == CONTROL_TAG and is_restored_state(buffer):
+            restored.add(buffer)
+        elif tag == CONTROL_TAG:
+            control = read_control(buffer.to_pybytes())
+            ended |= control is None
+            controls += [control] if control else []
+        else:
+            rows = read_message(buffer, plan.inputs[tag - 1].schema)
+            pieces[tag - 1].append(rows)
+            row_bytes[tag - 1] = max(row_bytes[tag - 1], rows.nbytes // rows.num_rows)
+    left, right = (
+        concat([spec.schema.empty_table(), *(pa.Table.from_batches([piece]) for piece in side)])
+        for spec, side in zip(plan.inputs, pieces, strict=True)
+    )
+    return Batch((left, right), controls, end_of_input=ended), restored, row_bytes
+
+
+def _frame(kind: int, payloads: Iterable[pa.Buffer | bytes]) -> pd.DataFrame:
+    contents = [payload.to_pybytes() if isinstance(payload, pa.Buffer) else payload for payload in payloads]
+    frame: pd.DataFrame = pd.DataFrame({"kind": np.full(len(contents), kind, dtype=np.int8), "payload": contents})
+    return frame

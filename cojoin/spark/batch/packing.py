@@ -1,0 +1,264 @@
+"""The map side of an input: its rows cut by key group, each piece one Arrow message.
+
+Takes the input's columns with the key group that Spark computed. Emits ``(key_group, tag, payload)``: a piece of rows
+with the input's tag, and at the task's end for every key group one control row (tag 0) with the largest timestamp of
+each source partition and the number of rows sent there. So whatever the inputs' schemas, the shuffle moves a few large
+binary rows, and every key group hears of every partition. Costs one sort of small integers and one copy of the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.engine.inputs import InputSpec, reject_reasons, watermark_marks
+from cojoin.engine.time.operator_watermark import ONE_PARTITION, Control
+from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.ipc import binary_column, write_messages
+from cojoin.engine.values.rows import decode_column, decode_rows
+from cojoin.engine.values.texts import dump_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import Column
+
+__all__ = [
+    "CONTROL_TAG",
+    "FAULT_COLUMN",
+    "GROUP_COLUMN",
+    "MARK_COLUMN",
+    "NEWEST_COLUMN",
+    "NOW_COLUMN",
+    "PACKED_DDL",
+    "SIGN_COLUMNS",
+    "Packer",
+    "key_group",
+    "read_control",
+]
+
+PACKED_DDL = "key_group int, tag tinyint, payload binary"
+CONTROL_TAG = 0
+GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
+MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = SIGN_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
+"""What a source of cojoin's says beside its rows. A row with a mark says only how far time has come in its partition;
+one with a fault, a reason and what was found with a colon between, is none; one with a newest time says by which the
+source went for the partition's rows of the task; one with both a mark and this, that the partition holds more. Times
+are epoch milliseconds."""
+
+_PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
+
+# Fewer and larger chunks cost less; these bound a map task's memory.
+_CHUNK_ROWS, _CHUNK_BYTES = 131_072, 64 << 20
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Packs one input; called once a map task by ``mapInArrow``.
+
+    Attributes:
+        spec: The input.
+        tag: 1 (left) or 2 (right).
+        labels: What Spark groups each key group by (``key_groups``), by the group's number.
+        max_apart_ms: How far the times that the source goes by may be after its rows' event times.
+    """
+
+    spec: InputSpec
+    tag: Any
+    labels: tuple[int, ...]
+    max_apart_ms: int | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack a task's rows."""
+        seen = _Seen()
+        for chunk in _chunks(batches):
+            yield from self._pack(chunk, seen)
+        if seen.any_row:
+            yield self._controls(seen)
+        # The worker waits for its next task with what it holds, and there are several on a machine.
+        pa.default_memory_pool().release_unused()
+
+    def _pack(self, chunk: pa.Table, seen: _Seen) -> Iterator[pa.RecordBatch]:
+        if NOW_COLUMN in chunk.column_names:
+            seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
+        chunk = self._without_signs(chunk, seen)
+        if not chunk.num_rows:
+            return
+        groups = chunk.column(GROUP_COLUMN).to_numpy()
+        names = self.spec.schema.names
+        rows = chunk.select(range(len(names))).rename_columns(names).cast(self.spec.schema).combine_chunks()
+        self._observe(rows, seen)
+        order = np.argsort(groups, kind="stable")
+        cut = rows.take(pa.array(order))
+        present, starts = np.unique(groups[order], return_index=True)
+        bounds = [*starts.tolist(), len(order)]
+        pieces: list[tuple[int, pa.Buffer]] = []
+        for group, start, stop in zip(present.tolist(), bounds, bounds[1:], strict=False):
+            seen.rows[group] += stop - start
+            messages = write_messages(cut.slice(start, stop - start))
+            pieces += [(self.labels[group], message) for message in messages]
+        yield _packed([label for label, _ in pieces], self.tag, [message for _, message in pieces])
+
+    def _without_signs(self, chunk: pa.Table, seen: _Seen) -> pa.Table:
+        """Remember the marks and faults that stand among the rows, and give the rows."""
+        if MARK_COLUMN not in chunk.column_names:
+            return chunk
+        signs = [chunk.column(name) for name in SIGN_COLUMNS]
+        if all(each.null_count == chunk.num_rows for each in signs):
+            return chunk
+        seen.any_row = True
+        generator = self.spec.watermark.generator
+        furthest = self.spec.max_ahead_ms
+        for partition, mark in self._by_partition(chunk, MARK_COLUMN):
+            # No source may promise a time at which this input would reject a row.
+            promised = mark if furthest is None else min(mark, seen.processing_time + furthest)
+            made = int(generator.of_source(promised, seen.processing_time))
+            if made > NONE:
+                seen.source_watermarks[partition] = max(made, seen.source_watermarks.get(partition, made))
+        marked = pc.is_valid(chunk.column(MARK_COLUMN))
+        seen.unread.update(name for name, _ in self._by_partition(chunk.filter(marked), NEWEST_COLUMN))
+        seen.newest.update(self._by_partition(chunk.filter(pc.invert(marked)), NEWEST_COLUMN))
+        # By number and not by name: so the columns were called for Spark's sake.
+        named = {f"c{self.spec.schema.get_field_index(name)}": name for name in self.spec.source_order}
+        faulty = chunk.filter(pc.is_valid(chunk.column(FAULT_COLUMN)))
+        known = [dict(zip(named.values(), each, strict=True)) for each in decode_rows(faulty.select(list(named)), str)]
+        groups = faulty.column(GROUP_COLUMN).to_pylist()
+        for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
+            reason, _, found = fault.partition(": ")
+            seen.faults[group].append((reason, dump_json({**row, "error": found})))
+        is_row = [pc.is_null(each) for each in signs]
+        return chunk.filter(pc.and_(pc.and_(is_row[0], is_row[1]), is_row[2]))
+
+    def _by_partition(self, chunk: pa.Table, sign: str) -> list[tuple[str, int]]:
+        """Return what a sign says of each partition, by its name."""
+        signed = chunk.filter(pc.is_valid(chunk.column(sign)))
+        columns = [f"c{self.spec.schema.get_field_index(name)}" for name in self.spec.partition]
+        places = zip(*(decode_column(signed.column(name), str) for name in columns), strict=True)
+        values = signed.column(sign).to_pylist()
+        return [(json.dumps(place, default=str), value) for place, value in zip(places, values, strict=False)]
+
+    def _observe(self, rows: pa.Table, seen: _Seen) -> None:
+        """Remember each source partition's largest timestamp and mark; rejected rows move no watermark."""
+        seen.any_row = True
+        admitted = _moves_time(rows, self.spec, seen.processing_time)
+        if not admitted.any():
+            return
+        millis = self.spec.timestamps(rows)
+        marks = watermark_marks(rows, self.spec, millis, seen.processing_time)
+        if not self.spec.partition:
+            seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))
+            return
+        # By number: a user's column may have any name.
+        places = [f"p{at}" for at in range(len(self.spec.partition))]
+        columns = [rows.column(name) for name in self.spec.partition]
+        table = pa.table([*columns, pa.array(millis), pa.array(marks)], names=[*places, "timestamp", "mark"])
+        largest = table.filter(pa.array(admitted)).group_by(places).aggregate([("timestamp", "max"), ("mark", "max")])
+        partitions = zip(*(decode_column(largest.column(name), str) for name in places), strict=True)
+        maxima = [largest.column(name).to_pylist() for name in ("timestamp_max", "mark_max")]
+        for partition, timestamp, mark in zip(partitions, *maxima, strict=True):
+            seen.observe(json.dumps(partition, default=str), timestamp, mark)
+
+    def _controls(self, seen: _Seen) -> pa.RecordBatch:
+        shared = {"input": self.tag, "partitions": seen.partitions, "processing_time": seen.processing_time}
+        if seen.marks != seen.partitions:
+            shared["marks"] = seen.marks
+        if seen.source_watermarks:
+            shared |= {"source_watermarks": seen.source_watermarks, "unread": sorted(seen.unread)}
+        if self.max_apart_ms is not None and seen.agreement(self.max_apart_ms) is not None:
+            shared["agrees"] = seen.agreement(self.max_apart_ms)
+        messages = []
+        for group in range(len(self.labels)):
+            own = {"rows": seen.rows[group]} | ({"faults": seen.faults[group]} if group in seen.faults else {})
+            messages.append(json.dumps(shared | own).encode())
+        return _packed(self.labels, CONTROL_TAG, messages)
+
+
+class _Seen:
+    """What a map task has seen."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, int] = {}
+        self.marks: dict[str, int] = {}
+        self.source_watermarks: dict[str, int] = {}
+        self.newest: dict[str, int] = {}
+        self.unread: set[str] = set()
+        self.faults: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+        self.rows: Counter[int] = Counter()
+        self.any_row = False
+        self.processing_time = 0
+
+    def agreement(self, max_apart_ms: int) -> bool | None:
+        """Tell whether the source's times are near the rows'; None where there was no row to tell by."""
+        both = [(newest, self.partitions[name]) for name, newest in self.newest.items() if name in self.partitions]
+        return all(newest - timestamp <= max_apart_ms for newest, timestamp in both) if both else None
+
+    def observe(self, partition: str, timestamp: int, mark: int) -> None:
+        self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
+        self.marks[partition] = max(self.marks.get(partition, mark), mark)
+
+
+def key_group(keys: Sequence[Column], key_groups: int) -> Column:
+    """Return the key group of a row, as Spark computes it: a hash of its key's values."""
+    return F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int")
+
+
+def read_control(payload: bytes) -> Control | None:
+    """Read a control message; None is the end of input."""
+    message = json.loads(payload)
+    if message.get("end_of_input"):
+        return None
+    return Control(
+        message["input"],
+        message["partitions"],
+        message["rows"],
+        message["processing_time"],
+        message.get("marks"),
+        faults=message.get("faults", ()),
+        source_watermarks=message.get("source_watermarks", {}),
+        agrees=message.get("agrees"),
+        unread=message.get("unread", ()),
+    )
+
+
+def _moves_time(rows: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.bool_]:
+    # A null key says nothing against the row's time, so such a row still moves the watermark.
+    reasons = reject_reasons(rows, spec, processing_time)
+    moves: NDArray[np.bool_] = reasons <= 1
+    return moves
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Gather rows until they are many or large; never more than twice the bytes, but for one huge row."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        is_huge = batch.nbytes > 2 * _CHUNK_BYTES
+        most = max(1, batch.num_rows * _CHUNK_BYTES // batch.nbytes) if is_huge else max(1, batch.num_rows)
+        for begin in range(0, batch.num_rows, most):
+            piece = batch.slice(begin, most)
+            if waiting and size + piece.nbytes > 2 * _CHUNK_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+            if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _packed(labels: Sequence[int], tag: int, payloads: list[Any]) -> pa.RecordBatch:
+    tags = np.full(len(payloads), tag, dtype=np.int8)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(labels, pa.int32()), pa.array(tags), binary_column(payloads)], schema=_PACKED_SCHEMA
+    )

@@ -1,0 +1,147 @@
+"""The state that a restored query begins with, as messages of the control input: cut here, gathered there.
+
+One message for all key groups has the header (watermarks, counters) and the tables' columns; the others, each for one
+key group, hold pieces of the tables. Spark computes the rows' new key groups as it does those of an input. They come
+together in the query's first batch, which reads nothing else.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.control import CONTROL_DDL
+from cojoin.engine import rescaling
+from cojoin.engine.key_groups import group_labels
+from cojoin.engine.values import codec
+from cojoin.engine.values.ipc import binary_column
+from cojoin.spark.batch.packing import key_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.checkpoints.stored_state import StoredState
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Operator
+
+__all__ = ["RestoredState", "is_restored_state", "state_messages"]
+
+_HEADER = "restored"
+_MAGIC = codec.encode({}, {})[:6]
+_MESSAGE = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
+
+
+def is_restored_state(message: pa.Buffer) -> bool:
+    """Tell such a message from the others of the control input, which are JSON."""
+    return bool(message.slice(0, min(message.size, len(_MAGIC))).to_pybytes() == _MAGIC)
+
+
+class RestoredState:
+    """Gathers the messages of one key group; it is true once there is any."""
+
+    def __init__(self) -> None:
+        self._header: dict[str, Any] | None = None
+        self._pieces: list[dict[str, pa.Table]] = []
+
+    def __bool__(self) -> bool:
+        return self._header is not None
+
+    def add(self, message: pa.Buffer) -> None:
+        """Take a message.
+
+        Raises:
+            CodecError: It is truncated or damaged.
+        """
+        header, tables = codec.decode(message.to_pybytes())
+        self._header = header.get(_HEADER, self._header)
+        self._pieces.append(tables)
+
+    def load_into(self, operator: Operator, *, keeps_counts: bool) -> None:
+        """Restore an operator's state.
+
+        Args:
+            operator: A new operator.
+            keeps_counts: Whether it gets the counters of rows that are done or rejected, which one key group must.
+
+        Raises:
+            CheckpointError: The query can't take this state; the message lists the differences.
+        """
+        assert self._header is not None
+        operator.load_parts(self._header, rescaling.assemble(self._pieces), keeps_counts=keeps_counts)
+        operator.check_states()
+
+
+def state_messages(
+    spark: SparkSession, state: StoredState, inputs: tuple[InputSpec, InputSpec], key_groups: int
+) -> DataFrame:
+    """Write a state as messages of the control input (``CONTROL_DDL``): the header for all, the rows for each group.
+
+    Args:
+        spark: The session.
+        state: The state.
+        inputs: The inputs of the query that is to go on with it.
+        key_groups: How many key groups that has.
+    """
+    labels = group_labels(key_groups)
+    columns = {name: table.schema for name, table in state.tables.items()}
+    header = _header_message(rescaling.merged_header(state.headers), columns)
+    messages = spark.createDataFrame(pa.table([pa.array([None], pa.int32()), pa.array([header])], schema=_MESSAGE))
+    for name, table in state.tables.items():
+        if table.rows:
+            messages = messages.unionByName(_pieces(state, name, inputs, labels))
+    return messages
+
+
+def _pieces(state: StoredState, name: str, inputs: tuple[InputSpec, InputSpec], labels: tuple[int, ...]) -> DataFrame:
+    schema = state.tables[name].schema
+    # By position: names may have dots, or differ only in case.
+    numbered = state.rows(name).toDF(*(f"c{position}" for position in range(len(schema))))
+    hashed = [F.col(f"c{schema.names.index(key)}") for key in rescaling.key_columns(name, inputs)]
+    group = key_group(hashed, len(labels)).alias("group")
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _pack(batches, name, schema, inputs, labels)
+
+    return numbered.select("*", group).mapInArrow(pack, CONTROL_DDL)
+
+
+def _pack(
+    batches: Iterable[pa.RecordBatch],
+    name: str,
+    schema: pa.Schema,
+    inputs: tuple[InputSpec, InputSpec],
+    labels: tuple[int, ...],
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = pa.Table.from_batches([batch]).select(range(len(schema))).rename_columns(schema.names).cast(schema)
+        groups: NDArray[np.int64] = batch.column(batch.num_columns - 1).to_numpy()
+        pieces = rescaling.cut({name: rows}, inputs, partial(_known, groups), len(labels))
+        filled = {labels[at]: piece[name] for at, piece in enumerate(pieces) if piece[name].num_rows}
+        messages = binary_column([_piece_message(name, rows) for rows in filled.values()])
+        yield pa.RecordBatch.from_arrays([pa.array([*filled], pa.int32()), messages], names=_MESSAGE.names)
+
+
+def _known(groups: NDArray[np.int64], _: pa.Table) -> NDArray[np.int64]:
+    return groups
+
+
+def _header_message(header: Mapping[str, Any], columns: Mapping[str, pa.Schema]) -> bytes:
+    """Write the message for all key groups.
+
+    Args:
+        header: The header of all the old key groups together.
+        columns: The columns of every table.
+    """
+    return codec.encode({_HEADER: dict(header)}, {name: schema.empty_table() for name, schema in columns.items()})
+
+
+def _piece_message(name: str, rows: pa.Table) -> bytes:
+    """Write a piece of a table, for one key group."""
+    return codec.encode({}, {name: rows})

@@ -1,0 +1,46 @@
+"""From packed outputs back to the columns of a DataFrame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cojoin.engine.values.ipc import read_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = ["unpack"]
+
+
+@dataclass(frozen=True)
+class _Unpacker:
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for payload in batch.column(0):
+                yield read_message(payload.as_buffer(), self.schema)
+
+
+def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
+    """Return the rows of one kind of output.
+
+    Args:
+        emitted: What the calls emitted: ``(kind, payload)``.
+        kind: The output's number in ``Plan.outputs``.
+        schema: The columns of that output.
+    """
+    unpacker = _Unpacker(schema)
+
+    def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return unpacker(batches)
+
+    payloads = emitted.where(F.col("kind") == F.lit(kind)).select("payload")
+    return payloads.mapInArrow(unpacked, from_arrow_schema(schema))

@@ -1,0 +1,1 @@
+"""The run of a query: started, checked, written batch by batch, ended."""

@@ -1,0 +1,69 @@
+"""What stopped a query, in its own words: without Spark's wrapping, the JVM's stack and Python's traceback."""
+
+from __future__ import annotations
+
+import re
+
+from cojoin.engine.blame import blamed, is_users
+from cojoin.errors import CojoinError
+
+__all__ = ["explain"]
+
+_OURS = re.compile(r"^(?:.*[\s(])?cojoin\.errors\.(?P<kind>\w+): ", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_AFTERWARDS = re.compile(
+    r"\n\s+at [\w.$/<>]+\(|\n\s*(?:JVM stacktrace|=== Streaming Query ===|Driver stacktrace|SQLSTATE: |\n)"
+)
+_WRAPPING = re.compile(
+    r"""^(?: \[STREAM_FAILED\]\ Query\ .*?\ terminated\ with\ exception:\s*
+           | \[FOREACH_BATCH_USER_FUNCTION_ERROR\].*?\ Reason:\s*
+           | An\ error\ occurred\ while\ calling\ \w+\.\w+\.?\s*:?\s*
+           | Job\ aborted\ due\ to\ stage\ failure:\ .*?:\s(?=\S+(?:Exception|Error):)
+           | (?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error):\s*
+           )""",
+    re.VERBOSE | re.DOTALL,
+)
+_CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
+
+
+def explain(error: BaseException) -> str:
+    """Say what happened; the first line says it all.
+
+    Args:
+        error: What Spark or Python raised.
+
+    Returns:
+        The message of our own error, if one is in there; else the cause's own words.
+    """
+    text = str(error)
+    ours = list(_OURS.finditer(text))
+    if ours:
+        return _tidy(text[ours[-1].end() :])
+    if isinstance(error, CojoinError):
+        return text
+    if _TRACEBACK in text:
+        last = text.rpartition(_TRACEBACK)[2]
+        users = [found for found in _FRAME.finditer(last) if is_users(found["file"])]
+        where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
+        return _tidy(_end_of_traceback(last)) + where
+    if not type(error).__module__.startswith(("pyspark", "py4j")):
+        return f"{type(error).__name__}{': ' if text else ''}{text}{blamed(error)}"
+    while (found := _WRAPPING.match(text)) is not None:
+        text = text[found.end() :]
+    return _tidy(text)
+
+
+def _end_of_traceback(text: str) -> str:
+    """Return what follows the last frame: the line that is not indented, and those of its message."""
+    lines = text.splitlines()
+    frames = [position for position, line in enumerate(lines) if line.startswith("  File ")]
+    rest = lines[frames[-1] + 1 :] if frames else lines
+    while rest and rest[0].startswith("    "):
+        del rest[0]
+    return "\n".join(rest)
+
+
+def _tidy(text: str) -> str:
+    found = _AFTERWARDS.search(text)
+    return _CODES.sub("", text[: found.start()] if found else text).strip()

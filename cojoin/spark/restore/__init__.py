@@ -1,0 +1,1 @@
+"""A new query that begins with another's state."""

@@ -1,0 +1,186 @@
+"""The log that Spark's file source keeps of the files it took: read whole, and written so that a new stream goes on.
+
+The log stands in ``spark/sources/<n>``: for each id a text ``<id>`` with the line ``v1`` and a JSON line a file; every
+so many ids one named ``<id>.compact`` that repeats all before it, after which Spark may delete the older ones. A source
+offset ``{"logOffset": k}`` means that all files of the ids up to k were read. Spark never writes an id without files,
+and a log that lacks one is refused by Spark and here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.storage.small_files import CheckpointFiles
+
+__all__ = ["LogDigests", "compact_interval", "entries", "write_log"]
+
+_VERSION, _COMPACT = "v1", ".compact"
+_INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
+_FIELDS = ("path", "timestamp", "batchId")
+
+
+def compact_interval(spark: SparkSession) -> int:
+    """Return after how many ids the session's file sources compact a new log."""
+    return int(str(spark.conf.get(_INTERVAL, str(_USUAL_INTERVAL))))
+
+
+def entries(files: CheckpointFiles, n: int) -> list[dict[str, Any]]:
+    """Return each file that a source's log names, once, by id.
+
+    Args:
+        files: The checkpoint.
+        n: The source's number, in the order of the plan.
+
+    Returns:
+        ``{"path", "timestamp", "batchId"}`` each, the path encoded as a URL, the id under Spark's name for it; nothing
+        where there is no log.
+
+    Raises:
+        CheckpointError: The log is not in the form that this version knows.
+    """
+    folder = _folder(n)
+    compacted: dict[int, str] = {}
+    single: dict[int, str] = {}
+    for name in files.names(folder):
+        number = name.removesuffix(_COMPACT)
+        if number.isdigit():
+            (compacted if name != number else single)[int(number)] = name
+    newest = max(compacted, default=-1)
+    names = [compacted[newest]] if compacted else []
+    names += [single[number] for number in sorted(single) if number > newest]
+    # Keyed, since a compacted log may repeat what an older version of Spark had written twice.
+    found = {(entry["batchId"], entry["path"]): entry for name in names for entry in _read(files, f"{folder}/{name}")}
+    return [found[place] for place in sorted(found, key=lambda place: place[0])]
+
+
+def write_log(
+    files: CheckpointFiles,
+    n: int,
+    entries: Iterable[Mapping[str, Any]],
+    last_id: int,
+    *,
+    interval: int = _USUAL_INTERVAL,
+) -> None:
+    """Write a source's log as if Spark had come exactly to an id; what is written twice is written once.
+
+    Args:
+        files: The new checkpoint.
+        n: The source's number in it.
+        entries: What ``entries`` gave; those after ``last_id`` are left out.
+        last_id: The source offset's ``logOffset``; -1 where nothing was read.
+        interval: The session's ``compact_interval``: Spark expects the compacted files at its multiples.
+
+    Raises:
+        CheckpointError: An id up to ``last_id`` has no entry; or the log there holds other ids already.
+    """
+    by_id: dict[int, list[str]] = {number: [] for number in range(last_id + 1)}
+    for entry in entries:
+        if entry["batchId"] <= last_id:
+            by_id[entry["batchId"]].append(_line(entry))
+    missing = [number for number, lines in by_id.items() if not lines]
+    if missing:
+        msg = (
+            f"checkpoint {files.root}: the file source's log should come to {last_id}, but its entries have no files "
+            f"for {_shown(missing)}; restore from an older batch, or start with a new checkpoint"
+        )
+        raise CheckpointError(msg)
+    compact_at = (last_id + 1) // interval * interval - 1
+    texts = {str(number): by_id[number] for number in range(compact_at + 1, last_id + 1)}
+    if compact_at >= 0:
+        texts[f"{compact_at}{_COMPACT}"] = [line for number in range(compact_at + 1) for line in by_id[number]]
+    folder = _folder(n)
+    others = [name for name in files.names(folder) if name not in texts]
+    if others:
+        msg = (
+            f"checkpoint {files.root}: {folder} holds {_shown(others)}, so a query has already run here; "
+            f"choose an empty directory"
+        )
+        raise CheckpointError(msg)
+    # The newest last: Spark takes it for the log's end, and looks for the others from there.
+    for name in sorted(texts, key=lambda name: int(name.removesuffix(_COMPACT))):
+        files.write(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]))
+
+
+class LogDigests:
+    """Digests of the files that file sources took up to an offset, which is only the number of an entry in their logs.
+
+    Args:
+        files: The checkpoint.
+    """
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
+        self._known: dict[tuple[int, str], str] = {}
+
+    def of(self, offsets: Sequence[str]) -> list[str]:
+        """Return a digest of the newest entry of each log that offsets point into.
+
+        Args:
+            offsets: Where each source stands, as Spark's offset log spells it.
+        """
+        found: dict[tuple[int, str], str] = {}
+        for n, line in enumerate(offsets):
+            number = _log_offset(line)
+            if number is not None:
+                place = (n, number)
+                found[place] = self._known.get(place) or self._digest(n, number)
+        # A source that stands still is not read again.
+        self._known = found
+        return list(found.values())
+
+    def _digest(self, n: int, number: str) -> str:
+        for name in (number, f"{number}{_COMPACT}"):
+            text = self._files.read(f"{_folder(n)}/{name}")
+            if text is not None:
+                return hashlib.sha256(text.encode()).hexdigest()
+        return ""
+
+
+def _log_offset(line: str) -> str | None:
+    """Return the number of a file source's entry; None for the offsets of other sources."""
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return None
+    return str(offset["logOffset"]) if isinstance(offset, dict) and offset.keys() == {"logOffset"} else None
+
+
+def _read(files: CheckpointFiles, name: str) -> list[dict[str, Any]]:
+    version, *lines = (files.read(name) or "").splitlines() or [""]
+    if version != _VERSION:
+        msg = (
+            f"checkpoint {files.root}: {name} is not in the form {_VERSION}; got {version[:20]!r}; restore with the "
+            f"version of Spark that wrote it"
+        )
+        raise CheckpointError(msg)
+    try:
+        parsed = [json.loads(line) for line in lines]
+        return [{field: entry[field] for field in _FIELDS} for entry in parsed]
+    except (ValueError, KeyError, TypeError) as error:
+        msg = (
+            f"checkpoint {files.root}: {name} holds a line that is no entry with {', '.join(_FIELDS)}; "
+            f"restore from a copy of the checkpoint that is whole"
+        )
+        raise CheckpointError(msg) from error
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps({field: entry[field] for field in _FIELDS}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _folder(n: int) -> str:
+    return f"spark/sources/{n}"
+
+
+def _shown(values: Iterable[Any]) -> str:
+    first, *rest = [str(value) for value in values]
+    return ", ".join([first, *rest[:4], *(["..."] if len(rest) > 4 else [])])

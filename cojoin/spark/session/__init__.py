@@ -1,0 +1,1 @@
+"""A Spark session: its jars, its settings, its Python workers."""

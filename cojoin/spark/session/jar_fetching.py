@@ -1,0 +1,125 @@
+"""Has Spark's own launcher find the jars of Maven packages, with the Ivy that PySpark brings along.
+
+Spark has no command that only finds jars. Its launcher does so before it runs a program, and its own ``--version`` is a
+program that ends at once. So repositories, credentials and proxies count here as they do for a session.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from cojoin.errors import EnvironmentSetupError
+from cojoin.spark.session.submit_settings import find_spark_home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["find_jars"]
+
+_SECONDS = 1_800  # a hundred megabytes over a slow line
+_HONOURED = (
+    "spark.jars.ivySettings",
+    "spark.jars.repositories",
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.extraJavaOptions",
+)
+_LIST = "Classpath elements:"
+_TELLING = re.compile(
+    r"(?:not found: |UNRESOLVED|unresolved dependency|download failed|Server access error|Exception)[^\n]*",
+    re.IGNORECASE,
+)
+_SHOWN = 3
+_LOGIN = re.compile(r"//[^/@\s]+@")
+
+
+def find_jars(
+    packages: Sequence[str],
+    excludes: Sequence[str],
+    settings: Mapping[str, str],
+    home: Path,
+    work: Path,
+    held: Sequence[int] = (),
+) -> list[Path]:
+    """Return the jars of packages and of all that these need, where Ivy has put them.
+
+    Args:
+        packages: As ``organisation:module:version``.
+        excludes: What is left out, as ``organisation:module``, where ``*`` stands for any.
+        settings: The user's: repositories, Ivy's settings, the JVM's options.
+        home: Ivy's folder: its cache and its jars.
+        work: A folder for the log.
+        held: Descriptors that the launcher gets, too: a lock lasts as long as it runs, should this process be killed.
+
+    Raises:
+        EnvironmentSetupError: A package was not found or is damaged; the message says what Ivy said.
+    """
+    log, nothing = work / "spark.log", work / "no-defaults.conf"
+    nothing.touch()
+    script = find_spark_home() / "bin" / ("spark-submit.cmd" if sys.platform == "win32" else "spark-submit")
+    conf = {name: settings[name] for name in _HONOURED if settings.get(name)}
+    conf |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(home)}
+    if excludes:
+        conf["spark.jars.excludes"] = ",".join(excludes)
+    command = [str(script), "--verbose", "--master", "local", "--driver-memory", "512m"]
+    command += ["--properties-file", str(nothing)]
+    command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    command += ["--class", "org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
+    code = _run(command, log, held)
+    said = log.read_text(encoding="utf-8", errors="replace")
+    jars = _listed(said)
+    if code != 0 or not jars:
+        raise EnvironmentSetupError(_reason(said) or f"Spark's launcher ended with exit code {code}")
+    for jar in jars:
+        _check(jar)
+    return jars
+
+
+def _run(command: Sequence[str], log: Path, held: Sequence[int]) -> int:
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - Spark's own launcher
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"SPARK_CONNECT_MODE": "0"},
+            pass_fds=() if sys.platform == "win32" else tuple(held),
+        )
+        try:
+            return process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            msg = f"there was no end after {_SECONDS / 60:g} minutes"
+            raise EnvironmentSetupError(msg) from None
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _listed(said: str) -> list[Path]:
+    lines = said.partition(f"\n{_LIST}\n")[2].partition("\n\n")[0].splitlines()
+    return [Path(url2pathname(urlsplit(line).path)) for line in lines if line.startswith("file:")]
+
+
+def _check(jar: Path) -> None:
+    """See that a jar is whole: another program may write into the same folder."""
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            damaged = archive.testzip()
+    except (OSError, zipfile.BadZipFile) as error:
+        damaged = str(error)
+    if damaged is not None:
+        msg = f"{jar} is damaged: {damaged}"
+        raise EnvironmentSetupError(msg)
+
+
+def _reason(said: str) -> str:
+    """Return the first telling lines of the launcher's log, without what a repository's address has of a login."""
+    lines = [_LOGIN.sub("//***@", found[0].strip()) for found in _TELLING.finditer(said)]
+    return "; ".join([*dict.fromkeys(lines)][:_SHOWN])

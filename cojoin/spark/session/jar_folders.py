@@ -1,0 +1,174 @@
+"""Folders of jars in the user's cache: each is fetched once, by one process, and found whole or not at all.
+
+A folder is filled under another name, with a list of its files, and renamed at the end; what a killed process left is
+cleared by the next one. Who comes meanwhile waits at a lock, which the system frees when its holder is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cojoin.errors import EnvironmentSetupError
+from cojoin.spark.session.file_lock import locked
+from cojoin.spark.session.jar_fetching import find_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = ["cache_folder", "fetch_jars", "tell"]
+
+_CHOSEN = "COJOIN_JARS"
+_LIST = "jars.txt"
+_LONGEST_NAME = 100
+# What Maven and Ivy may answer differently tomorrow: a snapshot, a range, the latest.
+_CHANGING = re.compile(r"-SNAPSHOT$|^latest\.|[\[\](),+]")
+
+
+def cache_folder() -> Path:
+    """Return the folder that keeps the jars: the environment's ``COJOIN_JARS``, or one in the user's cache.
+
+    That is ``cojoin/jars`` in ``XDG_CACHE_HOME``, else in ``~/.cache``; on Windows in ``LOCALAPPDATA``.
+    """
+    if chosen := os.environ.get(_CHOSEN):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
+    # A relative path is to be passed over, says the XDG Base Directory Specification.
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "cojoin" / "jars"
+
+
+def tell(text: str) -> None:
+    """Write a line to the standard error."""
+    sys.stderr.write(f"cojoin: {text}\n")
+    sys.stderr.flush()
+
+
+def fetch_jars(
+    packages: Sequence[str],
+    *,
+    excludes: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = tell,
+) -> list[Path]:
+    """Return the jars of Maven packages and of all that these need, which are fetched if they are not there.
+
+    Args:
+        packages: As ``organisation:module:version``; those that may change, as a snapshot, are looked up each time.
+        excludes: What is left out, as ``organisation:module``, where ``*`` stands for any.
+        settings: The user's settings of Spark, which say where to fetch from; none if not given.
+        say: Tells the person that this may take a while.
+
+    Raises:
+        EnvironmentSetupError: A package can't be fetched, or the folder not be written.
+
+    Example:
+        ``fetch_jars(["io.delta:delta-spark_4.2_2.13:4.4.0"])``
+    """
+    changing = any(_CHANGING.search(package.split(":")[-1]) for package in packages)
+    folder = cache_folder() / _name(packages, excludes)
+    if not changing and (jars := _listed(folder)):
+        return jars
+    with _told(packages, folder), _one_at_a_time(folder, say) as lock:
+        if not changing and (jars := _listed(folder)):
+            return jars
+        say(f"Fetching {', '.join(packages)} with what they need, once, which may take minutes ...")
+        return _fetch(packages, excludes, settings or {}, folder, lock, changing=changing)
+
+
+def _name(packages: Sequence[str], excludes: Sequence[str]) -> str:
+    """Name a folder by what is in it: for people by modules and versions, for certain by a digest of all."""
+    names = "+".join("-".join(package.split(":")[1:]) for package in packages)
+    digest = sha256("\n".join([*sorted(packages), "", *sorted(excludes)]).encode()).hexdigest()[:12]
+    plain = re.sub(r"[^\w.+-]", "_", names)
+    return f"{plain[:_LONGEST_NAME]}-{digest}"
+
+
+def _listed(folder: Path) -> list[Path]:
+    """Return the jars that a folder lists; none if one of them is missing or of another size."""
+    try:
+        lines = [line.split(" ", 1) for line in (folder / _LIST).read_text(encoding="utf-8").splitlines()]
+        jars = [folder / name for _, name in lines]
+        whole = all(jar.stat().st_size == int(size) for (size, _), jar in zip(lines, jars, strict=True))
+    except (OSError, ValueError):
+        return []
+    return jars if whole else []
+
+
+@contextmanager
+def _told(packages: Sequence[str], folder: Path) -> Iterator[None]:
+    """Return what to do if the jars can't be had."""
+    try:
+        yield
+    except EnvironmentSetupError as error:
+        msg = (
+            f"could not fetch {', '.join(packages)}: {error}. Without a way to Maven Central, name a mirror in "
+            "spark.jars.repositories or spark.jars.ivySettings, or a proxy in spark.driver.extraJavaOptions; or copy "
+            f"{folder} from a machine that has it, or put the jars into Spark's own folder jars or into spark.jars"
+        )
+        raise EnvironmentSetupError(msg) from error
+    except OSError as error:
+        msg = f"could not keep jars in {folder.parent}: {error.strerror or error}; let {_CHOSEN} name another folder"
+        raise EnvironmentSetupError(msg) from error
+
+
+@contextmanager
+def _one_at_a_time(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
+    lock = folder.with_name(f"{folder.name}.lock")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(lock, lambda: say(f"Waiting for another process that fetches {folder.name} ...")) as descriptor:
+        # Nobody else is at work here, so these are of processes that were killed.
+        for left in folder.parent.glob(f".{folder.name}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield descriptor
+
+
+def _fetch(
+    packages: Sequence[str],
+    excludes: Sequence[str],
+    settings: Mapping[str, str],
+    folder: Path,
+    lock: int,
+    *,
+    changing: bool,
+) -> list[Path]:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True) as name:
+        work = Path(name)
+        filled = work / "filled"
+        filled.mkdir()
+        lines = []
+        for jar in _find(packages, excludes, settings, work, lock):
+            lines.append(f"{jar.stat().st_size} {jar.name}\n")
+            shutil.copyfile(jar, filled / jar.name)
+        (filled / _LIST).write_text("".join(lines), encoding="utf-8")
+        if changing:  # programs that run hold the folder of another day
+            digest = sha256(b"".join(jar.read_bytes() for jar in sorted(filled.iterdir()))).hexdigest()
+            folder = folder.with_name(f"{folder.name}-{digest[:12]}")
+        if not _listed(folder):
+            if folder.exists():
+                folder.rename(work / "damaged")
+            filled.rename(folder)
+    return _listed(folder)
+
+
+def _find(
+    packages: Sequence[str], excludes: Sequence[str], settings: Mapping[str, str], work: Path, lock: int
+) -> list[Path]:
+    """Look in the user's own Ivy folder first, which may have all; in one of ours if that fails.
+
+    Any program that starts Spark writes into the user's, and two at once may damage it for good.
+    """
+    home = Path(settings.get("spark.jars.ivy") or Path.home() / ".ivy2.5.2").expanduser()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        # Processes with other folders of jars share this one.
+        with locked(home / "cojoin.lock", lambda: None) as ours:
+            return find_jars(packages, excludes, settings, home, work, (lock, ours))
+    except (EnvironmentSetupError, OSError):
+        return find_jars(packages, excludes, settings, work / "ivy", work, (lock,))

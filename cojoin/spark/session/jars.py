@@ -1,0 +1,88 @@
+"""The jars of a session: Delta's and Kafka's beside the user's own, from folders, so that a start needs no network."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojoin.spark.session.jar_folders import fetch_jars, tell
+from cojoin.spark.session.submit_settings import find_spark_home, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = ["DELTA_PACKAGE", "IN_SPARK", "KAFKA_PACKAGE", "jar_settings"]
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+IN_SPARK = (
+    "com.fasterxml.jackson.core:*",
+    "com.github.luben:*",
+    "com.google.code.findbugs:*",
+    "io.airlift:*",
+    "org.apache.hadoop:*",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    "org.locationtech.jts:*",
+    "org.slf4j:*",
+    "org.xerial.snappy:*",
+)
+"""What Delta and Kafka need that Spark has itself, whose own comes first in any case: three quarters of the bytes."""
+
+
+def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], None] = tell) -> dict[str, str]:
+    """Return the settings of Spark's that bring a session's jars; they are fetched if they are not there.
+
+    The user's own jars and packages, in `conf`, ``PYSPARK_SUBMIT_ARGS`` or ``spark-defaults.conf``, are among them.
+    Delta and Kafka are not, where Spark has them in its own folder, the user names them, or `conf` sets
+    ``spark.jars.packages`` to an empty text.
+
+    Args:
+        conf: What the user gives.
+        kafka: Whether Spark's Kafka source is needed.
+        say: Tells the person that this may take a while.
+
+    Raises:
+        EnvironmentSetupError: The jars can't be fetched.
+
+    Example:
+        ``jar_settings({}, kafka=False)["spark.jars"]``
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, whose command line has decided
+        return {}
+    settings = settings_of(conf)
+    jars, packages = _parts(settings, "spark.jars"), _parts(settings, "spark.jars.packages")
+    excludes = _parts(settings, "spark.jars.excludes")
+    there = list(_names_there(jars, settings))
+    ours = [] if conf.get("spark.jars.packages") == "" else [DELTA_PACKAGE, *([KAFKA_PACKAGE] if kafka else [])]
+    ours = [each for each in ours if not _is_there(each, there, packages)]
+    if not packages:
+        excludes = [*excludes, *IN_SPARK]
+    if wanted := [*ours, *packages]:
+        jars += [str(jar) for jar in fetch_jars(wanted, excludes=excludes, settings=settings, say=say)]
+    # An empty text, so that Spark does not look for those in its file of defaults.
+    return {"spark.jars": ",".join(dict.fromkeys(jars)), "spark.jars.packages": ""}
+
+
+def _parts(settings: Mapping[str, str], name: str) -> list[str]:
+    return [part.strip() for part in settings.get(name, "").split(",") if part.strip()]
+
+
+def _names_there(jars: Sequence[str], settings: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names of the jars that a session has without us."""
+    yield from (jar.rsplit("/", 1)[-1] for jar in jars)
+    yield from (jar.name for jar in (find_spark_home() / "jars").glob("*.jar"))
+    for entry in settings.get("spark.driver.extraClassPath", "").split(os.pathsep):
+        path = Path(entry)
+        yield from (jar.name for jar in (path.parent.glob("*.jar") if path.name == "*" else [path]))
+
+
+def _is_there(package: str, names: Sequence[str], packages: Sequence[str]) -> bool:
+    """Return whether the user has a package, in any version: the choice is theirs then."""
+    organisation, module, _ = package.split(":")
+    plain = re.sub(r"(_[\d.]+)+$", "", module)  # without the versions of Spark and Scala
+    jar = re.compile(rf"(?:^|_){re.escape(plain)}(?:_[\d.]+)*-\d")
+    named = re.compile(rf"{re.escape(organisation)}:{re.escape(plain)}(?:_[\d.]+)*:")
+    return any(jar.search(name) for name in names) or any(named.match(each) for each in packages)

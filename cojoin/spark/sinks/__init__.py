@@ -1,0 +1,1 @@
+"""Where a query's outputs go."""

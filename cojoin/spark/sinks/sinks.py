@@ -1,0 +1,126 @@
+"""Where a query's outputs go.
+
+Delta: each batch is one transaction that carries the query's and the batch's ids, so a batch that is run again is
+passed over: exactly once (``delta_sink``). Parquet: a folder a batch, replaced when the batch is run again: exactly
+once for readers of the whole folder, between batches (``parquet_sink``). A callable: gets ``(DataFrame, batch_id)`` and
+may get a batch twice; the id tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence  # noqa: TC003 - the alias needs them at run time
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cojoin.errors import ConfigurationError
+from cojoin.spark.sinks.delta_sink import DeltaSink
+from cojoin.spark.sinks.parquet_sink import ParquetSink
+from cojoin.spark.sinks.sink import Sink, SinkWriter
+from cojoin.spark.sources.format_options import as_options
+from cojoin.storage.locations import Location, as_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.spark.sinks.batch_marker import BatchMarker
+    from cojoin.spark.sinks.sink import OutputId
+
+__all__ = ["DeltaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "parquet"]
+
+
+SinkLike: TypeAlias = "Sink | Callable[[DataFrame, int], Any]"
+"""A sink, or a callable that takes a batch's DataFrame and its id."""
+
+
+@dataclass(frozen=True)
+class CallableSink(Sink):
+    """A user's function.
+
+    Attributes:
+        function: Takes the batch's DataFrame and its id.
+    """
+
+    function: Callable[[DataFrame, int], Any]
+
+    def open(self, session: SparkSession, output: OutputId) -> CallableWriter:
+        """Return what calls the function with each batch."""
+        del session, output
+        return CallableWriter(self)
+
+    def describe(self) -> str:
+        """Return which function it is."""
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+
+
+class CallableWriter(SinkWriter):
+    """Calls a user's function with each batch that has rows; it remembers nothing, so it may get a batch twice."""
+
+    def __init__(self, sink: CallableSink) -> None:
+        self._sink = sink
+
+    def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
+        """Call the function."""
+        self._sink.function(frame, marker.batch_id)
+        return {"callable": self._sink.describe()}
+
+
+def delta(
+    location: Location, *, partition_by: str | Sequence[str] = (), options: Mapping[str, Any] | None = None
+) -> DeltaSink:
+    """Append to a Delta table, exactly once.
+
+    Args:
+        location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name. It is made if it is not there.
+        partition_by: The columns that a new table is partitioned by.
+        options: Delta's writer options, such as ``mergeSchema``.
+
+    Raises:
+        ConfigurationError: A location, columns or options that are none.
+
+    Example:
+        >>> delta("/lake/enriched", partition_by="day", options={"mergeSchema": True}).options
+        (('mergeSchema', 'true'),)
+    """
+    place = as_location(location, "sinks.delta", expected="a path or a table's name")
+    columns = (partition_by,) if isinstance(partition_by, str) else partition_by
+    is_list = isinstance(columns, (list, tuple)) and all(isinstance(each, str) and each for each in columns)
+    if not is_list or len({each.lower() for each in columns}) < len(columns):
+        msg = f"sinks.delta: partition_by: expected a column's name, or a list of different ones, got {partition_by!r}"
+        raise ConfigurationError(msg)
+    return DeltaSink(place, tuple(columns), tuple(as_options(options, "sinks.delta").items()))
+
+
+def parquet(path: Location) -> ParquetSink:
+    """Write a folder of parquet files for each batch, below ``path``.
+
+    Raises:
+        ConfigurationError: It is no path.
+    """
+    return ParquetSink(as_location(path, "sinks.parquet"))
+
+
+def as_sink(declared: Any, role: str) -> Sink:
+    """Take a sink or a callable.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if isinstance(declared, Sink):
+        return declared
+    if callable(declared) and declared not in (delta, parquet):
+        return CallableSink(declared)
+    hint = f"; did you mean cojoin.sinks.delta({declared!r})?" if isinstance(declared, (str, PathLike)) else ""
+    if callable(declared):
+        hint = "; call it with a location"
+    msg = f"{role}: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable, got {declared!r}{hint}"
+    raise ConfigurationError(msg)
+
+
+def __getattr__(name: str) -> Any:
+    # Spark's writers have a method a format: whoever looks for one here is told the way.
+    msg = (
+        f"module 'cojoin.sinks' has no attribute {name!r}; it has delta and parquet, and for any other format a query "
+        f"takes a callable: output=lambda frame, batch_id: frame.write..."
+    )
+    raise AttributeError(msg)

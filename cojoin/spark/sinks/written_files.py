@@ -1,0 +1,191 @@
+"""Output rows into parquet files, written by the workers themselves: no row of them goes through the JVM.
+
+Takes what the calls emitted, and writes the rows of some of the outputs, a file a task and output; gives everything
+else on as it came, and in place of the rows a line about each file. Whoever asked publishes the files or leaves them:
+until then nobody reads them. A task that fails removes its own; one that is killed leaves an unpublished file behind.
+Keeps a row group's rows in memory. Costs a third to a half of what Spark's own writer takes, and no copy in the JVM.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cojoin.engine.values.ipc import read_message
+from cojoin.engine.values.types import is_tagged
+from cojoin.storage.delta_files import WrittenFile
+from cojoin.storage.file_statistics import file_statistics, floats_with_nan
+from cojoin.storage.java_classes import java_class
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["FileTarget", "can_be_written", "local_path", "write_files"]
+
+_CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
+"""pyarrow's names of parquet's codecs, by Spark's; with others Spark writes."""
+
+_ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1_000_000, 128 << 20
+_PLAIN = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+    pa.types.is_decimal128,
+)
+
+
+@dataclass(frozen=True)
+class FileTarget:
+    """Where an output's files go.
+
+    Attributes:
+        folder: A folder that the driver and all workers reach by this path; it is made if it is not there.
+        schema: The output's columns.
+        compression: parquet's codec, as pyarrow calls it.
+    """
+
+    folder: str
+    schema: pa.Schema
+    compression: str = "snappy"
+
+    @classmethod
+    def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
+        """Return a location as a target; None where the workers can't write there what Spark would."""
+        folder = local_path(session, location)
+        codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
+        return None if folder is None or codec is None or not can_be_written(schema) else cls(folder, schema, codec)
+
+
+def can_be_written(schema: pa.Schema) -> bool:
+    """Return whether Spark reads all columns' types back from pyarrow's files as it would from its own.
+
+    >>> can_be_written(pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))]))
+    True
+    >>> can_be_written(pa.schema([("took", pa.duration("us"))]))
+    False
+    """
+    return all(_can_be_written(field.type) for field in schema)
+
+
+def local_path(session: SparkSession, location: str) -> str | None:
+    """Return a location as a path that every worker reaches as Spark would; None where it is on no such file system."""
+    hadoop = java_class(session, "org.apache.hadoop.fs.Path")(location)
+    system = hadoop.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    qualified = system.makeQualified(hadoop).toUri()
+    return str(qualified.getPath()) if qualified.getScheme() == "file" else None
+
+
+def _can_be_written(dtype: pa.DataType) -> bool:
+    if pa.types.is_struct(dtype):
+        # A variant is more than its bytes: the table must say that it has some.
+        return not is_tagged(dtype) and all(_can_be_written(field.type) for field in dtype)
+    if pa.types.is_list(dtype):
+        return _can_be_written(dtype.value_type)
+    if pa.types.is_map(dtype):
+        return _can_be_written(dtype.key_type) and _can_be_written(dtype.item_type)
+    return any(is_kind(dtype) for is_kind in _PLAIN)
+
+
+def write_files(emitted: DataFrame, targets: Mapping[int, FileTarget]) -> DataFrame:
+    """Have the workers write some outputs.
+
+    Args:
+        emitted: What the calls emitted: ``(kind, payload)``.
+        targets: Where the rows of these kinds go.
+
+    Returns:
+        ``(kind, payload)``: the other kinds' rows, and of these a ``WrittenFile`` as JSON each.
+    """
+    writer = _Writer(dict(targets))
+
+    def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return writer(batches)
+
+    return emitted.mapInArrow(written, emitted.schema)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    targets: dict[int, FileTarget]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files: dict[int, _File] = {}
+        schema = None
+        try:
+            for batch in batches:
+                schema = batch.schema
+                kinds = batch.column(0).to_pylist()
+                for position, kind in enumerate(kinds):
+                    if kind in self.targets:
+                        if kind not in files:
+                            files[kind] = _File(self.targets[kind])
+                        files[kind].add(read_message(batch.column(1)[position].as_buffer(), self.targets[kind].schema))
+                others = [kind not in self.targets for kind in kinds]
+                if any(others):
+                    yield batch.filter(pa.array(others))
+            lines = [(kind, file.close().to_json()) for kind, file in files.items()]
+        except BaseException:
+            for file in files.values():
+                file.remove()
+            raise
+        # The worker waits for its next task with what it holds.
+        pa.default_memory_pool().release_unused()
+        if lines:
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([kind for kind, _ in lines], pa.int8()), pa.array([line for _, line in lines], pa.binary())],
+                schema=schema,
+            )
+
+
+class _File:
+    """A file in the making."""
+
+    def __init__(self, target: FileTarget) -> None:
+        folder = Path(target.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"part-{uuid.uuid4()}.{target.compression}.parquet"
+        # Delta and Spark know columns that may be null only; what a column of ours never is needs no saying.
+        self._schema = pa.schema([field.with_nullable(True) for field in target.schema])
+        self._writer = pq.ParquetWriter(
+            self._path, self._schema, compression=target.compression, store_schema=False, version="2.6"
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._waiting_rows = self._waiting_bytes = 0
+        self._with_nan: set[str] = set()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= _ROW_GROUP_ROWS or self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        table = pa.Table.from_batches(self._waiting).cast(self._schema)
+        self._with_nan |= floats_with_nan(table)
+        self._writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def close(self) -> WrittenFile:
+        if self._waiting:
+            self._write_waiting()
+        self._writer.close()
+        about = self._path.stat()
+        statistics = file_statistics(pq.read_metadata(self._path), self._schema, self._with_nan)
+        return WrittenFile(self._path.name, self._rows, about.st_size, about.st_mtime_ns // 1_000_000, statistics)
+
+    def remove(self) -> None:
+        self._writer.close()
+        self._path.unlink(missing_ok=True)

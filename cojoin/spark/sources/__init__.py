@@ -1,0 +1,1 @@
+"""Where an input's rows come from."""

@@ -1,0 +1,159 @@
+"""Whether a source still has what follows the position at which a restored query goes on with it.
+
+A position is a line of Spark's offset log. Rows that the source no longer keeps are a loss, told with its size, which
+the user may accept; ``with_losses_accepted`` then gives the position moved to the earliest there is. What can't be gone
+on with at all, such as a table that was made anew, is an error. Of Kafka's topics, ``cojoin.kafka`` knows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from cojoin.checkpoints.outputs import commit_versions, open_log, unhindered
+from cojoin.errors import CheckpointError
+from cojoin.storage.java_classes import java_class
+from cojoin.storage.locations import is_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_position", "with_losses_accepted"]
+
+_NOTHING_READ = ("", "-", "null")
+
+
+def check_position(
+    spark: SparkSession,
+    what: str,
+    format: str,  # noqa: A002 - Spark's word
+    location: str | None,
+    offset: str | None,
+) -> list[str]:
+    """See whether a source still has what follows a position.
+
+    Args:
+        spark: The session.
+        what: The source's name for people, such as ``"input 'trades'"``.
+        format: Spark's name of its format.
+        location: A path or a table's name.
+        offset: The line of Spark's offset log; None or ``-`` where nothing was read yet.
+
+    Returns:
+        What is lost, a text for each loss, which the user may accept; nothing where all is there.
+
+    Raises:
+        CheckpointError: The query can't go on with this source.
+    """
+    if offset is None or offset.strip() in _NOTHING_READ:
+        return []
+    if format == "delta":
+        first, earliest = _delta_versions(spark, what, str(location), offset)
+        if earliest > first:
+            which = f"version {first} is" if earliest == first + 1 else f"versions {first} to {earliest - 1} are"
+            return [f"{what}: Delta table {location}: {which} gone from the log"]
+    # Of files nothing need be there but those to come.
+    return []
+
+
+def with_losses_accepted(
+    spark: SparkSession,
+    what: str,
+    format: str,  # noqa: A002 - Spark's word
+    location: str | None,
+    offset: str | None,
+) -> str | None:
+    """Return the position behind all losses: the earliest that there is, where that is later.
+
+    Args:
+        spark: The session.
+        what: The source's name for people.
+        format: Spark's name of its format.
+        location: A path or a table's name.
+        offset: The line of Spark's offset log.
+
+    Returns:
+        A line of the same form; the same line where nothing is lost.
+
+    Raises:
+        CheckpointError: The query can't go on with this source.
+    """
+    if offset is None or not check_position(spark, what, format, location, offset):
+        return offset
+    _, earliest = _delta_versions(spark, what, str(location), offset)
+    position = {"sourceVersion": 1, "reservoirVersion": earliest, "index": -1, "isStartingVersion": False}
+    return json.dumps(json.loads(offset) | position, separators=(",", ":"))
+
+
+def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
+    """Return the version that is read next, and the earliest from which all are there, no earlier than that one."""
+    position, log = _parsed(what, offset), open_log(spark, location)
+    where = f"{what}: Delta table {location}"
+    if log is None:
+        msg = f"{where}: there is no such table, and the checkpoint has read it; start a new query"
+        raise CheckpointError(msg)
+    newest, table_id = int(log.unsafeVolatileSnapshot().version()), str(log.unsafeVolatileSnapshot().metadata().id())
+    first = int(position["reservoirVersion"])
+    if table_id != position["reservoirId"] or first > newest + 1:
+        got = f"id {table_id}, version {newest}"
+        msg = (
+            f"{where}: the checkpoint has read a table of the id {position['reservoirId']} up to version {first}; "
+            f"got {got}: it was replaced by another; start a new query"
+        )
+        raise CheckpointError(msg)
+    in_snapshot = bool(position["isStartingVersion"])
+    if in_snapshot:
+        _check_snapshot(spark, where, location, first)
+        first += 1
+    there = set(commit_versions(spark, log))
+    earliest = newest + 1
+    while earliest > first and earliest - 1 in there:
+        earliest -= 1
+    if in_snapshot and earliest > first:
+        # There is no position to move to: in the snapshot's middle, and behind what is gone.
+        msg = (
+            f"{where}: the checkpoint has read a part of its version {first - 1}, and the versions {first} to "
+            f"{earliest - 1} are gone from the log; start a new query"
+        )
+        raise CheckpointError(msg)
+    return first, earliest
+
+
+def _check_snapshot(spark: SparkSession, where: str, location: str, version: int) -> None:
+    """See that the rest of a table's first reading is there: the version, and the files that were removed since."""
+    session, by_path = unhindered(spark), is_path(location)
+    try:
+        reader = session.read().format("delta")
+        now = set((reader.load if by_path else reader.table)(location).inputFiles())
+        reader = reader.option("versionAsOf", version)
+        then = set((reader.load if by_path else reader.table)(location).inputFiles())
+        gone = [file for file in sorted(then - now) if not _exists(spark, file)]
+        why = f"{len(gone):,} of its {len(then):,} files" if gone else None
+    except (PySparkException, Py4JError):
+        why = "its commits"
+    if why is not None:
+        msg = (
+            f"{where}: the checkpoint has read a part of its version {version}, and {why} are gone, so the rest can't "
+            f"be read; start a new query"
+        )
+        raise CheckpointError(msg)
+
+
+def _exists(spark: SparkSession, file: str) -> bool:
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(java_class(spark, "java.net.URI")(file))
+    # PySpark has no public way to Hadoop's file systems.
+    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))  # noqa: SLF001
+
+
+def _parsed(what: str, offset: str) -> dict[str, Any]:
+    try:
+        position = json.loads(offset)
+    except ValueError:
+        position = None
+    if not isinstance(position, dict):
+        msg = f"{what}: the checkpoint's position is not in the form of Spark's offset log; got {offset[:60]!r}"
+        raise CheckpointError(msg)
+    return position

@@ -1,0 +1,266 @@
+"""Files that were written beside Spark become part of a Delta table, by one transaction of Delta's own.
+
+The transaction carries an application's id and version (``transactions`` sees that it takes effect once), and what the
+commit says of itself. It also makes the table, where there is none, with a checkpoint of its log every 100 commits.
+Delta does the rest as for a writer of its own: conflicts, those checkpoints, history. Only tables whose files are plain
+ones take files written by others (``shape_of``). Costs some tens of milliseconds and a millisecond a file, on the
+driver. (Delta's protocol, "Actions".)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from cojoin.errors import QueryFailedError
+from cojoin.storage.java_classes import java_class
+from cojoin.storage.locations import is_path
+from cojoin.storage.session_settings import is_set
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "Shape",
+    "WrittenFile",
+    "append_files",
+    "keep_checksums_small",
+    "plain_defaults",
+    "plain_shape",
+    "shape_of",
+    "table_log",
+]
+
+_DEFAULTS = "spark.databricks.delta.properties.defaults."
+_CHECKPOINT_INTERVAL = "checkpointInterval"
+_FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
+_COMMITS_A_CHECKPOINT = "100"
+"""Of a new table's log: with Delta's own default of 10, every tenth batch would take one to five seconds more."""
+
+_HARMLESS = frozenset(
+    f"delta.{name}"
+    for name in (
+        "appendOnly",
+        _CHECKPOINT_INTERVAL,
+        "checkpointPolicy",
+        "deletedFileRetentionDuration",
+        "enableChangeDataFeed",
+        "enableDeletionVectors",
+        "enableInCommitTimestamps",
+        "inCommitTimestampEnablementTimestamp",
+        "inCommitTimestampEnablementVersion",
+        "isolationLevel",
+        "logRetentionDuration",
+        "minReaderVersion",
+        "minWriterVersion",
+        "setTransactionRetentionDuration",
+    )
+)
+"""Table properties that say nothing about what a file of plain rows looks like."""
+
+_NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
+_PYTHON_UTILS = "org.apache.spark.api.python.PythonUtils"
+
+
+class Shape(NamedTuple):
+    """What a table's files must look like: its columns, by what it is partitioned, its properties that matter."""
+
+    schema: str
+    partitions: str
+    configuration: str
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A parquet file in a table's folder.
+
+    Attributes:
+        name: Its name.
+        rows: How many rows it holds.
+        size: How large it is, in bytes.
+        modified: When it was written, in epoch milliseconds.
+        statistics: What Delta's log says of its columns, as JSON (``file_statistics``).
+    """
+
+    name: str
+    rows: int
+    size: int
+    modified: int
+    statistics: str
+
+    def to_json(self) -> bytes:
+        """Return it as a line that ``read`` takes."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, line: bytes) -> WrittenFile:
+        """Take what ``to_json`` gave."""
+        return cls(**json.loads(line))
+
+
+def table_log(session: SparkSession, location: str) -> Any:
+    """Return Delta's log of a table, or of a folder that may become one, as this JVM holds it; None: no such name.
+
+    Args:
+        session: The session.
+        location: The table's path, with a ``/``, or its name.
+    """
+    # Delta's Python package has no way to the log.
+    log, inner = java_class(session, "org.apache.spark.sql.delta.DeltaLog"), session._jsparkSession  # noqa: SLF001
+    if is_path(location):
+        return log.forTable(inner, location)
+    if not session.catalog.tableExists(location):
+        return None
+    return log.forTable(inner, inner.sessionState().sqlParser().parseTableIdentifier(location))
+
+
+def keep_checksums_small(session: SparkSession) -> None:
+    """Have a session's commits leave the list of a table's files out of its checksum; what a user has set stays.
+
+    Where the session's time zone is not UTC, Delta reads the whole list again after each commit, to compare the two:
+    a Spark job each time, which takes up to half of a small batch.
+    """
+    if not is_set(session, _FILES_IN_CHECKSUM):
+        session.conf.set(_FILES_IN_CHECKSUM, "false")
+
+
+def append_files(
+    session: SparkSession,
+    transaction: Any,
+    schema: pa.Schema,
+    files: Sequence[WrittenFile],
+    *,
+    app_id: str,
+    version: int,
+    query_id: str,
+    metadata: str | None = None,
+) -> int:
+    """Append files that lie in a table's folder, in a transaction; no files make the table and nothing else.
+
+    Args:
+        session: The session.
+        transaction: A transaction of Delta's on the table, or on the folder that becomes one.
+        schema: The files' columns.
+        files: The files.
+        app_id: Who writes.
+        version: Which of its writes this is.
+        query_id: What the table's history says of who wrote.
+        metadata: What the commit says of itself (``userMetadata``).
+
+    Returns:
+        The table's version that the commit made.
+
+    Raises:
+        QueryFailedError: The table is not, or no longer, one of plain files with these columns.
+    """
+    read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
+    if transaction.readVersion() < 0:
+        transaction.updateMetadataForNewTable(read(_new_table(schema, _properties(session))))
+    if shape_of(transaction.metadata()) != plain_shape(schema):
+        msg = "its columns or properties were changed while the batch was running; start the query again"
+        raise QueryFailedError(msg)
+    transaction.registerSQLMetrics(session._jsparkSession, _metrics(session, files))  # noqa: SLF001
+    mode = java_class(session, "org.apache.spark.sql.streaming.OutputMode").Append()
+    told = java_class(session, "scala.Option").apply(metadata)
+    update = java_class(session, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
+    actions = [read(line) for line in _actions(files, app_id, version)]
+    committed = transaction.commit(
+        java_class(session, _PYTHON_UTILS).toSeq(actions), update(mode, query_id, version, told)
+    )
+    return int(committed)
+
+
+def shape_of(metadata: Any) -> Shape:
+    """Return the shape of a table, of its metadata in Delta's log."""
+    configuration = metadata.configuration().mkString("\n").replace(" -> ", "=").splitlines()
+    special = [each for each in configuration if each.startswith("delta.") and each.partition("=")[0] not in _HARMLESS]
+    schema = json.dumps(json.loads(metadata.schemaString()), sort_keys=True)
+    return Shape(schema, metadata.partitionColumns().mkString(","), "\n".join(special))
+
+
+def plain_shape(schema: pa.Schema) -> Shape:
+    """Return the shape of a table that has these columns and nothing special."""
+    return Shape(json.dumps(_nullable(schema), sort_keys=True), "", "")
+
+
+def plain_defaults(session: SparkSession) -> bool:
+    """Tell whether new tables are plain ones in a session."""
+    # In one piece: name by name they take a tenth of a second.
+    settings: str = session._jsparkSession.conf().getAll().keySet().mkString("\n")  # noqa: SLF001
+    names = [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings.splitlines() if name.startswith(_DEFAULTS)]
+    return _HARMLESS.issuperset(names)
+
+
+def _nullable(schema: pa.Schema) -> dict[str, Any]:
+    """Return the columns as Spark has them in a new table: what is never null now may be later."""
+
+    def widened(node: Any) -> Any:
+        if isinstance(node, list):
+            return [widened(each) for each in node]
+        if isinstance(node, dict):
+            return {name: True if name in _NULLABILITY else widened(each) for name, each in node.items()}
+        return node
+
+    made: dict[str, Any] = widened(from_arrow_schema(schema).jsonValue())
+    return made
+
+
+def _properties(session: SparkSession) -> dict[str, str]:
+    """Return the properties of a new table, besides those that the session has defaults of."""
+    if session.conf.get(_DEFAULTS + _CHECKPOINT_INTERVAL, None) is not None:
+        return {}
+    return {f"delta.{_CHECKPOINT_INTERVAL}": _COMMITS_A_CHECKPOINT}
+
+
+def _new_table(schema: pa.Schema, properties: dict[str, str]) -> str:
+    """Return the columns and properties of a table that this transaction makes, as a line of Delta's log."""
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(_nullable(schema)),
+        "partitionColumns": [],
+        "configuration": properties,
+        "createdTime": int(1000 * time.time()),
+    }
+    return json.dumps({"metaData": metadata})
+
+
+def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[str]:
+    """Return what the transaction does, as the lines of Delta's log."""
+    seen = {"appId": app_id, "version": version, "lastUpdated": int(1000 * time.time())}
+    added = [
+        {
+            "path": each.name,
+            "partitionValues": {},
+            "size": each.size,
+            "modificationTime": each.modified,
+            "dataChange": True,
+            "stats": each.statistics,
+        }
+        for each in files
+    ]
+    return [json.dumps({"txn": seen}), *(json.dumps({"add": each}) for each in added)] if files else []
+
+
+def _metrics(session: SparkSession, files: Sequence[WrittenFile]) -> Any:
+    """Return what the table's history says of the commit, as Spark's metrics."""
+    counts = {
+        "numOutputRows": sum(each.rows for each in files),
+        "numAddedFiles": len(files),
+        "numOutputBytes": sum(each.size for each in files),
+        "numRemovedFiles": 0,
+    }
+    create = java_class(session, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
+    made = {}
+    for name, count in counts.items():
+        made[name] = create(session._jsc.sc(), name)  # noqa: SLF001
+        made[name].set(count)
+    return java_class(session, _PYTHON_UTILS).toScalaMap(made)

@@ -1,0 +1,216 @@
+"""The small files that cojoin itself writes into a checkpoint: JSON documents, each sealed with a checksum.
+
+A document says its format, and the SHA-256 of its place below the checkpoint, its format and its content. So one that
+was cut, changed, or put in another's place is never believed: whoever reads it is told which file it is, what is wrong
+with it and what to do. Release 0.5.0 wrote documents without checksums; these are read as they are, where their form
+says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cojoin.errors import CheckpointError
+from cojoin.storage.small_files import UnreadableFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cojoin.storage.small_files import CheckpointFiles
+
+__all__ = [
+    "Form",
+    "damaged",
+    "from_text",
+    "numbered_name",
+    "numbers_in",
+    "read_document",
+    "read_text",
+    "to_text",
+    "write_document",
+]
+
+T = TypeVar("T")
+
+_FORMAT, _SEAL, _CONTENT = "format", "sha256", "content"
+_SUFFIX = ".json"
+_MISSHAPEN = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a kind of document must be.
+
+    Attributes:
+        what: What it is, for messages, such as ``"the description of the query"``.
+        format: The format that this version writes, and the newest that it reads.
+        cure: What to do where one is damaged, as the end of a sentence.
+        fields: Names that its content must have, each with the JSON types that its value may be of.
+        unsealed: The format that release 0.5.0 wrote, without a checksum; 0 where its documents said no format; None
+            where there were no such documents.
+    """
+
+    what: str
+    format: int
+    cure: str
+    fields: Mapping[str, type | tuple[type, ...]] = field(default_factory=dict)
+    unsealed: int | None = None
+
+
+def write_document(files: CheckpointFiles, name: str, form: Form, content: Mapping[str, Any]) -> None:
+    """Write a document, sealed, in place of an earlier one.
+
+    Args:
+        files: The checkpoint.
+        name: Its place below the checkpoint, such as ``"query.json"``.
+        form: What it must be.
+        content: JSON values.
+    """
+    files.write(name, to_text(name, form, content))
+
+
+def read_document(files: CheckpointFiles, name: str, form: Form, parse: Callable[[dict[str, Any]], T]) -> T | None:
+    """Return what a document says, once it is seen that it is what was written.
+
+    Args:
+        files: The checkpoint.
+        name: Its place below the checkpoint.
+        form: What it must be.
+        parse: Makes of the content what is wanted, or ``dict``; where it fails for a missing or odd value, the document
+            is damaged.
+
+    Returns:
+        What ``parse`` makes of the content; None where there is no such document.
+
+    Raises:
+        CheckpointError: It is damaged, or of a format that this version does not read; the message names the file and
+            says what to do.
+    """
+    text = read_text(files, name, form)
+    return None if text is None else from_text(files, name, form, text, parse)
+
+
+def read_text(files: CheckpointFiles, name: str, form: Form) -> str | None:
+    """Return a document's text as it stands there; the arguments are those of ``read_document``.
+
+    Raises:
+        CheckpointError: It can't be read at all.
+    """
+    try:
+        return files.read(name)
+    except UnreadableFileError as error:
+        raise damaged(files, name, form, f"it can't be read: {error.why}") from error
+
+
+def to_text(name: str, form: Form, content: Mapping[str, Any]) -> str:
+    """Return a document's text.
+
+    >>> form = Form("an example", 2, "write it again")
+    >>> print(to_text("example.json", form, {"a": 1}))
+    {
+     "format": 2,
+     "sha256": "d492b94ceff6e38e88f848d8a3cb8cf55882cbc7322be20125af28d144d22613",
+     "content": {
+      "a": 1
+     }
+    }
+    """
+    # As it will be read: keys are texts then, and tuples lists.
+    values = json.loads(json.dumps(content))
+    return json.dumps({_FORMAT: form.format, _SEAL: _seal(name, form.format, values), _CONTENT: values}, indent=1)
+
+
+def from_text(files: CheckpointFiles, name: str, form: Form, text: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Return what a document's text says; the arguments and errors are those of ``read_document``."""
+    content = _content(files, name, form, text)
+    for each, types in form.fields.items():
+        if each not in content:
+            raise damaged(files, name, form, f"its {each!r} is missing")
+        if not _is_of(content[each], types):
+            raise damaged(files, name, form, f"its {each!r} is {_shown(content[each])}")
+    try:
+        return parse(content)
+    except CheckpointError:
+        raise
+    except _MISSHAPEN as error:
+        raise damaged(files, name, form, f"it is not of the shape that was written ({error!r})") from error
+
+
+def numbered_name(directory: str, number: int) -> str:
+    """Return the place of a document that stands for a batch, one of many in a directory.
+
+    >>> numbered_name("manifest", 7)
+    'manifest/000000000007.json'
+    """
+    return f"{directory}/{number:012d}{_SUFFIX}"
+
+
+def numbers_in(files: CheckpointFiles, directory: str) -> list[int]:
+    """Return the batches that have a document in a directory, in order; what else lies there is passed over."""
+    stems = [name.removesuffix(_SUFFIX) for name in files.names(directory) if name.endswith(_SUFFIX)]
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
+
+
+def damaged(files: CheckpointFiles, name: str, form: Form, why: str) -> CheckpointError:
+    """Return the error of a document that can't be believed."""
+    msg = f"checkpoint {files.root}: {name}, {form.what}, is damaged: {why}; {form.cure}"
+    return CheckpointError(msg)
+
+
+def _content(files: CheckpointFiles, name: str, form: Form, text: str) -> dict[str, Any]:
+    document = _document(files, name, form, text)
+    found, sealed = document.get(_FORMAT, 0), {_SEAL, _CONTENT} & set(document)
+    if found > form.format:
+        msg = (
+            f"checkpoint {files.root}: {name}, {form.what}, has the format {found}, which is newer than "
+            f"{form.format}: upgrade cojoin; where no newer one was ever used here, the file is damaged: {form.cure}"
+        )
+        raise CheckpointError(msg)
+    if found == form.unsealed and not sealed:
+        return {each: value for each, value in document.items() if each != _FORMAT}
+    if found < form.format and not sealed:
+        msg = (
+            f"checkpoint {files.root}: {name}, {form.what}, has the format {found}, that of an earlier version of "
+            f"cojoin, which this one can't go on with; start with a new checkpoint, or with the version that wrote it"
+        )
+        raise CheckpointError(msg)
+    content = document.get(_CONTENT)
+    if _SEAL not in document or not isinstance(content, dict):
+        missing = _CONTENT if _SEAL in document else _SEAL
+        raise damaged(files, name, form, f"a document of the format {found} has its {missing!r}, and this one has none")
+    if document[_SEAL] != _seal(name, found, content):
+        raise damaged(files, name, form, "its checksum is another's, so it is not what cojoin wrote")
+    return content
+
+
+def _document(files: CheckpointFiles, name: str, form: Form, text: str) -> dict[str, Any]:
+    if not text.strip():
+        raise damaged(files, name, form, "it is empty")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(files, name, form, f"it is no JSON document, or was cut off ({error})") from error
+    if not isinstance(document, dict):
+        raise damaged(files, name, form, f"expected a JSON object, got {_shown(document)}: cojoin did not write it")
+    if _FORMAT not in document and form.unsealed != 0:
+        raise damaged(files, name, form, f"it says no {_FORMAT!r}: cojoin did not write it")
+    if not _is_of(document.get(_FORMAT, 0), int):
+        raise damaged(files, name, form, f"expected its 'format' to be a number, got {_shown(document[_FORMAT])}")
+    return document
+
+
+def _is_of(value: Any, types: type | tuple[type, ...]) -> bool:
+    # Python takes a truth value for a number.
+    return type(value) in (types if isinstance(types, tuple) else (types,))
+
+
+def _seal(name: str, number: int, content: Any) -> str:
+    return hashlib.sha256(json.dumps([name, number, content], sort_keys=True).encode()).hexdigest()
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:40]}..."

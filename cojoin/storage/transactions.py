@@ -1,0 +1,191 @@
+"""Which batches of a query a Delta table has already: asked at every commit, so that none takes effect twice.
+
+Delta remembers of each application the newest version that it wrote; here that is the newest batch. To look it up
+takes a job on the table's log, of some tenths of a second. So this module reads the few commits that are new to it: all
+of a young table, those after the one that a manifest knows (``expect``), those after its own last. The job is for logs
+of many commits, or of which some were cleaned away. Each transaction also tells Delta that it depends on the
+application's own version, so that of two drivers that commit a batch at the same moment one fails, and looks again.
+(Delta's protocol, "Transaction Identifiers"; ``OptimisticTransaction.readTxn``.)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from cojoin.errors import QueryFailedError
+from cojoin.storage.delta_files import append_files, table_log
+from cojoin.storage.small_files import CheckpointFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from cojoin.storage.delta_files import WrittenFile
+
+__all__ = ["NO_BATCH", "TableTransactions"]
+
+NO_BATCH = -1
+"""The newest batch in a table that has none of the query's."""
+
+_TRIES, _MOST_COMMITS = 5, 20
+_CONFLICT = "ConcurrentTransactionException"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of a table without asking: its identity, and of a version the newest batch and what it says."""
+
+    table_id: str
+    version: int
+    newest: int
+    metadata: str | None = None
+
+
+_NO_TABLE = _Seen("", -1, NO_BATCH)
+
+
+class TableTransactions:
+    """The commits of one application, a query's output, in one Delta table.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        app_id: The application: it writes each batch once, in ascending order.
+    """
+
+    def __init__(self, spark: SparkSession, location: str, app_id: str) -> None:
+        self._spark, self._location, self._app_id = spark, location, app_id
+        self._seen: _Seen | None = None
+
+    @property
+    def app_id(self) -> str:
+        """The application."""
+        return self._app_id
+
+    def expect(self, table_id: str, version: int, batch_id: int) -> None:
+        """Take what a manifest says of the table, if the table's own log agrees.
+
+        Args:
+            table_id: Its identity.
+            version: Its version after the batch was written.
+            batch_id: The newest batch in that version.
+        """
+        log = table_log(self._spark, self._location)
+        text = None if log is None else self._commit(log, version)
+        found = None if text is None else _with_commit(_Seen(table_id, version, NO_BATCH), text, self._app_id)
+        if found is not None and found.newest == batch_id:
+            self._seen = found
+
+    def look(self) -> tuple[str | None, int]:
+        """Return the identity of the table and the newest batch that it has; None and ``NO_BATCH`` without a table."""
+        log = table_log(self._spark, self._location)
+        transaction = None if log is None else log.startTransaction()
+        if transaction is None or transaction.readVersion() < 0:
+            self._seen = _NO_TABLE
+            return None, NO_BATCH
+        seen = self._look(log, transaction)
+        return seen.table_id, seen.newest
+
+    def metadata(self, batch_id: int) -> str | None:
+        """Return what the commit of a batch says of itself, where the last look has come upon it; else None."""
+        seen = self._seen
+        return None if seen is None or seen.newest != batch_id else seen.metadata
+
+    def append(
+        self,
+        schema: pa.Schema,
+        files: Sequence[WrittenFile],
+        batch_id: int,
+        *,
+        query_id: str,
+        metadata: str | None = None,
+        is_done: Callable[[int], bool],
+    ) -> int:
+        """Append files that lie in the table's folder as a batch, unless the table has it already.
+
+        Args:
+            schema: The files' columns.
+            files: The files.
+            batch_id: The batch.
+            query_id: What the table's history says of who wrote.
+            metadata: What the commit says of itself.
+            is_done: Takes the newest batch that the table has of this application, and returns whether this one is
+                among them; it raises where that can't be.
+
+        Returns:
+            The table's version afterwards.
+
+        Raises:
+            QueryFailedError: The table is not, or no longer, one of plain files with these columns; or others commit
+                to it without end.
+        """
+        for _ in range(_TRIES):
+            log = table_log(self._spark, self._location)
+            transaction = log.startTransaction()
+            is_new = transaction.readVersion() < 0
+            seen = None if is_new else self._look(log, transaction)
+            if is_done(NO_BATCH if seen is None else seen.newest):
+                return int(transaction.readVersion())
+            # Delta compares it with what was committed since the transaction began.
+            transaction.readTxn().__getattr__("$plus$eq")(self._app_id)
+            try:
+                version = append_files(
+                    self._spark,
+                    transaction,
+                    schema,
+                    files,
+                    app_id=self._app_id,
+                    version=batch_id,
+                    query_id=query_id,
+                    metadata=metadata,
+                )
+            except (Py4JError, PySparkException) as error:
+                if _CONFLICT not in str(error):
+                    raise
+                continue
+            self._seen = _Seen(str(transaction.metadata().id()), version, batch_id, metadata)
+            return version
+        msg = f"Delta table {self._location}: other runs of this query commit to it at the same time; stop them"
+        raise QueryFailedError(msg)
+
+    def _look(self, log: Any, transaction: Any) -> _Seen:
+        """Return the newest batch in the version that a transaction reads, and remember it."""
+        table_id, version = str(transaction.metadata().id()), int(transaction.readVersion())
+        seen, found = self._seen or _NO_TABLE, None
+        if seen.table_id in (_NO_TABLE.table_id, table_id) and seen.version <= version:
+            found = self._look_since(log, replace(seen, table_id=table_id), version)
+        self._seen = found or _Seen(table_id, version, int(transaction.txnVersion(self._app_id)))
+        return self._seen
+
+    def _look_since(self, log: Any, seen: _Seen, version: int) -> _Seen | None:
+        """Return the newest batch by the commits after a known version; None where one of them can't be read."""
+        between = range(seen.version + 1, version + 1)
+        if len(between) > _MOST_COMMITS:
+            return None
+        for each in between:
+            text = self._commit(log, each)
+            if text is None:
+                return None
+            seen = _with_commit(seen, text, self._app_id)
+        return replace(seen, version=version)
+
+    def _commit(self, log: Any, version: int) -> str | None:
+        """Return a commit of the table's log as its text; None where it is not there."""
+        return CheckpointFiles(self._spark, log.logPath().toString()).read(f"{version:020d}.json")
+
+
+def _with_commit(seen: _Seen, commit: str, app_id: str) -> _Seen:
+    """Return what is known after a commit of Delta's log, too."""
+    actions = [json.loads(line) for line in commit.splitlines() if '"txn"' in line or '"commitInfo"' in line]
+    batches = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == app_id]
+    if not batches or max(batches) < seen.newest:
+        return seen
+    metadata = next((each["commitInfo"].get("userMetadata") for each in actions if "commitInfo" in each), None)
+    return replace(seen, newest=max(batches), metadata=metadata)

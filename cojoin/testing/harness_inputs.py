@@ -1,0 +1,242 @@
+"""An input as a test declares it, and its rows as the map side would send them: a table and a control row.
+
+Event time needs no column of its own: where the columns lack it, it is added, and filled from the timestamps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from cojoin.engine.inputs import InputSpec, LatePolicy, check_late, reject_reasons, watermark_marks
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.time.operator_watermark import ONE_PARTITION, Control
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.keys import KEYABLE, is_keyable
+from cojoin.engine.values.rows import Row, decode_column
+from cojoin.engine.values.types import as_schema
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError, did_you_mean
+from cojoin.testing.checks import partition_name
+from cojoin.testing.events import NOT_GIVEN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cojoin.testing.events import Element
+
+__all__ = ["BoundInput", "HarnessInput"]
+
+_TIME = pa.timestamp("us", "UTC")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+_NAMES = ("left", "right")
+
+
+@dataclass(frozen=True)
+class HarnessInput:
+    """One of the two inputs of a harness; as ``cojoin.Input``, with columns in place of a source.
+
+    Attributes:
+        columns: Its columns, as DDL, a ``StructType`` or an Arrow schema.
+        key: The key column or columns.
+        event_time: The event-time column; added where ``columns`` lacks it. None for an input without event time.
+        name: What messages and the result's columns call it; ``"left"`` or ``"right"`` if not given.
+        partition: Columns that tell which source partition a row came from; or name it with each element.
+        sequence: Columns that order rows of one partition at the source.
+        watermark: How the watermark follows the rows, at the end of each call. By default it does not: the test moves
+            it with ``process_watermark``.
+        max_ahead: How far a row may be ahead of processing time, such as ``"1 day"``; by default any distance.
+        late: ``"reject"`` or ``"apply"``; None leaves it to the operation.
+
+    Raises:
+        ConfigurationError: A column that is not there or has the wrong type, when the harness is made.
+
+    >>> HarnessInput("customer_id string, amount double", key="customer_id").event_time
+    'event_time'
+    """
+
+    columns: Any
+    key: str | Sequence[str]
+    event_time: str | None = "event_time"
+    name: str = ""
+    partition: str | Sequence[str] = ()
+    sequence: str | Sequence[str] = ()
+    watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy.no_watermarks)
+    max_ahead: Duration | None = None
+    late: LatePolicy | None = None
+
+
+class BoundInput:
+    """An input whose columns were found and checked.
+
+    Args:
+        declared: What the test says.
+        number: 1 (left) or 2 (right).
+    """
+
+    def __init__(self, declared: HarnessInput, number: Literal[1, 2]) -> None:
+        if not isinstance(declared, HarnessInput):
+            msg = f"input{number}: expected a HarnessInput, got {declared!r}"
+            raise SchemaError(msg)
+        self.number = number
+        for name, value, kinds in (
+            ("name", declared.name, str),
+            ("event_time", declared.event_time, (str, type(None))),
+        ):
+            if not isinstance(value, kinds):
+                msg = f"input{number}: {name}: expected a string, got {value!r}"
+                raise SchemaError(msg)
+        self.what = f"input {declared.name or _NAMES[number - 1]!r}"
+        schema = as_schema(declared.columns, f"{self.what}: columns")
+        if declared.event_time is not None and declared.event_time not in schema.names:
+            schema = schema.append(pa.field(declared.event_time, _TIME))
+        self._schema = schema
+        self.spec = InputSpec(
+            name=declared.name or _NAMES[number - 1],
+            schema=schema,
+            key=self._found(declared.key, "key"),
+            event_time=declared.event_time,
+            partition=self._found(declared.partition, "partition"),
+            sequence=self._found(declared.sequence, "sequence"),
+            watermark=declared.watermark,
+            max_ahead_ms=None if declared.max_ahead is None else milliseconds(declared.max_ahead, "max_ahead"),
+            late=declared.late,
+        )
+        self._check()
+
+    def _found(self, declared: str | Sequence[str], role: str) -> tuple[str, ...]:
+        names: tuple[Any, ...] = (declared,) if isinstance(declared, str) else ()
+        if isinstance(declared, (tuple, list)):
+            names = tuple(declared)
+        elif not names:
+            msg = f"{self.what}: {role}: expected the name of a column, or several, got {declared!r}"
+            raise SchemaError(msg)
+        if len(set(names)) < len(names):
+            msg = f"{self.what}: {role}: a column stands twice in {', '.join(map(repr, names))}"
+            raise SchemaError(msg)
+        for name in names:
+            if name not in self._schema.names:
+                msg = f"{self.what} has no {role} column {name!r}{did_you_mean(str(name), self._schema.names)}"
+                raise SchemaError(msg)
+        return names
+
+    def _check(self) -> None:
+        spec = self.spec
+        if not spec.key:
+            msg = f"{self.what}: key: expected one or more columns, got none"
+            raise SchemaError(msg)
+        for name in spec.key:
+            if not is_keyable(spec.schema.field(name).type):
+                kind = spec.schema.field(name).type
+                msg = f"{self.what}: key column {name!r} is {kind}, which can't be a key; valid are {KEYABLE}"
+                raise SchemaError(msg)
+        if spec.event_time is not None and spec.schema.field(spec.event_time).type != _TIME:
+            kind = spec.schema.field(spec.event_time).type
+            msg = f"{self.what}: event time column {spec.event_time!r}: expected a timestamp, got {kind}"
+            raise SchemaError(msg)
+        check_late(spec.late, self.what)
+        if not isinstance(spec.watermark, WatermarkStrategy):
+            msg = f"{self.what}: watermark: expected a WatermarkStrategy, got {spec.watermark!r}"
+            raise ConfigurationError(msg)
+        spec.watermark.generator.check(spec.schema, self.what)
+
+    def table(self, elements: Sequence[Element]) -> pa.Table:
+        """Turn elements into rows of the input.
+
+        Raises:
+            SchemaError: A row that does not fit the columns, or a time that is none.
+        """
+        spec = self.spec
+        parted = [self._parted(element) for element in elements]
+        place = None if spec.event_time is None else spec.schema.names.index(spec.event_time)
+        others = spec.schema if place is None else spec.schema.remove(place)
+        try:
+            table = encode_rows([row for row, _ in parted], others, self.what)
+        except FunctionError as error:
+            raise SchemaError(str(error)) from None
+        if place is None:
+            return table
+        micros = [self._micros(time) for _, time in parted]
+        return table.add_column(place, spec.schema.field(place), pa.array(micros, pa.int64()).cast(_TIME))
+
+    def _parted(self, element: Element) -> tuple[Any, Any]:
+        """Part a row's other values from its time."""
+        value, names = element.value, self.spec.schema.names
+        if isinstance(value, Row):
+            value = value.as_dict()
+        carried: tuple[Any, ...] = ()
+        if self.spec.event_time is not None:
+            place = names.index(self.spec.event_time)
+            if isinstance(value, dict) and self.spec.event_time in value:
+                value = dict(value)
+                carried = (value.pop(self.spec.event_time),)
+            elif isinstance(value, (tuple, list)) and len(value) == len(names):
+                carried = (value[place],)
+                value = (*value[:place], *value[place + 1 :])
+        if element.timestamp is NOT_GIVEN and self.spec.event_time is not None and not carried:
+            msg = (
+                f"{self.what}: no timestamp was given for the row {element.value!r}; give it, or None to see what "
+                f"becomes of a row without time"
+            )
+            raise SchemaError(msg)
+        if element.timestamp is NOT_GIVEN or element.timestamp is None:
+            return value, carried[0] if carried else None
+        if carried or self.spec.event_time is None:
+            reason = "has its event time among its columns" if carried else "is of an input without event time"
+            msg = f"{self.what}: a timestamp was given for a row that {reason}: {element.value!r}; leave it out"
+            raise SchemaError(msg)
+        return value, element.timestamp
+
+    def _micros(self, time: Any) -> int | None:
+        if time is None:
+            return None
+        if isinstance(time, datetime) and time.tzinfo is not None:
+            return (time - _EPOCH) // _MICROSECOND
+        if isinstance(time, int) and not isinstance(time, bool) and -(1 << 63) <= time * 1_000 < 1 << 63:
+            return time * 1_000
+        msg = (
+            f"{self.what}: event time: expected epoch milliseconds whose microseconds have 64 bits, or a datetime with "
+            f"a zone, got {time!r}"
+        )
+        raise SchemaError(msg)
+
+    def control(
+        self, elements: Sequence[Element], table: pa.Table, known: Sequence[str], processing_time: int
+    ) -> Control:
+        """Say what a map task would have seen of these rows.
+
+        Args:
+            elements: The rows as given.
+            table: The same rows.
+            known: The source partitions known so far.
+            processing_time: The micro-batch's.
+        """
+        spec = self.spec
+        largest: dict[str, int] = {}
+        marks: dict[str, int] = {}
+        if elements:
+            # As on the map side: a null key says nothing against the row's time, and rows without time may carry marks.
+            moves = reject_reasons(table, spec, processing_time) <= 1
+            millis = spec.timestamps(table)
+            made = watermark_marks(table, spec, millis, processing_time)
+            names = self._partitions(elements, table, known)
+            for name, is_sound, timestamp, mark in zip(names, moves, millis.tolist(), made.tolist(), strict=True):
+                if is_sound:
+                    largest[name] = max(largest.get(name, NONE), timestamp)
+                    marks[name] = max(marks.get(name, NONE), mark)
+        return Control(self.number, largest, len(elements), processing_time, marks)
+
+    def _partitions(self, elements: Sequence[Element], table: pa.Table, known: Sequence[str]) -> list[str]:
+        default = known[0] if known else ONE_PARTITION
+        if not self.spec.partition:
+            return [partition_name(each.partition) or default for each in elements]
+        columns = zip(*(decode_column(table.column(name)) for name in self.spec.partition), strict=True)
+        return [
+            partition_name(each.partition) or partition_name(values)
+            for each, values in zip(elements, columns, strict=True)
+        ]

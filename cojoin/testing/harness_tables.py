@@ -1,0 +1,232 @@
+"""Text tables: rows that a test reads and a person sees at a glance.
+
+    customer_id | event_time   | tier
+    ------------+--------------+-----
+    a           | 10:00:00.500 | gold
+
+A line of ``-`` and ``+`` may follow the header; blank lines count for nothing. Cells by the column's type:
+
+- ``null`` is null; numbers, decimals, ``true`` and ``false`` as usual (also ``nan``, ``inf``);
+- a timestamp is ``2024-05-01 10:00:00.5``, in UTC, or a time of the day 1970-01-01: ``10:00``, ``10:00:00.500``;
+- a date is ``2024-05-01``; a binary its hexadecimal digits;
+- a string is the bare text, or JSON's ``"..."`` where it is empty, is ``null``, has ``|``, or spaces at its ends.
+
+Arrays, maps and structs have no cells: leave their columns out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.engine.values.rows import Row, row_class
+from cojoin.engine.values.types import as_schema
+from cojoin.errors import SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["cells", "format_table", "header_of", "parse_table"]
+
+_CELL = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[^|"](?:[^|])*?)?\s*(?:\||$)')
+_RULE = re.compile(r"[-+\s|]+")
+_TIME = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?")
+_DAY_ZERO = date(1970, 1, 1)
+_WORDS = {"true": True, "false": False}
+
+
+def parse_table(text: str, schema: Any) -> list[Row]:
+    """Read a text table.
+
+    Args:
+        text: A header with names of columns, in any order, and a line a row.
+        schema: The columns' types, as DDL, a ``StructType`` or an Arrow schema.
+
+    Returns:
+        Rows with the columns of the header.
+
+    Raises:
+        SchemaError: An unknown column, a line with another number of cells, or a cell that does not fit its type.
+
+    >>> parse_table('''
+    ...     trade_id | amount | at
+    ...     ---------+--------+-------------
+    ...     7        | 2.50   | 10:00:00.500
+    ... ''', "trade_id long, amount decimal(5,2), at timestamp_ntz")[0].amount
+    Decimal('2.50')
+    """
+    columns = as_schema(schema, "schema")
+    lines = _lines(text)
+    names = header_of(text)
+    for name in names:
+        if name not in columns.names:
+            msg = f"table: there is no column {name!r}{did_you_mean(name, columns.names)}"
+            raise SchemaError(msg)
+    if len(set(names)) < len(names):
+        msg = f"table: a column stands twice in the header: {', '.join(names)}"
+        raise SchemaError(msg)
+    fields = [columns.field(name) for name in names]
+    make = row_class(tuple(names))
+    body = lines[2:] if len(lines) > 1 and _RULE.fullmatch(lines[1]) else lines[1:]
+    return [make(_read_line(line, fields)) for line in body]
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def header_of(text: str) -> list[str]:
+    """Return the names of columns that a table's first line has."""
+    lines = _lines(text)
+    if not lines:
+        msg = "table: expected a header with the names of columns, got no text"
+        raise SchemaError(msg)
+    return _cut(lines[0])
+
+
+def _cut(line: str) -> list[str]:
+    """Cut a line at the bars that stand in no string."""
+    found, position = [], 0
+    while True:
+        match = _CELL.match(line, position)
+        if match is None:
+            msg = f"table: a string does not end, or something follows it: {line.strip()}"
+            raise SchemaError(msg)
+        cell = match.group()
+        found.append(cell.removesuffix("|").strip())
+        position = match.end()
+        if not cell.endswith("|"):
+            return found
+
+
+def _read_line(line: str, fields: Sequence[pa.Field]) -> list[Any]:
+    texts = _cut(line)
+    if len(texts) != len(fields):
+        msg = f"table: expected {len(fields)} cells, got {len(texts)}: {line.strip()}"
+        raise SchemaError(msg)
+    return [_read_cell(cell, field) for cell, field in zip(texts, fields, strict=True)]
+
+
+def _read_cell(cell: str, field: pa.Field) -> Any:
+    if cell == "null":
+        return None
+    read = _reader(field.type)
+    try:
+        return read(cell)
+    except (ValueError, ArithmeticError, KeyError):
+        msg = f"table: column {field.name!r}: {cell!r} is no {field.type}"
+        raise SchemaError(msg) from None
+
+
+def _reader(dtype: pa.DataType) -> Callable[[str], Any]:  # noqa: PLR0911 - one a type
+    types = pa.types
+    if types.is_string(dtype):
+        return lambda cell: json.loads(cell) if cell.startswith('"') else _bare(cell)
+    if types.is_integer(dtype):
+        return lambda cell: _within(int(cell), dtype)
+    if types.is_floating(dtype):
+        return float
+    if types.is_boolean(dtype):
+        return _WORDS.__getitem__
+    if types.is_timestamp(dtype):
+        return lambda cell: _moment(cell, dtype)
+    if types.is_date(dtype):
+        return date.fromisoformat
+    if types.is_decimal(dtype):
+        return lambda cell: _decimal(cell, dtype)
+    if types.is_binary(dtype):
+        return bytes.fromhex
+    msg = f"table: a {dtype} has no cells; leave its column out"
+    raise SchemaError(msg)
+
+
+def _bare(cell: str) -> str:
+    if not cell:
+        raise ValueError(cell)
+    return cell
+
+
+def _within(value: int, dtype: pa.DataType) -> int:
+    if not -(1 << (dtype.bit_width - 1)) <= value < 1 << (dtype.bit_width - 1):
+        raise ValueError(value)
+    return value
+
+
+def _decimal(cell: str, dtype: pa.Decimal128Type) -> Decimal:
+    value = Decimal(cell)
+    exact = value.quantize(Decimal(1).scaleb(-dtype.scale))
+    if exact != value:
+        raise InvalidOperation
+    return exact
+
+
+def _moment(cell: str, dtype: pa.TimestampType) -> datetime:
+    match = _TIME.fullmatch(cell)
+    if match is None:
+        raise ValueError(cell)
+    day, hours, minutes, seconds, fraction = match.groups()
+    start = datetime.fromisoformat(day) if day else datetime(1970, 1, 1)  # noqa: DTZ001 - its zone follows
+    if int(hours) > 23 or int(minutes) > 59 or int(seconds or 0) > 59:
+        raise ValueError(cell)
+    since = timedelta(
+        hours=int(hours),
+        minutes=int(minutes),
+        seconds=int(seconds or 0),
+        microseconds=int((fraction or "").ljust(6, "0")),
+    )
+    return (start + since).replace(tzinfo=timezone.utc if dtype.tz else None)
+
+
+def cells(row: Sequence[Any]) -> tuple[str, ...]:
+    """Spell a row's values as ``parse_table`` reads them, each value in one way.
+
+    >>> cells([None, "null", 2.0, "gold"])
+    ('null', '"null"', '2.0', 'gold')
+    """
+    return tuple(map(_spell, row))
+
+
+def _spell(value: Any) -> str:  # noqa: PLR0911 - one a type
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        is_plain = value and value != "null" and value == value.strip() and not re.search(r'["|\n\r\\]', value)
+        return value if is_plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        fraction = "" if not value.microsecond else f".{value.microsecond:06d}"
+        short = fraction.removesuffix("000") if len(fraction) == 7 else fraction
+        day = "" if value.date() == _DAY_ZERO else f"{value:%Y-%m-%d} "
+        return f"{day}{value:%H:%M:%S}{short}"
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    return str(value)
+
+
+def format_table(names: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str] = ()) -> str:
+    """Align spelled rows under their columns' names, each behind a mark where there are marks.
+
+    >>> print(format_table(["tier", "visits"], [("gold", "12"), ("null", "3")]))
+    tier | visits
+    -----+-------
+    gold | 12
+    null | 3
+    """
+    widths = [max(len(line[column]) for line in (names, *rows)) for column in range(len(names))]
+    lines = [
+        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (names, *rows)
+    ]
+    lines.insert(1, "-+-".join("-" * width for width in widths))
+    if not marks:
+        return "\n".join(lines)
+    return "\n".join(f"{mark} {line}".rstrip() for mark, line in zip([" ", " ", *marks], lines, strict=True))

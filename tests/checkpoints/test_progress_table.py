@@ -1,0 +1,111 @@
+"""The progress table has a row a batch, whatever crashes and runs again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cojoin.checkpoints import progress_table
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.storage.small_files import CheckpointFiles
+from tests.checkpoints.reports import MOMENT, manifest
+from tests.spark.data import table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def manifests(spark: SparkSession, tmp_path: Path) -> Manifests:
+    return Manifests(CheckpointFiles(spark, str(tmp_path)))
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path, manifests: Manifests) -> Started:
+    return Started(spark, tmp_path, manifests)
+
+
+class Started:
+    """Starts the table's writer anew, as each run of a query does."""
+
+    def __init__(self, spark: SparkSession, folder: Path, manifests: Manifests) -> None:
+        self._spark, self._folder, self._manifests = spark, folder, manifests
+
+    def __call__(self) -> ProgressTable:
+        started = ProgressTable(self._spark, CheckpointFiles(self._spark, str(self._folder)), self._manifests)
+        started.recover()
+        return started
+
+    def batch(self, started: ProgressTable, batch_id: int) -> None:
+        self._manifests.write(manifest(batch_id))
+        started.add(manifest(batch_id))
+
+    def batch_ids(self) -> list[int]:
+        return sorted(row.batch_id for row in table(self._spark, self._folder / "progress").collect())
+
+
+def test_a_row_says_what_its_manifest_says(spark: SparkSession, tmp_path: Path, start: Started) -> None:
+    started = start()
+    start.batch(started, 0)
+    started.flush()
+    started.flush()
+    row = table(spark, tmp_path / "progress").selectExpr(
+        "*", "unix_millis(processing_time) processed", "inputs[0] left", "unix_millis(inputs[0].watermark) reached"
+    )
+    ((values),) = row.collect()
+    assert (values.batch_id, values.query_id, values.holding_input, values.drained) == (
+        0,
+        "a query",
+        "customers",
+        False,
+    )
+    assert values.watermark is None, "before every input has spoken there is none"
+    assert (values.processed, values.reached) == (MOMENT + 10_000, MOMENT)
+    assert (values.left.rows_in, values.left.done, values.left.rejected) == (4, 3, {"late": 1})
+    assert (values.left.lag_ms, values.left.holding_partition) == (5_001, '["trades", 0]')
+    assert sorted(values.left.partitions) == ['["trades", 0]', '["trades", 1]']
+    assert (values.emitted, values.details) == ({"output": 3, "rejected": 1}, {"versions_in_force": 2})
+    assert (values.offsets, values.outputs) == (['{"logOffset":1}', "-"], '{"output": {"delta": "/x", "version": 4}}')
+
+
+def test_what_a_crash_kept_from_the_table_is_added_by_the_next_run(start: Started) -> None:
+    started = start()
+    start.batch(started, 0)
+    started.flush()
+    start.batch(started, 1)
+    start.batch(started, 2)
+    again = start()
+    start.batch(again, 2)
+    start.batch(again, 3)
+    again.flush()
+    assert start.batch_ids() == [0, 1, 2, 3]
+
+
+def test_a_batch_that_was_added_and_runs_again_is_not_added_twice(start: Started) -> None:
+    started = start()
+    start.batch(started, 0)
+    start.batch(started, 1)
+    started.flush()
+    again = start()
+    start.batch(again, 1)
+    start.batch(again, 2)
+    again.flush()
+    assert start.batch_ids() == [0, 1, 2]
+
+
+def test_a_group_is_written_when_it_is_large_and_old_manifests_go(
+    start: Started, manifests: Manifests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_table, "_GROUP_BATCHES", 3)
+    monkeypatch.setattr(progress_table, "_KEPT_MANIFESTS", 1)
+    started = start()
+    for batch_id in range(4):
+        start.batch(started, batch_id)
+    assert start.batch_ids() == [0, 1, 2]
+    assert manifests.batch_ids() == [1, 2, 3]

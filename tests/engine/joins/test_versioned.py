@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cojoin.engine.joins import AsofJoin, TemporalJoin
+from tests.engine.joins.shop import SUFFIXES, customer, take, trade
+from tests.streams import Delivery, Streams, run, specs
+
+
+@pytest.mark.parametrize(
+    ("join", "kept"),
+    [
+        (AsofJoin(suffixes=SUFFIXES), {"versions"}),
+        (AsofJoin(direction="forward", suffixes=SUFFIXES), {"waiting"}),
+        (AsofJoin(direction="nearest", suffixes=SUFFIXES), {"versions", "waiting"}),
+        (TemporalJoin(suffixes=SUFFIXES), {"versions"}),
+    ],
+)
+def test_the_state_holds_just_what_the_join_keeps_and_a_restored_operator_goes_on(join: Any, kept: set[str]) -> None:
+    operator, again = (join.create_operator(*specs()) for _ in range(2))
+    first = [trade(1_000), trade(9_000, "z")], [customer(500, "gold"), customer(9_000, "z", "z")]
+    second = [trade(9_500), trade(99_000, "z")], [customer(9_400, "silver"), customer(99_000, "z", "z")]
+    take(operator, *first)
+    again.restore(operator.snapshot())
+    assert again.state_tables().keys() == kept
+    assert again.report() == operator.report()
+    assert take(again, *second) == take(operator, *second)
+
+
+def test_a_left_row_is_done_when_it_comes_out_and_a_version_when_the_watermark_has_passed_it() -> None:
+    operator = AsofJoin(direction="forward", suffixes=SUFFIXES).create_operator(*specs())
+    take(operator, [trade(1_000), trade(9_000, "z")], [customer(500, "gold"), customer(9_000, "b", "b")])
+    left, right = operator.report()["inputs"]
+    assert (left["done"], left["buffered"]) == (0, 2)
+    assert (right["done"], right["buffered"]) == (1, 1)
+
+
+def test_a_key_comes_out_the_same_whether_its_time_came_by_and_by_or_at_once() -> None:
+    left, right = [trade(each * 1_000, amount=float(each)) for each in range(9)], [customer(4_000, "gold")]
+    for direction in ("backward", "forward", "nearest"):
+        join = AsofJoin(direction=direction, tolerance="2 ms", suffixes=SUFFIXES)
+        streams = Streams(specs(), (left, right))
+        steps = [([each], right if number == 0 else []) for number, each in enumerate(left)]
+        outcomes = [run(join.create_operator, streams, Delivery(each)).rows() for each in ([(left, right)], steps)]
+        assert outcomes[0] == outcomes[1]
+        assert len(outcomes[0]) == 9
+
+
+def test_a_batch_without_anything_changes_nothing() -> None:
+    operator = TemporalJoin(suffixes=SUFFIXES).create_operator(*specs())
+    before = operator.snapshot()
+    assert take(operator, [], []) == []
+    assert operator.snapshot() == before

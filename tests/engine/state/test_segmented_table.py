@@ -1,0 +1,278 @@
+"""Rows at rest in segments are those of a dict, whatever is taken, put back, merged, expired and restored."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cojoin.engine.state import StateTtlConfig
+from cojoin.engine.state import segmented_table as kept_module
+from cojoin.engine.state import segments as segments_module
+from cojoin.engine.state.segmented_table import OWNED, Expired, KeptRows, whole_tables
+from cojoin.engine.state.segments import Segmenting, SegmentOptions
+from cojoin.engine.state.ttl import timed_type
+from cojoin.engine.values import codec
+from cojoin.engine.values.tables import concat
+from cojoin.errors import CheckpointError, CodecError
+from tests import streams
+from tests.segments import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIME = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema([("id", pa.string()), ("zone", pa.int32()), ("at", TIME), ("text", pa.string())])
+KEYS = [(name, zone) for name in "abcd" for zone in (1, 2)]
+Rows = dict[tuple[str, int], list[tuple[int, str]]]
+"""By key: the times and texts of its rows."""
+
+
+def table(rows: Rows) -> pa.Table:
+    flat = [(*key, at, text) for key, each in rows.items() for at, text in each]
+    return streams.table(flat, SCHEMA)
+
+
+def rows_of(found: pa.Table) -> Rows:
+    rows: Rows = {}
+    columns = [found.column(name).cast(pa.int64()) if name == "at" else found.column(name) for name in SCHEMA.names]
+    for name, zone, at, text in zip(*(column.to_pylist() for column in columns), strict=True):
+        rows.setdefault((name, zone), []).append((at, text))
+    return {key: sorted(each) for key, each in sorted(rows.items())}
+
+
+def keys(wanted: list[tuple[str, int]]) -> pa.Table:
+    columns = [pa.array([key[0] for key in wanted], pa.string()), pa.array([key[1] for key in wanted], pa.int32())]
+    return pa.table(columns, names=["customer", "region"])
+
+
+class Hand:
+    """Kept rows beside the dict that they must be."""
+
+    def __init__(self, limit: int = 0, ratio: float = 4.0) -> None:
+        self.store, self.options, self.batch = MemoryStore(), SegmentOptions(limit, ratio), 0
+        self.kept = self._make(table({}))
+        self.rows: Rows = {}
+
+    def _make(self, newest: pa.Table) -> KeptRows:
+        return KeptRows(newest, ["id", "zone"], "table 'rows'")
+
+    def change(self, wanted: list[tuple[str, int]], changed: Rows) -> None:
+        """Touch some keys, look at them, and give some of them other rows."""
+        taken = self.kept.take([keys(wanted[:1]), keys(wanted[1:])])
+        found = rows_of(taken)
+        assert {key: found.get(key) for key in wanted} == {key: self.rows.get(key) for key in wanted}
+        drops = np.array([(row["id"], row["zone"]) in changed for row in taken.to_pylist()], dtype=bool)
+        added = table(changed)
+        origins = np.concatenate([np.flatnonzero(~drops), np.full(added.num_rows, -1)])
+        self.kept.put_back(concat([taken.filter(pa.array(~drops)), added]), origins)
+        self.rows = dict(sorted({key: sorted(each) for key, each in {**self.rows, **changed}.items() if each}.items()))
+
+    def expire(self, cutoff: int) -> None:
+        self.kept.expire(Expired(cutoff, "at"))
+        alive = {key: [row for row in each if row[0] > cutoff] for key, each in self.rows.items()}
+        self.rows = {key: each for key, each in alive.items() if each}
+
+    def settle(self) -> None:
+        self.kept.settle(Segmenting(self.store, self.options, 0, self.batch))
+        self.batch += 1
+
+    def restore(self, *, whole: bool) -> None:
+        """Go on from bytes: from all rows, or from what names segments."""
+        if whole:
+            self.kept = self._make(codec.decode(codec.encode({}, {"rows": self.kept.whole()}))[1]["rows"])
+            return
+        parts = {"rows": self.kept.newest, OWNED + "rows": self.kept.owned()}
+        header, tables = codec.decode(codec.encode(self.kept.describe(), parts))
+        assert rows_of(whole_tables({"rows": header}, tables, self.store)["rows"]) == self.rows
+        self.kept = self._make(tables["rows"])
+        self.kept.attach(header, tables[OWNED + "rows"], self.store)
+
+    def check(self, *, counts: bool = True) -> None:
+        assert rows_of(self.kept.whole()) == self.rows
+        live = sum(map(len, self.rows.values()))
+        assert self.kept.rows == live if counts else self.kept.rows >= live
+
+
+@contextlib.contextmanager
+def colliding() -> Iterator[None]:
+    """Let the hashes of keys with the first column alike be equal."""
+
+    def hashes(found: pa.Table) -> Any:
+        return np.array([ord(value) for value in found.column(0).to_pylist()], dtype=np.uint64)
+
+    with mock.patch.object(kept_module, "key_hashes", hashes):
+        yield
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["", "x", "long" * 20])), max_size=2)
+CHANGES = st.tuples(
+    st.just("change"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True), st.lists(ROWS, max_size=4)
+)
+STEPS = st.lists(
+    CHANGES
+    | st.tuples(st.just("settle"))
+    | st.tuples(st.just("restore"), st.booleans())
+    | st.tuples(st.just("expire"), st.integers(0, 30)),
+    max_size=25,
+)
+
+
+@given(STEPS, st.sampled_from([0, 60, 1_000]), st.sampled_from([0.0, 1.0, 4.0, 1e9]), st.booleans())
+def test_oracle_they_are_the_rows_of_a_dict(steps: list[Any], limit: int, ratio: float, collides: bool) -> None:
+    hand, expires, cutoff = Hand(limit, ratio), False, 0
+    with colliding() if collides else contextlib.nullcontext():
+        for name, *arguments in steps:
+            if name == "change":
+                wanted, given_rows = arguments
+                # Time only goes on: nothing comes that would have expired already.
+                fresh = [[(max(at, cutoff + 1), text) for at, text in each] for each in given_rows]
+                hand.change(wanted, dict(zip(wanted, fresh, strict=False)))
+            elif name == "expire":
+                expires, cutoff = True, max(cutoff, arguments[0])
+                hand.expire(cutoff)
+            elif name == "restore":
+                hand.restore(whole=arguments[0])
+            else:
+                hand.settle()
+            hand.check(counts=not expires)
+
+
+def filled(count: int = 3) -> Hand:
+    """Make as many segments, of keys of their own."""
+    hand = Hand(ratio=0.0)
+    for key in KEYS[:count]:
+        hand.change([key], {key: [(5, "x")]})
+        hand.settle()
+    assert len(hand.kept.segments) == count
+    return hand
+
+
+def test_what_is_only_read_is_not_written_again() -> None:
+    hand = filled()
+    hand.change(KEYS[:3], {})
+    assert (hand.kept.newest.num_rows, hand.kept.rows) == (0, 3)
+    hand.settle()
+    assert len(hand.store.files) == 3
+
+
+def test_only_the_touched_rows_are_taken() -> None:
+    hand = filled()
+    assert rows_of(hand.kept.take([keys([KEYS[1], ("nobody", 1)])])) == {KEYS[1]: [(5, "x")]}
+
+
+def test_a_hash_whose_rows_are_all_gone_hides_older_ones_until_there_are_none() -> None:
+    hand = filled()
+    hand.change([KEYS[0]], {KEYS[0]: []})
+    hand.settle()
+    assert (hand.kept.segments[0].rows, hand.kept.segments[0].gone) == (0, 1)
+    hand.check()
+    # Merged with all others it has nothing to hide.
+    hand.options = SegmentOptions(0, 1e9)
+    hand.change([KEYS[1]], {KEYS[1]: []})
+    hand.settle()
+    assert [(each.rows, each.gone) for each in hand.kept.segments] == [(1, 0)]
+    hand.change([KEYS[2]], {KEYS[2]: []})
+    hand.settle()
+    assert hand.kept.segments == ()
+
+
+def test_sizes_grow_by_the_ratio_and_no_more_is_written_than_that_takes() -> None:
+    hand, written = Hand(limit=2_000), 0
+    for number in range(200):
+        key = (f"key {number}", 1)
+        hand.change([key], {key: [(1, "x" * 500)]})
+        written += hand.kept.settle(Segmenting(hand.store, hand.options, 0, number))
+    sizes = [each.bytes for each in hand.kept.segments]
+    assert all(older >= 3 * newer for newer, older in pairwise(sizes))
+    assert len(sizes) <= 4
+    assert written < 12 * sum(sizes)
+    hand.check()
+
+
+def test_within_the_limit_nothing_is_written() -> None:
+    hand = Hand(limit=100_000)
+    hand.change(KEYS, {key: [(1, "x")] for key in KEYS})
+    hand.settle()
+    assert (hand.kept.segments, hand.store.files) == ((), {})
+    assert hand.kept.take([keys(KEYS[:1])]) is hand.kept.newest
+
+
+def test_what_has_expired_is_not_given_out_and_goes_with_a_merge() -> None:
+    hand = filled()
+    hand.expire(5)
+    assert hand.kept.take([keys(KEYS[:3])]).num_rows == 0
+    hand.kept.put_back(table({}), np.empty(0, dtype=np.int64))
+    assert hand.kept.rows == 0
+    hand = filled()
+    hand.expire(5)
+    hand.options = SegmentOptions(0, 1e9)
+    hand.change([KEYS[5]], {KEYS[5]: [(6, "y")]})
+    hand.settle()
+    assert [each.rows for each in hand.kept.segments] == [1]
+    hand.check()
+
+
+def test_expired_parts_of_a_list_are_not_given_out() -> None:
+    element = timed_type(pa.int64(), StateTtlConfig("1 ms"))
+    schema = pa.schema([("id", pa.string()), ("@value", pa.list_(element))])
+    value = [{"@value": 1, "@processing_time": 10}, {"@value": 2, "@processing_time": 20}]
+    kept = KeptRows(pa.Table.from_pylist([{"id": "a", "@value": value}], schema=schema), ["id"], "state")
+    kept.settle(Segmenting(MemoryStore(), SegmentOptions(0)))
+    kept.expire(Expired(10))
+    assert kept.take([pa.table({"k": ["a"]})]).column(1).to_pylist() == [[value[1]]]
+
+
+def test_rows_in_segments_follow_when_the_schema_changes() -> None:
+    hand = filled()
+
+    def widened(rows: pa.Table) -> pa.Table:
+        return rows.set_column(1, pa.field("zone", pa.int64()), rows.column("zone").cast(pa.int64()))
+
+    hand.kept.replace(widened)
+    taken = hand.kept.take([keys([KEYS[1]])])
+    assert taken.schema == hand.kept.whole().schema == widened(table({})).schema
+    assert rows_of(taken) == {KEYS[1]: [(5, "x")]}
+
+
+@pytest.fixture
+def unread() -> Iterator[None]:
+    """Let this process have read no segment before."""
+    with mock.patch.object(segments_module, "_compared", set()):
+        yield
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_segment_that_is_gone_cut_off_or_changed_is_told_by_its_name() -> None:
+    hand = filled(1)
+    (segment,) = hand.kept.segments
+    content = hand.store.files.pop(segment.name)
+    segments_module._compared.clear()
+
+    def refused(kind: type[Exception], *said: str) -> None:
+        with pytest.raises(kind) as caught:
+            hand.kept.whole()
+        assert all(each in str(caught.value) for each in ("memory:/" + segment.name, *said, "restore a snapshot"))
+
+    refused(CheckpointError, f"{segment.bytes:,} bytes", "not there")
+    hand.store.files[segment.name] = content[:-8]
+    refused(CodecError, f"expected {segment.bytes:,} bytes, got {segment.bytes - 8:,}", "cut off")
+    hand.store.files[segment.name] = content[:300] + bytes([content[300] ^ 1]) + content[301:]
+    refused(CodecError, f"the digest {segment.digest}", "changed")
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_digest_is_compared_once() -> None:
+    hand = filled(1)
+    segments_module._compared.clear()
+    with mock.patch.object(segments_module, "_digest", side_effect=segments_module._digest) as digest:
+        for _ in range(3):
+            hand.kept.whole()
+    assert digest.call_count == 1

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from cojoin.engine.batch_report import BatchReport, text_table
+from cojoin.engine.inputs import Reason
+from cojoin.engine.joins import AsofJoin
+from cojoin.errors import CheckpointError
+from tests.streams import Delivery, Rows, Streams, run, specs
+
+RIGHT: Rows = [("b", 1, 3_000, 0, 0, "gold"), (None, 1, 3_000, 0, 0, "x")]
+LEFT: Rows = [(key, 1, micros, 0, 0, 1.0, None) for key, micros in [("a", 1_000), ("b", 5_000), ("c", 9_000)]]
+
+
+def group_reports(key_groups: int, *, drain: bool = False) -> list[dict[str, Any]]:
+    streams = Streams(specs(), ([], []))
+    join = AsofJoin(suffixes=("", "_customer"))
+    outcome = run(join.create_operator, streams, Delivery([(LEFT, RIGHT)], key_groups), drain=drain)
+    return [
+        each | {"emitted": {"output": 1}, "state_bytes": 10, "key_group": number}
+        for number, each in enumerate(outcome.reports)
+    ]
+
+
+def report(*, drain: bool = False, key_groups: int = 3) -> BatchReport:
+    return BatchReport.merge(7, ("trades", "customers"), group_reports(key_groups, drain=drain))
+
+
+def test_the_key_groups_reports_are_one() -> None:
+    merged = report()
+    trades, customers = merged.inputs
+    assert (trades.rows_in, trades.done, trades.buffered, dict(trades.rejected)) == (3, 1, 2, {})
+    assert (customers.rows_in, customers.buffered, dict(customers.rejected)) == (2, 1, {"null_key": 1})
+    assert (merged.watermark, merged.holding_input, merged.batch_id) == (2, "customers", 7)
+    assert (merged.rows_out, merged.state_bytes, merged.emitted) == (1, 30, {"output": 3, "rejected": 0})
+    assert (trades.watermark, trades.lag, trades.holding_partition, trades.status) == (8, 1, "[0]", "active")
+    assert merged.is_conserved
+    assert (merged.state_bytes_by_key_group, merged.output_delay_ms) == ({"0": 10, "1": 10, "2": 10}, 0)
+
+
+def test_however_many_key_groups_the_counts_are_the_same() -> None:
+    one, three = report(key_groups=1), report(key_groups=3)
+    assert one.inputs == three.inputs
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("watermark",), 7, "the watermark of the operator is 2 in one and 7 in the other"),
+        (("holding_input",), None, "the holding input of the operator is 2 in one and None in the other"),
+        (("input_watermarks", 0, "watermark"), 7, "the watermark of input 'trades' is 8 in one and 7 in the other"),
+        (("input_watermarks", 1, "status"), "idle", "the status of input 'customers' is 'active' in one and 'idle' in"),
+        (("input_watermarks", 1, "partitions"), {}, "the partitions of input 'customers' is {'[0]': 2} in one and {}"),
+    ],
+)
+def test_key_groups_that_do_not_agree_on_time_are_no_report(path: tuple[Any, ...], value: Any, said: str) -> None:
+    groups = group_reports(3)
+    place: Any = groups[2]
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    with pytest.raises(CheckpointError) as caught:
+        BatchReport.merge(7, ("trades", "customers"), groups)
+    assert str(caught.value).startswith(f"key groups 0 and 2 do not agree on time: {said}")
+    assert "restore a snapshot into a new checkpoint" in str(caught.value)
+
+
+def test_a_row_that_vanished_is_seen() -> None:
+    merged = report()
+    broken = replace(merged, inputs=(replace(merged.inputs[0], rows_in=4), merged.inputs[1]))
+    assert not broken.is_conserved
+
+
+def test_a_report_goes_over_json() -> None:
+    merged = report()
+    assert BatchReport.from_dict(json.loads(json.dumps(merged.as_dict()))) == merged
+
+
+def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
+    assert report().ending() == (
+        "paused: 2 rows of 'trades' and 1 row of 'customers' wait for the watermark of 'customers', "
+        "which is 1970-01-01 00:00:00.002; they come out when the next run moves it, or with drain=True. "
+        "Since its first batch it rejected 1 row of 'customers' whose key is null"
+    )
+
+
+def test_the_last_line_says_how_many_rows_were_late_or_rejected_and_why() -> None:
+    paused, drained = report(), report(drain=True)
+    for each, end in ((paused, "with drain=True"), (drained, "drained: all inputs are finished")):
+        trades, customers = each.inputs
+        trades = replace(trades, rejected={"late": 1_032, "too_far_ahead": 1, "null_key": 0})
+        late = replace(each, inputs=(trades, replace(customers, rejected={}, late_applied=2)))
+        assert late.ending().endswith(
+            f"{end}. Since its first batch it rejected 1,032 rows of 'trades' that came late, 1 row of 'trades' "
+            f"too far ahead of the clock and applied 2 rows of 'customers' that came late"
+        )
+    nothing = replace(paused.inputs[1], rejected={})
+    assert replace(paused, inputs=(paused.inputs[0], nothing)).ending().endswith("with drain=True")
+
+
+def test_every_reason_has_words_for_the_last_line() -> None:
+    for reason in get_args(Reason):
+        told = replace(report(), inputs=(replace(report().inputs[0], rejected={reason: 2}), report().inputs[1]))
+        assert "it rejected 2 rows of 'trades' " in told.ending()
+
+
+def test_the_last_line_says_that_all_are_idle() -> None:
+    idle = replace(report(), holding_input=None)
+    assert (
+        "rows of 'trades' and 1 row of 'customers' wait while all are idle at 1970-01-01 00:00:00.002;" in idle.ending()
+    )
+
+
+def test_the_last_line_of_a_drain_says_which_timers_did_not_fire() -> None:
+    drained = report(drain=True)
+    rejected = ". Since its first batch it rejected 1 row of 'customers' whose key is null"
+    assert drained.ending() == f"drained: all inputs are finished{rejected}"
+    left = replace(drained, details={"timers_not_fired": 1_234})
+    unfired = "1,234 timers set during the drain did not fire"
+    assert left.ending() == f"drained: all inputs are finished; {unfired}{rejected}"
+
+
+def test_the_table_shows_counts_reasons_and_watermarks() -> None:
+    assert report().table() == "\n".join(  # noqa: FLY002 - a table is its lines
+        [
+            "input      rows in  done  buffered  rejected        late applied  watermark (UTC)          held by",
+            "---------  -------  ----  --------  --------------  ------------  -----------------------  -------",
+            "trades           3     1         2  0                          0  1970-01-01 00:00:00.008  [0]",
+            "customers        2     0         1  1 (1 null_key)             0  1970-01-01 00:00:00.002  [0]",
+        ]
+    )
+
+
+def test_before_an_input_has_spoken_it_has_no_lag() -> None:
+    assert replace(report().inputs[0], watermark=-(1 << 63)).lag is None
+
+
+def test_numbers_are_aligned_to_the_right_and_texts_to_the_left() -> None:
+    assert text_table([["a", "n"], ["xyz", "1"], ["", "1,000"]]).splitlines()[2:] == ["xyz      1", "     1,000"]

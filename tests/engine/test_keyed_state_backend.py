@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cojoin.engine.keyed_state_backend import KeyedStore
+from cojoin.engine.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from cojoin.errors import CheckpointError, FunctionError
+from tests.engine.state.stores import handle
+from tests.engine.state.test_aggregating import Mean
+
+SINGLE = pa.schema([("customer", pa.string())])
+COMPOSITE = pa.schema([("customer", pa.string()), ("region", pa.int32())])
+TOTAL = ValueStateDescriptor("total", "long")
+
+
+def keys(*values: Any, names: tuple[str, ...] = ("customer",)) -> pa.Table:
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    types = [pa.string(), pa.int32()][: len(names)]
+    columns = [pa.array([row[place] for row in rows], dtype) for place, dtype in enumerate(types)]
+    return pa.Table.from_arrays(columns, list(names))
+
+
+def add(
+    store: KeyedStore, left: pa.Table, right: pa.Table | None = None, watermark: int = -1, clock: int = -1
+) -> list[Any]:
+    """Count one up for each touched key; give the keys in the order in which they are touched."""
+    total = store.get_state(TOTAL)
+    codes, _ = store.begin([left, left.slice(0, 0) if right is None else right], watermark, clock)
+    touched = []
+    for store.cursor.code in codes:
+        touched.append(store.key_of(store.cursor.code))
+        total.update((total.value() or 0) + 1)
+    store.end()
+    return touched
+
+
+def totals(store: KeyedStore) -> dict[Any, int]:
+    table = store.tables()["state:total"]
+    return {tuple(row.values())[:-1]: row["@value"] for row in table.to_pylist()}
+
+
+def test_only_the_touched_keys_change() -> None:
+    store = KeyedStore(SINGLE, "F")
+    add(store, keys("a", "b", "a"))
+    assert add(store, keys("b")) == ["b"]
+    assert totals(store) == {("a",): 1, ("b",): 2}
+
+
+def test_the_rights_keys_are_the_same_keys_under_other_names() -> None:
+    store = KeyedStore(COMPOSITE, "F")
+    left = keys(("a", 1), ("a", 2), names=("customer", "region"))
+    right = keys(("a", 2), ("", 1), names=("id", "zone"))
+    assert sorted(add(store, left, right)) == [("", 1), ("a", 1), ("a", 2)]
+    add(store, left.slice(0, 0), right)
+    assert totals(store) == {("a", 1): 1, ("a", 2): 2, ("", 1): 2}
+
+
+def test_a_key_with_a_due_timer_is_touched() -> None:
+    store = KeyedStore(SINGLE, "F")
+    codes, _ = store.begin([keys("a", "b"), keys()], -1, -1)
+    for store.cursor.code, timestamp in zip(codes, (5, 9), strict=True):
+        store.timers.register(timestamp)
+    store.end()
+    assert (store.timer_count(), store.has_due_timers(4, 0), store.has_due_timers(5, 0)) == (2, False, True)
+    assert add(store, keys("c"), watermark=5) == ["c", "a"]
+    assert store.timer_count() == 2
+    assert store.earliest_timers() == (5, None)
+
+
+def test_a_key_with_a_due_timer_of_the_clock_is_touched() -> None:
+    store = KeyedStore(SINGLE, "F")
+    (code,), _ = store.begin([keys("a"), keys()], -1, -1)
+    store.cursor.code = code
+    store.processing_timers.register(7)
+    store.end()
+    assert (store.has_due_timers(9, 6), store.has_due_timers(-1, 7)) == (False, True)
+    assert add(store, keys(), clock=7) == ["a"]
+    assert store.timers_of() == [("a", "processing_time", 7)]
+
+
+def test_a_cleared_key_leaves_nothing_behind() -> None:
+    store = KeyedStore(SINGLE, "F")
+    add(store, keys("a"))
+    total = store.get_state(TOTAL)
+    (code,), _ = store.begin([keys("a"), keys()], -1, -1)
+    store.cursor.code = code
+    total.clear()
+    store.end()
+    assert totals(store) == {}
+
+
+def test_states_are_loaded_when_they_are_asked_for_within_a_batch() -> None:
+    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    add(store, keys("a", "b"))
+    again.load_tables(store.tables())
+    (code,), _ = again.begin([keys("b"), keys()], -1, -1)
+    again.cursor.code = code
+    assert again.get_state(TOTAL).value() == 1
+    again.end()
+    assert totals(again) == {("a",): 1, ("b",): 1}
+
+
+def test_a_state_that_is_no_longer_asked_for_is_kept() -> None:
+    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    add(store, keys("a"))
+    again.load_tables(store.tables())
+    again.begin([keys("a"), keys()], -1, -1)
+    again.end()
+    assert totals(again) == {("a",): 1}
+
+
+def test_the_same_state_may_be_asked_for_twice_but_not_as_another() -> None:
+    store = KeyedStore(SINGLE, "F")
+    assert store.get_state(TOTAL) is store.get_state(ValueStateDescriptor("total", pa.int64()))
+    with pytest.raises(FunctionError, match="F: state 'total' is declared twice"):
+        store.get_state(ValueStateDescriptor("total", "int"))
+    with pytest.raises(FunctionError, match="F: state 'total' is declared twice"):
+        store.get_state(ValueStateDescriptor("total", "long", ttl=StateTtlConfig("1 day")))
+    with pytest.raises(FunctionError, match="F: state 'total' is declared twice"):
+        store.get_map_state(MapStateDescriptor("total", "string", "long"))
+
+
+def test_a_descriptor_must_be_of_the_states_kind() -> None:
+    with pytest.raises(FunctionError, match="F: expected a ListStateDescriptor, got ValueStateDescriptor"):
+        KeyedStore(SINGLE, "F").get_list_state(TOTAL)  # type: ignore[arg-type]
+    store = KeyedStore(SINGLE, "F")
+    mean = AggregatingStateDescriptor("mean", Mean(), "total double, count long")
+    for got, kind in (
+        (store.get_list_state(ListStateDescriptor("l", "int")), ListState),
+        (store.get_map_state(MapStateDescriptor("m", "int", "int")), MapState),
+        (store.get_reducing_state(ReducingStateDescriptor("r", max, "int")), ReducingState),
+        (store.get_aggregating_state(mean), AggregatingState),
+    ):
+        assert isinstance(got, kind)
+
+
+def test_stored_keys_and_types_must_be_the_declared_ones() -> None:
+    store = KeyedStore(SINGLE, "F")
+    add(store, keys("a"))
+    with pytest.raises(CheckpointError, match="F: the checkpoint's states have the key customer string"):
+        KeyedStore(COMPOSITE, "F").load_tables(store.tables())
+    again = KeyedStore(SINGLE, "F")
+    again.load_tables(store.tables())
+    with pytest.raises(CheckpointError, match="it is bigint there and int here"):
+        again.get_state(ValueStateDescriptor("total", "int"))
+
+
+TTL = StateTtlConfig("1 day")
+PAIR = "visits int, tier string"
+WIDER_PAIR = "since timestamp, tier string, visits long"
+
+
+@pytest.mark.parametrize("ttl", [None, TTL])
+@pytest.mark.parametrize(
+    ("before", "after", "write", "expected"),
+    [
+        (
+            lambda ttl: ValueStateDescriptor("s", PAIR, ttl=ttl),
+            lambda ttl: ValueStateDescriptor("s", WIDER_PAIR, ttl=ttl),
+            lambda state: state.update((7, "gold")),
+            (None, "gold", 7),
+        ),
+        (
+            lambda ttl: ListStateDescriptor("s", PAIR, ttl=ttl),
+            lambda ttl: ListStateDescriptor("s", WIDER_PAIR, ttl=ttl),
+            lambda state: state.add_all([(7, "gold"), (8, None)]),
+            [(None, "gold", 7), (None, None, 8)],
+        ),
+        (
+            lambda ttl: MapStateDescriptor("s", "string", PAIR, ttl=ttl),
+            lambda ttl: MapStateDescriptor("s", "string", WIDER_PAIR, ttl=ttl),
+            lambda state: state.put("k", (7, "gold")),
+            {"k": (None, "gold", 7)},
+        ),
+        (
+            lambda ttl: ReducingStateDescriptor("s", max, "int", ttl=ttl),
+            lambda ttl: ReducingStateDescriptor("s", max, "double", ttl=ttl),
+            lambda state: state.add(7),
+            7.0,
+        ),
+        (
+            lambda ttl: AggregatingStateDescriptor("s", Mean(), "total float, count int", ttl=ttl),
+            lambda ttl: AggregatingStateDescriptor("s", Mean(), "total double, count long, note string", ttl=ttl),
+            lambda state: state.add(7.0),
+            (7.0, 1, None),
+        ),
+    ],
+    ids=["value", "list", "map", "reducing", "aggregating"],
+)
+def test_a_state_may_be_declared_wider_than_it_is_stored(
+    before: Any, after: Any, write: Any, expected: Any, ttl: StateTtlConfig | None
+) -> None:
+    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    old = handle(store, before(ttl))
+    codes, _ = store.begin([keys("a", "b"), keys()], -1, -1)
+    for store.cursor.code in codes:
+        write(old)
+    store.end()
+    again.load_tables(store.tables())
+    new = handle(again, after(ttl))
+    assert again.state_of("a") == again.state_of("b") == {"s": expected}
+    (code,), _ = again.begin([keys("b"), keys()], -1, -1)
+    again.cursor.code = code
+    assert not isinstance(new, ListState) or new.get() == expected
+    new.clear()
+    again.end()
+    assert (again.state_of("a"), again.state_of("b")) == ({"s": expected}, {})
+
+
+def test_a_state_may_be_asked_for_wider_within_a_batch() -> None:
+    again = KeyedStore(SINGLE, "F")
+    again.load_tables({"state:total": pa.table({"customer": ["a", "b"], "@value": pa.array([1, 2], pa.int32())})})
+    assert again.undeclared() == ["total"]
+    assert add(again, keys("b")) == ["b"]
+    assert again.undeclared() == []
+    assert totals(again) == {("a",): 1, ("b",): 3}
+    assert again.timer_count() == 0
+
+
+def test_a_key_that_was_never_null_may_be_so() -> None:
+    strict = pa.schema([pa.field("customer", pa.string(), nullable=False)])
+    store, again = KeyedStore(strict, "F"), KeyedStore(SINGLE, "F")
+    add(store, keys("a").cast(strict))
+    again.load_tables(store.tables())
+    add(again, keys("a"))
+    assert totals(again) == {("a",): 2}
+    with pytest.raises(CheckpointError, match="have the key customer string"):
+        store.load_tables(again.tables())
+
+
+def test_a_state_that_a_batch_does_not_use_stays_as_it_is() -> None:
+    store = KeyedStore(SINGLE, "F")
+    add(store, keys("a", "b"))
+    before = store.tables()["state:total"]
+    store.begin([keys("a"), keys()], -1, -1)
+    store.end()
+    assert store.tables()["state:total"] is before
+
+
+def test_no_key_is_current_before_the_first_and_after_the_last() -> None:
+    """So ``open`` and ``close`` can't use a state, not even one that holds something."""
+    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    add(store, keys("a"))
+    with pytest.raises(FunctionError, match="F: state 'total': no key is current"):
+        store.get_state(TOTAL).value()
+    again.load_tables(store.tables())
+    again.begin([keys("a"), keys()], -1, -1)
+    with pytest.raises(FunctionError, match="F: state 'total': no key is current"):
+        again.get_state(TOTAL).update(5)
+    again.end()
+    assert totals(again) == {("a",): 1}
+
+
+def test_many_batches_leave_few_pieces() -> None:
+    store = KeyedStore(SINGLE, "F")
+    for number in range(100):
+        add(store, keys(str(number)))
+    assert store.tables()["state:total"].column(0).num_chunks < 20
+    assert len(totals(store)) == 100
+
+
+def test_a_keys_states_and_timers_can_be_read_between_batches() -> None:
+    store = KeyedStore(COMPOSITE, "F")
+    codes, _ = store.begin([keys(("a", 1), ("b", 2), names=("customer", "region")), COMPOSITE.empty_table()], -1, -1)
+    total, seen = store.get_state(TOTAL), store.get_list_state(ListStateDescriptor("seen", "tier string"))
+    for store.cursor.code in codes:
+        total.update(5)
+        store.timers.register(9)
+    seen.add(("gold",))
+    store.processing_timers.register(3)
+    store.end()
+    assert store.state_of(("a", 1)) == {"total": 5}
+    assert store.state_of(("b", 2)) == {"total": 5, "seen": [("gold",)]}
+    assert store.state_of(("z", 1)) == {}
+    last = [(("b", 2), "event_time", 9), (("b", 2), "processing_time", 3)]
+    assert store.timers_of() == [(("a", 1), "event_time", 9), *last]
+    assert store.timers_of(("b", 2)) == last
+    sizes = store.sizes()
+    assert {name: size["rows"] for name, size in sizes.items()} == {
+        "timers": 2,
+        "processing_timers": 1,
+        "state:total": 2,
+        "state:seen": 1,
+    }
+    assert all(size["bytes"] > 0 for size in sizes.values())
+
+
+def test_what_has_expired_is_not_shown_and_not_kept_in_a_snapshot() -> None:
+    store = KeyedStore(SINGLE, "F")
+    forgetful = store.get_state(ValueStateDescriptor("v", "long", ttl=StateTtlConfig("10 ms")))
+    by_time = store.get_list_state(
+        ListStateDescriptor("l", "long", ttl=StateTtlConfig("10 ms", time_domain="event_time"))
+    )
+    store.timer_service.watermark = store.timer_service.processing_time = 0
+    (code,), _ = store.begin([keys("a"), keys()], -1, -1)
+    store.cursor.code = code
+    forgetful.update(1)
+    by_time.add(2)
+    store.end()
+    store.timer_service.processing_time = 10
+    assert store.state_of("a") == {"l": [2]}
+    assert store.sizes()["state:v"]["rows"] == 1
+    assert store.tables()["state:v"].num_rows == 0
+    store.timer_service.watermark = 10
+    assert store.state_of("a") == {}
+    assert store.tables()["state:l"].num_rows == 0

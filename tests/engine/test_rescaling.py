@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cojoin.engine.joins import AsofJoin, IntervalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.rescaling import assemble, cut, key_columns, merged_header
+from cojoin.errors import CheckpointError
+from tests.programs import OUTPUT, Ledger
+from tests.streams import specs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+INPUTS = specs()
+
+
+def by_length(keys: pa.Table) -> NDArray[np.int64]:
+    return np.array([len(key) for key in keys.column(0).to_pylist()], dtype=np.int64)
+
+
+def test_every_table_has_its_key() -> None:
+    inputs = specs(composite=True)
+    for name in ("held1", "left", "waiting", "timers", "processing_timers", "state:x"):
+        assert key_columns(name, inputs) == ["customer", "region"]
+    for name in ("held2", "right", "versions"):
+        assert key_columns(name, inputs) == ["id", "zone"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        AsofJoin(direction="nearest", suffixes=("", "_customer")),
+        IntervalJoin("1 ms", "2 ms", suffixes=("", "_customer")),
+        KeyedCoProcess(Ledger(), OUTPUT),
+    ],
+)
+def test_every_table_of_an_operator_can_be_cut(operation: Any) -> None:
+    _, tables = operation.create_operator(*INPUTS).parts()
+    pieces = cut(tables, INPUTS, by_length, 3)
+    assert [piece.keys() for piece in pieces] == [tables.keys()] * 3
+    assert {name: table.schema for name, table in assemble(pieces).items()} == {
+        name: table.schema for name, table in tables.items()
+    }
+
+
+def test_a_cut_keeps_every_row_once_and_in_order() -> None:
+    timers = pa.table({"customer": ["bb", "", "a", "cc", ""], "@timestamp": [1, 2, 3, 4, 5]})
+    pieces = cut({"timers": timers}, INPUTS, by_length, 4)
+    assert [piece["timers"].column("@timestamp").to_pylist() for piece in pieces] == [[2, 5], [3], [1, 4], []]
+    assert assemble(pieces)["timers"].column("@timestamp").to_pylist() == [2, 5, 3, 1, 4]
+    with pytest.raises(AssertionError, match="a key group that is not there"):
+        cut({"timers": timers}, INPUTS, by_length, 2)
+    with pytest.raises(CheckpointError, match="table 'held2' has no column 'id', which is of the query's key"):
+        cut({"held2": timers}, INPUTS, by_length, 2)
+
+
+def test_key_groups_of_before_and_after_a_change_become_one() -> None:
+    old = pa.table({"customer": ["a"], "@value": pa.array([1], pa.int32())})
+    new = pa.table({"customer": ["b"], "@value": pa.array([2], pa.int64())})
+    whole = assemble([{"state:visits": old}, {}, {"state:visits": new, "state:added": new}])
+    assert whole["state:visits"].to_pylist() == [{"customer": "a", "@value": 1}, {"customer": "b", "@value": 2}]
+    assert whole["state:visits"].schema == whole["state:added"].schema == new.schema
+    text = pa.table({"customer": ["b"], "@value": ["x"]})
+    with pytest.raises(CheckpointError, match=r"state 'visits': .*column '@value' is string there and int here"):
+        assemble([{"state:visits": old}, {"state:visits": text}])
+    with pytest.raises(CheckpointError, match="table 'held1': "):
+        assemble([{"held1": old}, {"held1": text}])
+
+
+def test_a_flag_is_known_by_its_place() -> None:
+    """An input got a column of the flag's name, so the flag another."""
+    old = pa.table({"k": ["a", "b"], "matched": [True, False]})
+    new = pa.table({"k": ["c"], "matched": pa.array([None], pa.bool_()), "_matched": [True]})
+    for pieces, flags in (([old, new], [True, False, True]), ([new, old], [True, True, False])):
+        whole = assemble([{"left": piece} for piece in pieces])["left"]
+        assert whole.column_names == ["k", "matched", "_matched"]
+        assert whole.column("matched").to_pylist() == [None] * 3
+        assert whole.column("_matched").to_pylist() == flags
+
+
+def test_headers_are_merged_into_one() -> None:
+    counts = {"rows_in": 3, "done": 1, "late_applied": 1, "rejected": {"late": 1}}
+    other = {"rows_in": 5, "done": 3, "late_applied": 0, "rejected": {"late": 1, "null_key": 1}}
+    shared = {"operator": "O", "watermark": {"merge": {"current": 1}}}
+    one = {**shared, "counts": [counts, other], "rows_out": 2, "processing_time": 7, "saved": {"at": 1}}
+    two = {**shared, "counts": [other, counts], "rows_out": 3, "processing_time": 9, "saved": None}
+    both = {"rows_in": 8, "done": 4, "late_applied": 1, "rejected": {"late": 2, "null_key": 1}}
+    assert merged_header([one, two]) == {
+        **shared,
+        "counts": [both, both],
+        "rows_out": 5,
+        "processing_time": 9,
+        "saved": None,
+    }
+    assert one["saved"] == {"at": 1}
+    behind = {"merge": {"current": 0}}
+    assert merged_header([one, {**two, "watermark": behind}])["watermark"] == behind

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cojoin.engine.time.durations import microseconds, milliseconds
+from cojoin.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [
+        ("5 seconds", 5_000_000),
+        ("1 minute 30 seconds", 90_000_000),
+        ("interval 2 Hours", 7_200_000_000),
+        ("0.5 seconds", 500_000),
+        ("10ms", 10_000),
+        ("3 us", 3),
+        ("3 µs", 3),
+        ("1 day -1 hour", 82_800_000_000),
+        ("1 week", 604_800_000_000),
+        ("0 seconds", 0),
+        (timedelta(milliseconds=1, microseconds=1), 1_001),
+    ],
+)
+def test_a_duration_is_whole_microseconds(duration: str, expected: int) -> None:
+    assert microseconds(duration, "tolerance") == expected
+
+
+@pytest.mark.parametrize(
+    ("duration", "said"),
+    [
+        (5, "tolerance: expected a duration such as '5 seconds' or a timedelta, got 5; write its unit"),
+        ("5", "tolerance: expected a duration such as '5 seconds' or '1 minute 30 seconds', got '5'"),
+        ("", "tolerance: expected a duration"),
+        ("5 secs", "tolerance: unknown unit 'secs' in '5 secs'; did you mean 'seconds'"),
+        ("5 seconds ago", "got '5 seconds ago'"),
+        ("1 month", "unknown unit 'month'"),
+        ("-1 second", "tolerance: expected a duration of zero or more, got '-1 second'"),
+        (timedelta(seconds=-1), "expected a duration of zero or more"),
+        (None, "got None"),
+    ],
+)
+def test_what_is_no_duration_is_refused_by_name(duration: object, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        microseconds(duration, "tolerance")  # type: ignore[arg-type]
+    assert said in str(caught.value)
+
+
+def test_milliseconds_are_never_rounded() -> None:
+    assert milliseconds("5 seconds", "bound") == 5_000
+    with pytest.raises(ConfigurationError, match="bound: expected whole milliseconds"):
+        milliseconds("5 us", "bound")
+
+
+@given(st.integers(0, 10**9), st.integers(0, 999))
+def test_a_text_and_a_timedelta_mean_the_same(seconds: int, millis: int) -> None:
+    assert milliseconds(f"{seconds} seconds {millis} ms", "x") == milliseconds(
+        timedelta(0, seconds, millis * 1000), "x"
+    )

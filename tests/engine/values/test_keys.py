@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cojoin.engine.values.keys import KEYABLE, encode_keys, is_keyable
+from cojoin.engine.values.types import parse_type
+
+DAY, LATER = dt.datetime(1969, 1, 1), dt.datetime(2020, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
+
+VALUES: dict[str, list[Any]] = {
+    "boolean": [True, False, True],
+    "tinyint": [1, -1, 1],
+    "smallint": [1, -1, 1],
+    "int": [1, -1, 1],
+    "bigint": [1 << 62, -1, 1 << 62],
+    "string": ["a", "", "a"],
+    "binary": [b"a", b"", b"a"],
+    "date": [dt.date(1969, 1, 1), dt.date(2020, 1, 1), dt.date(1969, 1, 1)],
+    "timestamp": [DAY, LATER, DAY],
+    "timestamp_ntz": [DAY, LATER, DAY],
+    "decimal": [Decimal(1), Decimal(2), Decimal(1)],
+}
+
+
+@pytest.mark.parametrize("ddl", KEYABLE.split(", "))
+def test_equal_keys_have_equal_codes_whatever_their_type(ddl: str) -> None:
+    dtype = parse_type(ddl)
+    assert is_keyable(dtype)
+    (codes,), count = encode_keys([pa.table({"k": pa.array(VALUES[ddl], dtype)})])
+    assert (codes.tolist(), count) == ([0, 1, 0], 2)
+
+
+@pytest.mark.parametrize("ddl", ["double", "float", "array<int>", "struct<a:int>", "map<int,int>", "void"])
+def test_what_has_several_spellings_or_parts_is_no_key(ddl: str) -> None:
+    assert not is_keyable(parse_type(ddl))
+
+
+KEYS = st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(-1, 1), st.booleans()), max_size=6)
+
+
+@given(st.lists(KEYS, min_size=1, max_size=4), st.integers(1, 3))
+def test_rows_of_several_tables_have_equal_codes_exactly_if_their_keys_are_equal(
+    tables: list[list[tuple[Any, ...]]], width: int
+) -> None:
+    """Also over empty tables, chunked ones, and columns of other names."""
+    schema = [pa.string(), pa.int32(), pa.bool_()][:width]
+    given = []
+    for number, keys in enumerate(tables):
+        chunks = [keys[:2], keys[2:]]
+        columns = [
+            pa.chunked_array([pa.array([key[place] for key in chunk], each) for chunk in chunks])
+            for place, each in enumerate(schema)
+        ]
+        given.append(pa.table(dict(zip([f"{number}_{place}" for place in range(width)], columns, strict=True))))
+    codes, count = encode_keys(given)
+    by_code = {}
+    for keys, mine in zip(tables, codes, strict=True):
+        assert len(keys) == len(mine)
+        for key, code in zip(keys, mine.tolist(), strict=True):
+            assert by_code.setdefault(code, key[:width]) == key[:width]
+    assert sorted(by_code) == list(range(count))
+    assert len(set(by_code.values())) == count
+
+
+def test_tables_without_chunks_have_no_codes() -> None:
+    empty = pa.schema([("k", pa.string())]).empty_table()
+    without_chunks = pa.Table.from_arrays([pa.chunked_array([], pa.string())], ["k"])
+    (first, second), count = encode_keys([empty, without_chunks])
+    assert (len(first), len(second), count) == (0, 0, 0)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cojoin.engine.values.rows import Row, decode_column, decode_rows, describe_row, row_class
+from cojoin.engine.values.types import parse_type
+
+UTC = timezone.utc
+
+
+def test_a_field_is_read_by_name_key_and_place() -> None:
+    trade = row_class(("trade_id", "odd name", "_x", "count"))((7, 1, 2, 3))
+    assert (trade.trade_id, trade["trade_id"], trade[0], trade[-1]) == (7, 7, 7, 3)
+    assert (trade["odd name"], trade["_x"], trade.count, trade[1:3]) == (1, 2, 3, (1, 2))
+    assert trade == (7, 1, 2, 3)
+    assert trade.as_dict() == {"trade_id": 7, "odd name": 1, "_x": 2, "count": 3}
+
+
+def test_a_field_that_is_not_there_is_named_with_those_that_are() -> None:
+    trade = row_class(("trade_id", "amount"))((7, 2.5))
+    with pytest.raises(AttributeError, match="a row has no field 'amuont'; its fields are trade_id, amount"):
+        _ = trade.amuont
+    with pytest.raises(KeyError, match="a row has no field 'amuont'"):
+        trade["amuont"]
+
+
+def test_a_field_that_is_called_as_what_a_row_can_do_is_read_by_its_name() -> None:
+    row = row_class(("as_dict", "count", "_fields", "def"))((1, 2, 3, 4))
+    assert (row["as_dict"], row.count, row["_fields"], row["def"]) == (1, 2, 3, 4)
+    assert row.as_dict() == {"as_dict": 1, "count": 2, "_fields": 3, "def": 4}
+
+
+def test_a_row_is_immutable() -> None:
+    trade = row_class(("amount",))((2.5,))
+    with pytest.raises(AttributeError):
+        trade.amount = 3.0
+    with pytest.raises(TypeError):
+        trade[0] = 3.0  # type: ignore[index]
+
+
+COLUMNS: list[tuple[str, list[Any]]] = [
+    ("bigint", [1, None, -3, 4]),
+    ("double", [1.5, None, -0.0, 4.0]),
+    ("string", ["a", None, "", "ß"]),
+    ("timestamp", [datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), None, datetime(2020, 1, 1, tzinfo=UTC)]),
+    ("timestamp_ntz", [datetime(1, 1, 1), None, datetime(9999, 12, 31, 23, 59, 59, 999_999)]),  # noqa: DTZ001
+    ("date", [date(1, 1, 1), None, date(9999, 12, 31)]),
+    ("interval day to second", [timedelta(microseconds=-1), None, timedelta(3)]),
+    ("array<int>", [[1, 2], None, [], [None]]),
+    ("array<array<timestamp>>", [[[datetime(2020, 1, 1, tzinfo=UTC)], None], None, [], [[]]]),
+    ("struct<a:int,b:array<int>>", [(1, [2]), None, (None, None), (3, [])]),
+    ("array<struct<a:int>>", [[(1,), None], None, [], [(2,)]]),
+    ("map<string,array<int>>", [{"a": [1]}, None, {}, {"b": None, "c": [2]}]),
+    ("struct<>", [(), None, ()]),
+    ("void", [None, None]),
+]
+
+
+def arrow(values: list[Any], ddl: str) -> pa.Array:
+    from cojoin.engine.values.encoding import encode_column
+
+    return encode_column(values, parse_type(ddl))
+
+
+@pytest.mark.parametrize(("ddl", "values"), COLUMNS)
+def test_a_column_is_decoded_wherever_it_is_sliced_and_however_it_is_chunked(ddl: str, values: list[Any]) -> None:
+    array = arrow(values, ddl)
+    for start in range(len(values) + 1):
+        for stop in range(start, len(values) + 1):
+            assert decode_column(array.slice(start, stop - start)) == values[start:stop]
+    cut = [array.slice(1, 1), array.slice(0, 2), array.slice(2)]
+    assert decode_column(pa.chunked_array(cut)) == values[1:2] + values[:2] + values[2:]
+
+
+def test_structs_are_rows_in_rows() -> None:
+    (row,) = decode_rows(pa.table({"c": pa.array([{"tier": {"name": "gold"}}])}))
+    assert isinstance(row.c.tier, Row)
+    assert row.c.tier.name == "gold"
+
+
+def test_a_table_of_no_columns_has_its_rows() -> None:
+    assert decode_rows(pa.table({"a": [1, 2]}).select([])) == [(), ()]
+
+
+def test_lists_as_keys_of_a_map_are_tuples() -> None:
+    array = pa.array([[([1, 2], 3)]], pa.map_(pa.list_(pa.int64()), pa.int64()))
+    assert decode_column(array) == [{(1, 2): 3}]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "said"),
+    [
+        ([0, 1 << 60], pa.timestamp("us", "UTC"), "13343998 days and 77406 seconds since 1970"),
+        ([0, 10_000_000], pa.date32(), "10000000 days and 0 seconds since 1970"),
+        ([0, (1 << 31) - 1], pa.date32(), "2147483647 days and 0 seconds since 1970"),
+    ],
+)
+def test_a_moment_beyond_pythons_years_raises_or_something_stands_for_it(values: Any, dtype: Any, said: str) -> None:
+    array = pa.array(values, pa.int32() if dtype == pa.date32() else pa.int64()).cast(dtype)
+    with pytest.raises(OverflowError):
+        decode_column(array)
+    first, second = decode_column(array, beyond=str)
+    assert (first.year, second) == (1970, said)
+
+
+@given(st.lists(st.none() | st.datetimes(timezones=st.just(UTC))))
+def test_a_timestamp_keeps_every_microsecond(values: list[datetime | None]) -> None:
+    assert decode_column(pa.array(values, pa.timestamp("us", "UTC"))) == values
+
+
+def test_a_long_row_is_cut_in_a_message() -> None:
+    assert describe_row(("x" * 1000,)) == "('" + "x" * 498 + "… (1,005 characters)"

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import doctest
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+import cojoin.engine.values.types
+from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.values.types import SUPPORTED, as_schema, parse_schema, parse_type, schema_to_ddl, type_to_ddl
+from cojoin.errors import SchemaError
+from tests.ddl_texts import CHARS, TIMESTAMP, TYPES, same, spark_reads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def arrow_types(names: st.SearchStrategy[str]) -> st.SearchStrategy[pa.DataType]:
+    """All Arrow types that DDL can name."""
+    void = pa.null()
+    plain = st.sampled_from([dtype for dtype in TYPES.values() if not pa.types.is_nested(dtype)])
+    decimals = st.tuples(st.integers(1, 38), st.integers(0, 38)).filter(lambda ps: ps[0] >= ps[1])
+
+    def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+        field = st.builds(
+            lambda name, dtype, null: pa.field(name, dtype, null or dtype == void), names, inner, st.booleans()
+        )
+        return (
+            st.builds(lambda element: pa.list_(pa.field("element", element)), inner)
+            | st.builds(pa.map_, inner.filter(lambda key: key != void), inner)
+            | st.lists(field, max_size=4, unique_by=lambda field: field.name.lower()).map(pa.struct)
+        )
+
+    return st.recursive(plain | decimals.map(lambda ps: pa.decimal128(*ps)), nested, max_leaves=8)
+
+
+@pytest.mark.parametrize(("ddl", "expected"), TYPES.items())
+def test_a_type_is_read_as_its_arrow_type(ddl: str, expected: pa.DataType) -> None:
+    assert parse_type(ddl) == expected
+    assert parse_type(f"\n {ddl}\n") == expected
+
+
+@pytest.mark.parametrize(
+    "ddl", [ddl for ddl, expected in TYPES.items() if pa.types.is_struct(expected) and len(expected)]
+)
+def test_a_schema_is_read_as_the_fields_of_the_same_struct(ddl: str) -> None:
+    assert parse_schema(ddl) == pa.schema(list(parse_type(ddl)))
+
+
+@pytest.mark.parametrize("ddl", [ddl for ddl, expected in TYPES.items() if not pa.types.is_nested(expected)])
+def test_the_name_of_a_type_has_no_case(ddl: str) -> None:
+    assert parse_type(ddl.upper()) == parse_type(ddl.title()) == TYPES[ddl]
+
+
+@pytest.mark.parametrize("ddl", CHARS)
+def test_char_and_varchar_are_strings(ddl: str) -> None:
+    assert parse_type(ddl) == pa.string()
+
+
+def test_a_comment_is_dropped() -> None:
+    assert parse_schema("a int COMMENT 'x'").field("a").metadata is None
+
+
+def test_the_inner_fields_are_named_as_pyspark_names_them() -> None:
+    assert str(parse_type("map<int,array<int>>").item_field) == "pyarrow.Field<value: list<element: int32>>"
+    assert str(parse_type("map<int,array<int>>").key_field) == "pyarrow.Field<key: int32 not null>"
+
+
+def test_a_schema_may_be_wrapped_as_a_struct() -> None:
+    assert parse_schema("struct<a: int, b string>") == parse_schema("a int, b string")
+
+
+@given(arrow_types(st.text(max_size=5)))
+def test_what_is_written_is_read_back(dtype: pa.DataType) -> None:
+    read = parse_type(type_to_ddl(dtype))
+    assert read == dtype
+    assert str(read) == str(dtype)
+
+
+@given(st.lists(st.tuples(st.text(), st.booleans()), min_size=1, unique_by=lambda field: field[0].lower()))
+def test_what_is_written_of_a_schema_is_read_back(fields: list[tuple[str, bool]]) -> None:
+    schema = pa.schema([pa.field(name, pa.int32(), nullable=nullable) for name, nullable in fields])
+    assert parse_schema(schema_to_ddl(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ddl"),
+    [
+        (TIMESTAMP, "timestamp"),
+        (pa.timestamp("ns", tz="Europe/Paris"), "timestamp"),
+        (pa.timestamp("s"), "timestamp_ntz"),
+        (pa.large_string(), "string"),
+        (pa.large_binary(), "binary"),
+        (pa.binary(16), "binary"),
+        (pa.dictionary(pa.int32(), pa.string()), "string"),
+        (pa.large_list(pa.int8()), "array<tinyint>"),
+        (pa.list_(pa.float32(), 3), "array<float>"),
+        (pa.list_(pa.field("x", pa.float64(), nullable=False)), "array<double>"),
+        (pa.map_(pa.string(), pa.decimal128(10, 2)), "map<string,decimal(10,2)>"),
+        (pa.time64("us"), "time(6)"),
+        (pa.duration("ns"), "interval day to second"),
+        (pa.null(), "void"),
+        (pa.struct([("a", pa.bool_()), ("b", pa.date32())]), "struct<a:boolean,b:date>"),
+    ],
+)
+def test_a_type_is_written_as_pyspark_reads_it(dtype: pa.DataType, ddl: str) -> None:
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    assert type_to_ddl(dtype) == ddl == from_arrow_type(dtype).simpleString()
+
+
+def test_a_schema_is_written_with_its_quotes_and_constraints() -> None:
+    inner = pa.struct([pa.field("x y", pa.int16(), nullable=False), ("1", pa.binary())])
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a`b", inner), ("select", pa.float32())])
+    assert (
+        schema_to_ddl(schema) == "id bigint NOT NULL, `a``b` struct<`x y`:smallint NOT NULL,`1`:binary>, select float"
+    )
+
+
+VARIANT = pa.struct([("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={b"variant": b"true"})])
+
+
+@pytest.mark.parametrize(
+    "dtype", [pa.uint64(), pa.date64(), pa.decimal256(50, 2), pa.decimal128(5, -1), pa.float16(), VARIANT]
+)
+def test_a_type_that_spark_lacks_is_refused_with_its_place(dtype: pa.DataType) -> None:
+    schema = pa.schema([("a", pa.struct([("b", pa.list_(dtype))]))])
+    said = f"output.a.b.element: expected an Arrow type that Spark has too, got {dtype}; cast it to one of {SUPPORTED}"
+    with pytest.raises(SchemaError, match=re.escape(said)):
+        schema_to_ddl(schema, what="output")
+
+
+def test_a_schema_that_could_not_be_read_back_is_refused() -> None:
+    with pytest.raises(SchemaError, match="schema: expected at least one field, got none"):
+        schema_to_ddl(pa.schema([]))
+    with pytest.raises(SchemaError, match="schema: field 'A' repeats 'a'; names must differ by more than case"):
+        schema_to_ddl(pa.schema([("a", pa.int8()), ("A", pa.int8())]))
+
+
+def test_the_docstrings_examples_hold() -> None:
+    assert doctest.testmod(cojoin.engine.values.types).failed == 0
+
+
+@pytest.mark.spark
+def test_differential_spark_reads_the_same_types(spark: SparkSession) -> None:
+    assert [ddl for ddl in TYPES if not same(parse_type(ddl), spark_reads(ddl))] == []
+
+
+@pytest.mark.spark
+def test_differential_spark_reads_the_same_schemas(spark: SparkSession) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import _parse_datatype_string
+
+    for ddl in [ddl for ddl, dtype in TYPES.items() if pa.types.is_struct(dtype) and len(dtype)]:
+        assert parse_schema(ddl) == to_arrow_schema(_parse_datatype_string(ddl), timezone="UTC")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ddl", CHARS)
+def test_differential_sparks_frames_hold_chars_as_strings(spark: SparkSession, ddl: str) -> None:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    held = spark.sql(f"SELECT CAST('x' AS {ddl}) AS a").schema["a"].dataType
+    assert to_arrow_type(held) == parse_type(ddl)
+
+
+@pytest.mark.spark
+@settings(deadline=None, max_examples=25)
+@given(arrow_types(st.text("aB1_ `-é.'>", max_size=4)))
+def test_differential_spark_reads_what_is_written(spark: SparkSession, dtype: pa.DataType) -> None:
+    assert same(dtype, spark_reads(type_to_ddl(dtype)))
+
+
+@pytest.mark.parametrize("declared", ["", "  ", pa.schema([]), StructType([])])
+def test_no_columns_are_none(declared: Any) -> None:
+    with pytest.raises(SchemaError, match=r"^output_type: expected one or more columns, such as .*, got none$"):
+        as_schema(declared, "output_type")
+    with pytest.raises(SchemaError, match=r"^side output 'x': expected one or more columns"):
+        OutputTag("x", declared)

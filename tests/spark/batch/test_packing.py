@@ -1,0 +1,189 @@
+"""The map side by itself: pieces by key group, and the control rows that close a task."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from cojoin.engine.inputs import InputSpec
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.values.ipc import read_message
+from cojoin.spark.batch import packing
+from cojoin.spark.batch.packing import (
+    CONTROL_TAG,
+    FAULT_COLUMN,
+    GROUP_COLUMN,
+    MARK_COLUMN,
+    NEWEST_COLUMN,
+    NOW_COLUMN,
+    SIGN_COLUMNS,
+    Packer,
+    read_control,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us", "UTC")), ("part", pa.string())])
+NOW = 1_000_000
+
+
+def spec(**settings: Any) -> InputSpec:
+    return InputSpec("trades", SCHEMA, ("key",), "time", **settings)
+
+
+def batch(rows: Sequence[tuple[Any, ...]], *, now: int | None = None) -> pa.RecordBatch:
+    """Make what the JVM sends, of (key, microseconds, partition, key group)."""
+    keys, times, parts, groups = ([row[column] for row in rows] for column in range(4))
+    columns = [
+        pa.array(keys, pa.int64()),
+        pa.array(times, pa.int64()).cast(SCHEMA.field("time").type),
+        pa.array(parts, pa.string()),
+    ]
+    names = ["c0", "c1", "c2"]
+    if now is not None:
+        columns.append(pa.array([now] * len(rows), pa.int64()))
+        names.append(NOW_COLUMN)
+    return pa.RecordBatch.from_arrays([*columns, pa.array(groups, pa.int32())], names=[*names, GROUP_COLUMN])
+
+
+def packed(packer: Packer, *batches: pa.RecordBatch) -> tuple[dict[int, list[Any]], dict[int, Any]]:
+    """Return the rows and the control of each key group."""
+    pieces: dict[int, list[Any]] = {}
+    controls: dict[int, Any] = {}
+    for emitted in packer(iter(batches)):
+        for group, tag, payload in zip(*(column.to_pylist() for column in emitted.columns), strict=True):
+            if tag == CONTROL_TAG:
+                assert group not in controls, "a task sends one control row to each key group"
+                controls[group] = read_control(payload)
+            else:
+                assert tag == packer.tag
+                rows = read_message(pa.py_buffer(payload), SCHEMA).to_pylist()
+                pieces.setdefault(group, []).extend(row["key"] for row in rows)
+    return pieces, controls
+
+
+def test_rows_go_to_their_key_groups_and_every_group_hears_of_every_partition() -> None:
+    first = batch([(1, 5_000, "a", 0), (2, 9_999, "b", 2), (3, 7_000, "a", 0)])
+    second = batch([(4, 1_000, "b", 2), (5, -1, "c", 2)])
+    pieces, controls = packed(Packer(spec(partition=("part",)), 1, (0, 1, 2, 3)), first, second)
+    assert pieces == {0: [1, 3], 2: [2, 4, 5]}
+    assert [controls[group].rows for group in range(4)] == [2, 0, 3, 0]
+    assert {json.dumps(dict(control.partitions), sort_keys=True) for control in controls.values()} == {
+        json.dumps({'["a"]': 7, '["b"]': 9, '["c"]': -1}, sort_keys=True)
+    }
+    assert {control.input for control in controls.values()} == {1}
+
+
+def test_rows_too_large_for_one_message_all_come_to_their_key_group() -> None:
+    rows = [(key, key, "x" * 90_000, key % 2) for key in range(7)]
+    packer = Packer(spec(), 1, (5, 6))
+    assert [batch.num_rows for batch in packer(iter([batch(rows)]))] == [7, 2]
+    pieces, controls = packed(packer, batch(rows))
+    assert pieces == {5: [0, 2, 4, 6], 6: [1, 3, 5]}
+    assert [controls[label].rows for label in (5, 6)] == [4, 3]
+
+
+def test_large_rows_are_packed_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_CHUNK_BYTES", 100_000)
+    wide = [batch([(key, key, "x" * 60_000, 0)]) for key in range(5)]
+    chunks = len(list(Packer(spec(), 1, (0,))(iter(wide)))) - len(["the control"])
+    assert chunks == 3
+
+
+def test_without_partition_columns_an_input_is_one_partition() -> None:
+    controls = packed(Packer(spec(), 2, (0,)), batch([(1, 5_000, "a", 0), (2, 9_000, "b", 0)]))[1]
+    assert dict(controls[0].partitions) == {"[]": 9}
+
+
+@pytest.mark.parametrize(
+    ("row", "moves"),
+    [
+        ((None, 9_000_000, "a", 0), True),
+        ((1, None, "a", 0), False),
+        ((None, None, "a", 0), False),
+        ((1, (NOW + 501) * 1000, "a", 0), False),
+        ((None, (NOW + 501) * 1000, "a", 0), False),
+        ((1, (NOW + 500) * 1000 + 999, "a", 0), True),
+    ],
+)
+def test_a_row_whose_time_is_at_fault_moves_no_watermark_but_is_sent_and_counted(
+    row: tuple[Any, ...], moves: bool
+) -> None:
+    packer = Packer(spec(partition=("part",), max_ahead_ms=500), 1, (0,))
+    pieces, controls = packed(packer, batch([row], now=NOW))
+    assert pieces == {0: [row[0]]}
+    assert controls[0].rows == 1
+    assert controls[0].processing_time == NOW
+    assert dict(controls[0].partitions) == ({'["a"]': row[1] // 1000} if moves else {})
+
+
+def test_a_task_without_rows_says_nothing() -> None:
+    assert packed(Packer(spec(), 1, (0, 1, 2, 3)), batch([])) == ({}, {})
+    assert packed(Packer(spec(), 1, (0, 1, 2, 3))) == ({}, {})
+
+
+def test_the_end_of_input_is_a_control_of_its_own() -> None:
+    assert read_control(b'{"end_of_input": true}') is None
+
+
+def test_signs_of_a_source_are_no_rows() -> None:
+    rows = [(1, 2_000, "a", 0), (None, None, "b", 1), (None, None, "a", 1), (7, 3_000, "b", 1), (2, 4_000, "a", 0)]
+    signs = {
+        MARK_COLUMN: pa.array([None, 60, None, None, None], pa.int64()),
+        FAULT_COLUMN: pa.array([None, None, None, "undecodable: no JSON: {", None], pa.string()),
+        NEWEST_COLUMN: pa.array([None, None, 14, None, None], pa.int64()),
+    }
+    plain = batch(rows)
+    sent = pa.RecordBatch.from_arrays([*plain.columns, *signs.values()], names=[*plain.schema.names, *signs])
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("5 ms")
+    declared = spec(partition=("part",), sequence=("key",), watermark=bounded)
+    pieces, controls = packed(Packer(declared, 1, (0, 1), max_apart_ms=10), sent)
+    assert pieces == {0: [1, 2]}
+    assert [controls[group].rows for group in (0, 1)] == [2, 0]
+    assert controls[0].partitions == {'["a"]': 4}
+    assert controls[0].source_watermarks == {'["b"]': 54}
+    assert controls[0].agrees is True
+    assert controls[0].faults == ()
+    ((reason, known),) = controls[1].faults
+    assert (reason, json.loads(known)) == ("undecodable", {"part": "b", "key": 7, "error": "no JSON: {"})
+    _, controls = packed(Packer(declared, 1, (0, 1), max_apart_ms=9), sent)
+    assert controls[0].agrees is False
+
+
+def test_only_a_watermark_that_goes_by_event_times_hears_a_source() -> None:
+    rows = batch([(1, 2_000, "a", 0)])
+    signs = [pa.array([60], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *signs], names=[*rows.schema.names, *SIGN_COLUMNS])
+    for strategy in (WatermarkStrategy.for_clock_lag("1 second"), WatermarkStrategy.no_watermarks()):
+        _, controls = packed(Packer(spec(partition=("part",), watermark=strategy), 1, (0,)), sent)
+        assert controls[0].source_watermarks == {}
+
+
+@pytest.mark.parametrize(
+    ("max_ahead", "watermark"), [(None, NOW + 5_000 - 1), (100, NOW + 100 - 1), (9_000, NOW + 4_999)]
+)
+def test_no_mark_is_beyond_the_batch_s_clock_and_max_ahead(max_ahead: int | None, watermark: int) -> None:
+    rows = batch([(None, None, "a", 0)], now=NOW)
+    signs = [pa.array([NOW + 5_000], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *signs], names=[*rows.schema.names, *SIGN_COLUMNS])
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("0 ms")
+    declared = spec(partition=("part",), watermark=bounded, max_ahead_ms=max_ahead)
+    _, controls = packed(Packer(declared, 1, (0,)), sent)
+    assert controls[0].source_watermarks == {'["a"]': watermark}
+
+
+def test_chunks_are_bounded_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_CHUNK_BYTES", 10_000)
+    sizes = [10, 4_000, 4_000, 4_000, 10, 50_000, 10, *[100] * 300]
+    column = pa.array(["x" * size for size in sizes])
+    batches = [pa.RecordBatch.from_arrays([column.slice(begin, 3)], ["c0"]) for begin in range(0, len(sizes), 3)]
+    batches[1:2] = [batches[1].slice(row, 1) for row in range(3)]
+    batches.append(pa.RecordBatch.from_arrays([pa.array(["y" * 4_000] * 50)], ["c0"]))
+    found = [chunk.column("c0").to_pylist() for chunk in packing._chunks(batches)]
+    assert [text for chunk in found for text in chunk] == [*column.to_pylist(), *["y" * 4_000] * 50]
+    assert all(len(chunk) == 1 or sum(map(len, chunk)) <= 20_000 for chunk in found)
+    assert ["x" * 50_000] in found

@@ -1,0 +1,83 @@
+"""What is made of the texts that Spark wraps around an error."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+
+import cojoin as cj
+from cojoin.spark.query.failures import explain
+
+WORKER = """[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: Job aborted due to stage failure: \
+Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): \
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "functions.py", line 3, in process_element1
+    raise ValueError("first\\nsecond")
+ValueError: first
+second
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+    ^^^^^^^^^
+cojoin.errors.FunctionError: F.process_element1 raised ValueError: first
+second; input 'trades', key 1, row Row(a=1)
+ SQLSTATE: 39000
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)
+=== Streaming Query ===
+Identifier: [id = 1-2, runId = 3-4]"""
+
+FOREIGN = """An error occurred while calling o1.start.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): org.apache.spark.api.python.PythonException: \
+Traceback (most recent call last):
+  File "udf.py", line 3, in parse
+    return 1 // 0
+           ~~^^~~
+ZeroDivisionError: division by zero
+
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            PySparkException(WORKER),
+            "F.process_element1 raised ValueError: first\nsecond; input 'trades', key 1, row Row(a=1)",
+        ),
+        (Py4JError(FOREIGN), "ZeroDivisionError: division by zero (udf.py:3, in parse)"),
+        (cj.FunctionError("in our own words"), "in our own words"),
+        (KeyError("tier"), "KeyError: 'tier'"),
+        (AssertionError(), "AssertionError"),
+        (
+            AnalysisException("[PATH_NOT_FOUND] Path does not exist: /x. SQLSTATE: 42K03"),
+            "[PATH_NOT_FOUND] Path does not exist: /x.",
+        ),
+        (
+            PySparkException(
+                "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CAST_INVALID_INPUT] The value "
+                "'x' is malformed. SQLSTATE: 22018 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]"
+            ),
+            "[CAST_INVALID_INPUT] The value 'x' is malformed.",
+        ),
+        (
+            Py4JError("An error occurred while calling o1.a.\n: java.io.IOException: disk full\n\tat a.C.d(C.java:1)"),
+            "disk full",
+        ),
+    ],
+)
+def test_an_error_is_told_in_its_own_words(error: BaseException, message: str) -> None:
+    assert explain(error) == message
+
+
+def test_a_callable_of_the_users_is_named_with_its_line() -> None:
+    def sink() -> None:
+        {}["tier"]
+
+    with pytest.raises(KeyError) as caught:
+        sink()
+    assert explain(caught.value) == f"KeyError: 'tier' ({__file__}:{sink.__code__.co_firstlineno + 1}, in sink)"

@@ -1,0 +1,350 @@
+"""A started query over its life: scheduled runs, drain, failures, restarts, and what it says of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cojoin as cj
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.spark.batch.arrow_limits import counted_by_rows
+from cojoin.spark.query import batch_writer
+from cojoin.storage.small_files import CheckpointFiles
+from tests.spark.data import (
+    Folders,
+    asof,
+    connect,
+    customers,
+    cut,
+    enriched_rows,
+    generate,
+    rows,
+    table,
+    trades,
+)
+from tests.spark.functions import CountCalls, Mendable
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.engine.batch_report import BatchReport
+
+pytestmark = pytest.mark.spark
+
+DRAIN = cj.Trigger.available_now(drain=True)
+PAUSE = cj.Trigger.available_now()
+MAX_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+class Job:
+    """One query with all it writes below one folder; each run starts it anew, as a new driver would."""
+
+    def __init__(self, spark: SparkSession, folder: Path, folders: Folders) -> None:
+        self.spark, self.folder, self.folders = spark, folder, folders
+        self.checkpoint = f"{folder}/checkpoint"
+        self.output: Any = cj.sinks.delta(f"{folder}/out")
+        self.rejected: Any = None
+
+    def joined(self) -> cj.Joined:
+        return asof(self.folders.connect(self.spark, key_groups=2))
+
+    def start(self, trigger: cj.Trigger = PAUSE, joined: cj.Joined | None = None, name: str | None = None) -> cj.Query:
+        return (joined or self.joined()).start(
+            output=self.output, rejected=self.rejected, checkpoint=self.checkpoint, trigger=trigger, name=name
+        )
+
+    def run(self, trigger: cj.Trigger = PAUSE, joined: cj.Joined | None = None) -> BatchReport:
+        query = self.start(trigger, joined)
+        assert query.await_termination()
+        assert not query.is_active
+        assert query.exception() is None
+        assert query.progress is not None
+        return query.progress
+
+    def fails(self, trigger: cj.Trigger = PAUSE, joined: cj.Joined | None = None) -> str:
+        query = self.start(trigger, joined)
+        with pytest.raises(cj.QueryFailedError) as caught:
+            query.await_termination()
+        assert not query.is_active
+        return str(caught.value)
+
+    def out(self) -> DataFrame:
+        return table(self.spark, self.folder / "out")
+
+    def manifests(self) -> Manifests:
+        return Manifests(CheckpointFiles(self.spark, self.checkpoint))
+
+    def assert_conserved(self) -> None:
+        """See the law in every manifest, and that the progress table says the same, a row a batch."""
+        reports = [
+            manifest.report for each in self.manifests().batch_ids() if (manifest := self.manifests().read(each))
+        ]
+        assert all(report.is_conserved for report in reports)
+        progress = table(self.spark, f"{self.checkpoint}/progress").orderBy("batch_id").collect()
+        assert (
+            [row.batch_id for row in progress] == [report.batch_id for report in reports] == list(range(len(reports)))
+        )
+        for row, report in zip(progress, reports, strict=True):
+            assert [each.name for each in row.inputs] == ["trades", "customers"]
+            for each, expected in zip(row.inputs, report.inputs, strict=True):
+                assert each.rows_in == each.done + each.buffered + sum(each.rejected.values())
+                assert (each.rows_in, each.done, each.rejected) == (expected.rows_in, expected.done, expected.rejected)
+
+
+def test_five_scheduled_runs_give_what_one_run_gives(spark: SparkSession, tmp_path: Path) -> None:
+    streams = generate(seed=11)
+    folders = Folders(tmp_path)
+    job = Job(spark, tmp_path, folders)
+    early, middle, late = cut(streams.trades, 3)
+    first, second, third = (streams.customers.iloc[start:stop] for start, stop in ((0, 25), (25, 130), (130, 150)))
+    endings = []
+    for new_trades, new_customers in [(early, first), (middle, None), (None, second), (late, third), (None, None)]:
+        if new_trades is not None:
+            folders.add_trades(new_trades)
+        if new_customers is not None:
+            folders.add_customers(new_customers)
+        report = job.run()
+        endings.append(report.ending())
+        waiting = [f"{each.buffered:,} rows of {each.name!r}" for each in report.inputs if each.buffered]
+        assert waiting
+        assert report.ending().startswith(f"paused: {' and '.join(waiting)} wait for the watermark of ")
+    assert "wait for the watermark of 'customers', which is 2024-03-01 07:00:" in endings[1]
+    assert "wait for the watermark of 'trades', which is 2024-03-01 07:00:" in endings[2]
+    assert endings[3] == endings[4]
+    assert job.out().count() < 600
+    job.assert_conserved()
+    report = job.run(DRAIN)
+    assert report.ending() == "drained: all inputs are finished"
+    assert enriched_rows(job.out()) == streams.enriched()
+    job.assert_conserved()
+    with refused("was drained after batch", "so it is over; start a new query", kind=cj.CheckpointError):
+        job.start(DRAIN)
+
+
+def test_a_batch_that_fails_after_its_output_gives_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    folders.add_trades(trades([(2, None, 30), (3, 1, 30), (4, 1, 40)]))
+    folders.add_customers(customers([(2, 1, 40)]))
+    job = Job(spark, tmp_path, folders)
+    seen: list[tuple[int, list[Any]]] = []
+
+    def take_rejected(frame: DataFrame, batch_id: int) -> None:
+        seen.append((batch_id, rows(frame, "reason")))
+        if len(seen) == 1:
+            msg = "the disk is full"
+            raise OSError(msg)
+
+    job.rejected = take_rejected
+    message = job.fails(DRAIN)
+    assert message == (
+        "batch 1: rejected to test_a_batch_that_fails_after_its_output_gives_each_row_once.<locals>.take_rejected: "
+        f"OSError: the disk is full ({__file__}:{take_rejected.__code__.co_firstlineno + 4}, in take_rejected)"
+    )
+    # The batch's output is there, but it does not count: it has no manifest.
+    assert rows(job.out(), "trade_id") == [(1,), (3,)]
+    assert job.manifests().batch_ids() == [0]
+    report = job.run(DRAIN)
+    assert rows(job.out(), "trade_id", "version") == [(1, 1), (3, 1), (4, 2)]
+    assert seen == [(1, [("null_key",)]), (1, [("null_key",)])]
+    assert report.inputs[0].rejected == {"null_key": 1}
+    job.assert_conserved()
+
+
+def test_a_batch_is_executed_once_whatever_its_sinks(spark: SparkSession, tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    for batch in range(2):
+        folders.add_trades(trades([(10 * batch + key, key, 10 + 20 * batch) for key in range(8)] + [(99, None, 10)]))
+        folders.add_customers(customers([(batch, 1, 10 + 20 * batch), (9, None, 10)]))
+    job = Job(spark, tmp_path, folders)
+    calls = tmp_path / "calls"
+    joined = folders.connect(spark, key_groups=3).process(CountCalls(str(calls)), "trade_id long", order="arrival")
+    report = job.run(DRAIN, joined)
+    assert table(spark, f"{job.checkpoint}/rejected").count() == 4
+    assert job.out().count() == 16
+    key_groups, batches_run = 3, 3
+    assert len(job.manifests().batch_ids()) == batches_run
+    assert calls.read_text().count("call") == key_groups * batches_run
+    assert report.details["timers"] == 0
+
+
+def test_rows_known_to_be_small_cross_by_number_and_only_the_calls_see_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders(tmp_path)
+    for batch in range(2):
+        folders.add_trades(trades([(10 * batch + key, key, 10 + 20 * batch) for key in range(8)]))
+        folders.add_customers(customers([(batch, 1, 10 + 20 * batch)]))
+    counted, seen = [], []
+    monkeypatch.setattr(
+        batch_writer, "counted_by_rows", lambda session: counted.append(session) or counted_by_rows(session)
+    )
+    job = Job(spark, tmp_path, folders)
+    job.output = lambda frame, batch_id: seen.append(frame.sparkSession.conf.get(MAX_ROWS))
+    job.run(DRAIN)
+    assert len(counted) == 2, "of three batches all but the first"
+    assert set(seen) == {spark.conf.get(MAX_ROWS)}
+
+
+def test_a_function_that_raises_stops_the_query_and_its_mended_self_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders = Folders(tmp_path)
+    for batch in range(2):
+        folders.add_trades(trades([(batch, 1, 10 + 20 * batch)]))
+        folders.add_customers(customers([(batch, 1, 10 + 20 * batch)]))
+    job = Job(spark, tmp_path, folders)
+
+    def joined(bad_trade: int | None) -> cj.Joined:
+        return folders.connect(spark, key_groups=2).process(Mendable(bad_trade), "trade_id long", order="arrival")
+
+    code = Mendable.process_element1.__code__
+    message = job.fails(DRAIN, joined(1))
+    assert message == (
+        "Mendable.process_element1 raised LookupError: no price for trade 1 "
+        f"({code.co_filename}:{code.co_firstlineno + 3}, in process_element1); input 'trades', key 1, "
+        "row Row(trade_id=1, customer_id=1, event_time=datetime.datetime(2024, 3, 1, 7, 0, 30, "
+        "tzinfo=datetime.timezone.utc), amount=1.0, position=1)"
+    )
+    assert job.manifests().batch_ids() == [0]
+    report = job.run(DRAIN, joined(None))
+    assert report.batch_id == 2
+    assert rows(job.out()) == [(0,), (1,)]
+    job.assert_conserved()
+
+
+def test_a_crash_between_the_drains_plan_and_its_end_reads_nothing_newer(spark: SparkSession, tmp_path: Path) -> None:
+    from cojoin.checkpoints.control import plan_drain
+
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    job = Job(spark, tmp_path, folders)
+    assert "1 row of 'trades'" in job.run().ending()
+    assert plan_drain(CheckpointFiles(spark, job.checkpoint))
+    folders.add_trades(trades([(2, 1, 20)]))
+    folders.add_customers(customers([(2, 1, 20)]))
+    report = job.run(cj.Trigger.processing_time("0 seconds"))
+    assert report.drained
+    assert report.batch_id == 1
+    assert [each.rows_in for each in report.inputs] == [1, 1]
+    assert rows(job.out(), "trade_id", "version") == [(1, 1)]
+    with refused("was drained after batch 1", kind=cj.CheckpointError):
+        job.start()
+
+
+def test_a_processing_time_query_takes_what_comes_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10)]))
+    folders.add_customers(customers([(1, 1, 5), (2, 1, 20)]))
+    job = Job(spark, tmp_path, folders)
+    query = job.start(cj.Trigger.processing_time("100 milliseconds"), name="a job")
+    wait_for(query, lambda report: report.rows_out == 0 and report.inputs[0].rows_in == 1)
+    folders.add_trades(trades([(2, 1, 30)]))
+    wait_for(query, lambda report: report.rows_out == 1)
+    assert query.is_active
+    assert not query.await_termination(timeout=0.01)
+    with refused("Cannot start query with name a job as a query with that name is already active"):
+        job.joined().start(output=print, checkpoint=f"{tmp_path}/another", trigger=PAUSE, name="a job")
+    query.stop()
+    assert not query.is_active
+    assert query.exception() is None
+    assert query.await_termination()
+    assert rows(job.out(), "trade_id", "version") == [(1, 1)]
+    folders.add_trades(trades([(3, 1, 40)]))
+    assert job.run(DRAIN).inputs[0].rows_in == 3
+    assert rows(job.out(), "trade_id", "version") == [(1, 1), (2, 2), (3, 2)]
+    job.assert_conserved()
+
+
+def wait_for(query: cj.Query, condition: Any) -> None:
+    import time
+
+    deadline = time.monotonic() + 60
+    while query.progress is None or not condition(query.progress):
+        assert query.is_active, query.exception()
+        assert time.monotonic() < deadline, query.progress
+        time.sleep(0.02)
+
+
+def test_batches_without_a_row_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([]))
+    folders.add_customers(customers([]))
+    folders.add_trades(trades([(1, 1, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    folders.add_trades(trades([]))
+    job = Job(spark, tmp_path, folders)
+    report = job.run()
+    assert (report.batch_id, report.emitted) == (2, {"output": 0, "rejected": 0})
+    assert [each.rows_in for each in report.inputs] == [1, 1]
+    assert job.run(DRAIN).drained
+    assert rows(job.out(), "trade_id", "version") == [(1, 1)]
+    first = job.manifests().read(0)
+    assert first is not None
+    assert first.report.ending() == "paused: no row waits; the watermark is none"
+    job.assert_conserved()
+
+
+def test_a_run_over_nothing_ends_and_may_be_drained(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(spark, tmp_path, Folders(tmp_path))
+    query = job.start(DRAIN)
+    assert query.await_termination()
+    assert query.progress is None
+
+
+def test_an_error_of_a_source_is_told_in_its_own_words(spark: SparkSession, tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    job = Job(spark, tmp_path, folders)
+    left, right = folders.frames(spark)
+    broken = asof(connect(left.selectExpr("*", "cast('x' as int) broken"), right))
+    message = job.fails(joined=broken)
+    assert message.startswith('[CAST_INVALID_INPUT] The value \'x\' of the type "STRING" cannot be cast to "INT"')
+    assert_no_stack(message)
+
+
+def assert_no_stack(message: str) -> None:
+    for trace in ("\tat ", "Traceback", "py4j", "SQLSTATE", "stacktrace", "Streaming Query"):
+        assert trace not in message, message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"trigger": "once"},
+            "trigger: expected Trigger.available_now() or Trigger.processing_time('10 seconds')",
+        ),
+        ({"trigger": cj.Trigger}, "trigger: expected Trigger.available_now() or"),
+        (
+            {"output": "/lake/x"},
+            (
+                "output: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable, "
+                "got '/lake/x'; did you mean cojoin.sinks.delta('/lake/x')?"
+            ),
+        ),
+        ({"output": cj.sinks.delta}, "; call it with a location"),
+        (
+            {"output": None},
+            "output: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable",
+        ),
+        ({"rejected": 5}, "rejected: expected cojoin.sinks.delta(...)"),
+        ({"checkpoint": ""}, "checkpoint: expected the path of a directory as a text or a pathlib.Path, got ''"),
+        ({"checkpoint": None}, "checkpoint: expected the path of a directory as a text or a pathlib.Path, got None"),
+        ({"name": 5}, "name: expected a text or None, got 5"),
+    ],
+)
+def test_a_start_that_cannot_be_right_is_refused_and_writes_nothing(
+    spark: SparkSession, folders: Folders, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    right = {"output": print, "checkpoint": f"{tmp_path}/checkpoint", "trigger": PAUSE}
+    with refused(message):
+        asof(folders.connect(spark)).start(**(right | settings))
+    assert not list(tmp_path.iterdir())

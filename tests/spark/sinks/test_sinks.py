@@ -1,0 +1,140 @@
+"""Sinks that are not a Delta path, beside Delta tables by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cojoin as cj
+from cojoin.spark.sinks.batch_marker import BatchMarker
+from cojoin.spark.sinks.sink import OutputId
+from cojoin.spark.sinks.sinks import as_sink
+from tests.spark.data import Folders, asof, customers, rows, table, trades
+from tests.spark.refused import refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+DRAIN = cj.Trigger.available_now(drain=True)
+
+
+@pytest.fixture
+def two_batches(tmp_path: Path) -> Folders:
+    """The first batch emits trade 1 and rejects trade 2, the second emits trade 3, the drain trade 4."""
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10), (2, None, 10), (9, 1, 20)]))
+    folders.add_customers(customers([(1, 1, 5), (2, 1, 20)]))
+    folders.add_trades(trades([(3, 1, 20), (4, 1, 40)]))
+    folders.add_customers(customers([(3, 1, 40)]))
+    return folders
+
+
+def test_parquet_has_a_folder_for_each_batch_and_overwrites_it_when_the_batch_runs_again(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path
+) -> None:
+    calls = []
+
+    def fail_once(frame: DataFrame, batch_id: int) -> None:
+        calls.append((batch_id, rows(frame, "input", "reason")))
+        if len(calls) == 1:
+            msg = "once"
+            raise KeyError(msg)
+
+    def start() -> cj.Query:
+        return asof(two_batches.connect(spark)).start(
+            output=cj.sinks.parquet(f"{tmp_path}/out/"),
+            rejected=fail_once,
+            checkpoint=f"{tmp_path}/checkpoint",
+            trigger=DRAIN,
+        )
+
+    with refused("batch 0: rejected to ", "fail_once: KeyError: 'once'", kind=cj.QueryFailedError):
+        start().await_termination()
+    folder = tmp_path / "out" / "batch_id=0"
+    before = {path.name for path in folder.glob("*.parquet")}
+    start().await_termination()
+    assert before
+    assert not before & {path.name for path in folder.glob("*.parquet")}
+    assert rows(spark.read.parquet(f"{tmp_path}/out"), "batch_id", "trade_id", "version") == [
+        (0, 1, 1),
+        (1, 3, 2),
+        (1, 9, 2),
+        (2, 4, 3),
+    ]
+    # A callable may get a batch twice, and is told its id.
+    assert calls == [(0, [("trades", "null_key")])] * 2
+
+
+def test_a_callable_gets_the_rows_of_each_batch_and_its_id(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path
+) -> None:
+    seen: dict[int, Any] = {}
+    query = asof(two_batches.connect(spark)).start(
+        output=lambda frame, batch_id: seen.update({batch_id: rows(frame, "trade_id")}),
+        checkpoint=f"{tmp_path}/checkpoint",
+        trigger=DRAIN,
+    )
+    query.await_termination()
+    assert seen == {0: [(1,)], 1: [(3,), (9,)], 2: [(4,)]}
+    assert query.batches == 3
+
+
+def test_delta_by_name_partitioned(spark: SparkSession, two_batches: Folders, tmp_path: Path) -> None:
+    query = asof(two_batches.connect(spark)).start(
+        output=cj.sinks.delta("enriched_by_name", partition_by="tier"),
+        rejected=cj.sinks.delta(f"{tmp_path}/rejected", options={"mergeSchema": True}),
+        checkpoint=f"{tmp_path}/checkpoint",
+        trigger=DRAIN,
+    )
+    query.await_termination()
+    assert rows(spark.table("enriched_by_name"), "trade_id") == [(1,), (3,), (4,), (9,)]
+    detail = spark.sql("describe detail enriched_by_name").first()
+    assert detail is not None
+    assert detail.partitionColumns == ["tier"]
+    progress = table(spark, tmp_path / "checkpoint" / "progress").orderBy("batch_id")
+    assert [row[0] for row in progress.selectExpr("get_json_object(outputs, '$.output.version')").collect()] == [
+        "0",
+        "1",
+        "2",
+    ]
+    spark.sql("drop table enriched_by_name")
+
+
+def test_a_write_that_is_repeated_takes_no_effect(spark: SparkSession, tmp_path: Path) -> None:
+    sink = cj.sinks.delta(f"{tmp_path}/out")
+    for batch_id, number in ((0, 1), (1, 2), (1, 2)):
+        writer = sink.open(spark, OutputId("a query", "output"))
+        writer.write(spark.range(number, number + 1), BatchMarker(batch_id, 1, number, "offsets"))
+    another = sink.open(spark, OutputId("another query", "output"))
+    another.write(spark.range(3, 4), BatchMarker(0, 1, 3, "offsets"))
+    assert rows(table(spark, tmp_path / "out")) == [(1,), (2,), (3,)]
+
+
+def test_an_error_of_delta_names_the_sink_and_the_batch(
+    spark: SparkSession, two_batches: Folders, tmp_path: Path
+) -> None:
+    spark.range(1).write.format("delta").save(f"{tmp_path}/taken")
+    query = asof(two_batches.connect(spark)).start(
+        output=cj.sinks.delta(f"{tmp_path}/taken"), checkpoint=f"{tmp_path}/checkpoint", trigger=DRAIN
+    )
+    with pytest.raises(cj.QueryFailedError) as caught:
+        query.await_termination()
+    message = str(caught.value)
+    assert message.startswith(f"batch 0: output to Delta {tmp_path}/taken: "), message
+    assert "[DELTA_METADATA_MISMATCH]" in message.splitlines()[0], message
+    assert "\tat " not in message
+    assert "Traceback" not in message
+
+
+def test_a_place_that_is_none_is_refused() -> None:
+    with refused("sinks.delta: expected a path or a table's name as a text or a pathlib.Path, got ''"):
+        cj.sinks.delta("")
+    with refused("sinks.parquet: expected a path as a text or a pathlib.Path, got None"):
+        cj.sinks.parquet(None)  # type: ignore[arg-type]
+    with refused("rejected: expected cojoin.sinks.delta(...)", "; call it with a location"):
+        as_sink(cj.sinks.parquet, "rejected")

@@ -1,0 +1,223 @@
+"""Outputs that the workers write themselves: what Spark and Delta read back, and when Spark writes after all."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, StructType, VariantType
+
+import cojoin as cj
+from cojoin.engine.values.ipc import write_messages
+from cojoin.engine.values.types import parse_schema
+from cojoin.spark.sinks.batch_marker import BatchMarker
+from cojoin.spark.sinks.sink import OutputId
+from cojoin.spark.sinks.written_files import FileTarget, _Writer, can_be_written
+from tests.spark.data import connect, generate, rows, table
+from tests.spark.saved import DRAIN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cojoin.storage.delta_files import WrittenFile
+
+pytestmark = pytest.mark.spark
+
+KINDS = parse_schema("""
+    id bigint NOT NULL, small smallint, tiny tinyint, whole int, amount double, rate float, ok boolean, name string,
+    raw binary, day date, at timestamp, local timestamp_ntz, price decimal(20, 4), tags array<string>,
+    counts map<string, bigint>, place struct<x: int, inner: struct<y: timestamp>>
+""")
+MOMENT = datetime(2026, 1, 15, 12, 30, 15, 123_456, tzinfo=timezone.utc)
+ROW: dict[str, Any] = {
+    "id": 1, "small": 2, "tiny": 3, "whole": 4, "amount": 1.5, "rate": 0.5, "ok": True, "name": "ä", "raw": b"\x00\xff",
+    "day": date(2026, 1, 15), "at": MOMENT, "local": MOMENT.replace(tzinfo=None), "price": Decimal("12.3400"),
+    "tags": ["a", None], "counts": [("k", 7)], "place": {"x": 1, "inner": {"y": MOMENT}},
+}  # fmt: skip
+NOTHING: dict[str, Any] = dict.fromkeys(KINDS.names) | {"id": 2}
+NUMBERS = pa.schema([("id", pa.int64())])
+OUTPUT = OutputId("a query", "output")
+
+
+def batch(batch_id: int, rows: int, rows_digest: int = 0) -> BatchMarker:
+    return BatchMarker(batch_id, rows, rows_digest, "offsets")
+
+
+def written(target: FileTarget, content: pa.Table, kind: int = 1) -> list[WrittenFile]:
+    """Have a task write a table; what is of another kind comes through."""
+    payloads = [message.to_pybytes() for message in write_messages(content)]
+    other = pa.record_batch({"kind": pa.array([0], pa.int8()), "payload": pa.array([b"{}"])})
+    emitted = pa.record_batch(
+        {"kind": pa.array([kind] * len(payloads), pa.int8()), "payload": pa.array(payloads, pa.binary())}
+    )
+    from cojoin.storage.delta_files import WrittenFile
+
+    given = list(_Writer({kind: target})([other, emitted, other]))
+    lines = [line for batch in given for line in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    assert [line for line in lines if line[0] == 0] == [(0, b"{}")] * 2
+    return [WrittenFile.read(line) for number, line in lines if number == kind]
+
+
+def test_every_type_is_read_back_as_spark_writes_it(spark: SparkSession, tmp_path: Path) -> None:
+    sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
+    content = pa.Table.from_pylist([ROW, NOTHING], schema=KINDS)
+    target = sink.target(KINDS, 0)
+    assert target is not None
+    place = sink.commit(KINDS, written(target, content), batch(0, 2))
+    assert (place["delta"], place["version"]) == (f"{tmp_path}/out", 0)
+    by_spark = spark.createDataFrame(content, from_arrow_schema(KINDS))
+    by_spark.write.format("delta").save(f"{tmp_path}/by_spark")
+    mine, theirs = (table(spark, tmp_path / name).orderBy("id") for name in ("out", "by_spark"))
+    assert mine.schema == theirs.schema
+    assert mine.collect() == theirs.collect()
+    # A reader that passes over files by the statistics finds the rows all the same.
+    assert mine.where("at >= timestamp'2026-01-15 12:30:15.123456Z' and price > 12.3 and name >= 'z'").count() == 1
+    assert mine.where("at < timestamp'2026-01-15 12:30:15.123Z' or price < 12.3 or day < date'2026-01-15'").count() == 0
+    # Further rows by Spark, and further files, go into the same table.
+    sink.write(by_spark, batch(1, 2))
+    target = sink.target(KINDS, 2)
+    assert target is not None
+    sink.commit(KINDS, written(target, content), batch(2, 2))
+    assert table(spark, tmp_path / "out").count() == 6
+
+
+def test_files_that_are_committed_again_take_no_effect(spark: SparkSession, tmp_path: Path) -> None:
+    for batch_id, number in ((0, 1), (1, 2), (1, 2)):
+        sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
+        target = sink.target(NUMBERS, batch_id)
+        assert target is not None
+        sink.commit(NUMBERS, written(target, pa.table({"id": [number]})), batch(batch_id, 1, number))
+    assert rows(table(spark, tmp_path / "out")) == [(1,), (2,)]
+    history = spark.sql(f"describe history delta.`{tmp_path}/out`").orderBy("version").collect()
+    assert [row.operation for row in history] == ["STREAMING UPDATE"] * 2
+    assert history[1].operationMetrics["numOutputRows"] == "1"
+
+
+def test_spark_writes_where_the_table_is_not_plain(spark: SparkSession, tmp_path: Path) -> None:
+    def target(name: str, **options: Any) -> FileTarget | None:
+        return cj.sinks.delta(f"{tmp_path}/{name}", **options).open(spark, OUTPUT).target(NUMBERS, 0)
+
+    assert target("new") is not None
+    assert target("new", partition_by="id") is None
+    assert target("new", options={"mergeSchema": True}) is None
+    for name, properties in (
+        ("mapped", "'delta.columnMapping.mode' = 'name'"),
+        ("compacted", "'delta.autoOptimize.autoCompact' = 'true'"),
+        ("append", "'delta.appendOnly' = 'true', 'mine' = 'x'"),
+    ):
+        spark.sql(f"create table delta.`{tmp_path}/{name}` (id bigint) using delta tblproperties ({properties})")
+    assert [target(name) is None for name in ("mapped", "compacted", "append")] == [True, True, False]
+    spark.sql(f"create table delta.`{tmp_path}/never_null` (id bigint not null) using delta")
+    spark.sql(f"create table delta.`{tmp_path}/wider` (id bigint, more string) using delta")
+    assert [target(name) for name in ("never_null", "wider")] == [None, None]
+    spark.conf.set("spark.databricks.delta.properties.defaults.columnMapping.mode", "name")
+    try:
+        assert target("another") is None
+    finally:
+        spark.conf.unset("spark.databricks.delta.properties.defaults.columnMapping.mode")
+    spark.conf.set("spark.sql.parquet.compression.codec", "lz4")
+    try:
+        assert target("new") is None
+    finally:
+        spark.conf.unset("spark.sql.parquet.compression.codec")
+
+
+def test_the_log_of_a_new_table_is_checkpointed_seldom_unless_somebody_said_otherwise(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def interval(name: str) -> str | None:
+        sink = cj.sinks.delta(f"{tmp_path}/{name}").open(spark, OUTPUT)
+        target = sink.target(NUMBERS, 0)
+        assert target is not None
+        sink.commit(NUMBERS, written(target, pa.table({"id": [7]})), batch(0, 1))
+        (detail,) = spark.sql(f"describe detail delta.`{tmp_path}/{name}`").collect()
+        given: str | None = detail.properties.get("delta.checkpointInterval")
+        return given
+
+    assert interval("new") == "100"
+    spark.sql(f"create table delta.`{tmp_path}/there` (id bigint) using delta")
+    assert interval("there") is None
+    default = "spark.databricks.delta.properties.defaults.checkpointInterval"
+    spark.conf.set(default, "25")
+    try:
+        assert interval("chosen") == "25"
+    finally:
+        spark.conf.unset(default)
+
+
+@pytest.mark.parametrize(("chosen", "holds_files"), [(None, False), ("true", True)])
+def test_a_querys_commits_keep_checksums_small_unless_somebody_said_otherwise(
+    spark: SparkSession, tmp_path: Path, chosen: str | None, *, holds_files: bool
+) -> None:
+    setting = "spark.databricks.delta.allFilesInCrc.enabled"
+    before = spark.conf.get(setting)
+    if chosen is None:
+        spark.conf.unset(setting)
+    else:
+        spark.conf.set(setting, chosen)
+    try:
+        joined = connect(*generate(trades=4, customers=2).write(tmp_path, 1).sources()).asof_join(suffixes=("", "_c"))
+        query = joined.start(output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=f"{tmp_path}/cp", trigger=DRAIN)
+        query.await_termination(progress=False)
+        assert spark.conf.get(setting, None) == chosen
+    finally:
+        spark.conf.set(setting, before)
+    (checksum,) = Path(f"{tmp_path}/out/_delta_log").glob("0*.crc")
+    assert ("allFiles" in json.loads(checksum.read_text())) is holds_files
+
+
+def test_a_table_that_changed_meanwhile_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
+    sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
+    spark.range(1).write.format("delta").save(f"{tmp_path}/out")
+    target = sink.target(NUMBERS, 0)
+    assert target is not None
+    files = written(target, pa.table({"id": [7]}))
+    spark.sql(f"alter table delta.`{tmp_path}/out` add columns (more string)")
+    with pytest.raises(cj.QueryFailedError, match="columns or properties were changed while the batch was running"):
+        sink.commit(NUMBERS, files, batch(0, 1))
+    assert table(spark, tmp_path / "out").count() == 1
+    assert sink.target(NUMBERS, 0) is None
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    target = FileTarget(f"{tmp_path}/out", NUMBERS)
+    broken = pa.record_batch({"kind": pa.array([1], pa.int8()), "payload": pa.array([b"no message"])})
+    with pytest.raises((pa.ArrowException, OSError)):
+        list(_Writer({1: target})([broken]))
+    assert not list(Path(target.folder).iterdir())
+
+
+def test_many_rows_make_one_file_of_few_row_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr("cojoin.spark.sinks.written_files._ROW_GROUP_ROWS", 100)
+    pieces = [pa.table({"id": pa.array(range(start, start + 60))}) for start in range(0, 300, 60)]
+    target = FileTarget(str(tmp_path), NUMBERS, "zstd")
+    messages = [message.to_pybytes() for piece in pieces for message in write_messages(piece)]
+    batch = pa.record_batch({"kind": pa.array([1] * 5, pa.int8()), "payload": pa.array(messages)})
+    (line,) = [payload for given in _Writer({1: target})([batch]) for payload in given.column(1).to_pylist()]
+    name = json.loads(line)["name"]
+    metadata = pq.read_metadata(tmp_path / name)
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [100, 20, 100, 20, 60]
+    assert pq.read_table(tmp_path / name).column("id").to_pylist() == list(range(300))
+    assert name.endswith(".zstd.parquet")
+
+
+def test_a_schema_of_ours_is_that_of_a_new_table(spark: SparkSession, tmp_path: Path) -> None:
+    sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
+    target = sink.target(KINDS, 0)
+    assert target is not None
+    sink.commit(KINDS, written(target, pa.Table.from_pylist([ROW], schema=KINDS)), batch(0, 1))
+    assert table(spark, tmp_path / "out").schema.names == from_arrow_schema(KINDS).names
+    assert all(field.nullable for field in table(spark, tmp_path / "out").schema)
+
+
+def test_a_variant_is_left_to_spark_although_it_looks_like_bytes() -> None:
+    for dtype in (VariantType(), ArrayType(VariantType())):
+        assert not can_be_written(to_arrow_schema(StructType().add("v", dtype)))

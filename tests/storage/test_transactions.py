@@ -1,0 +1,102 @@
+"""Which batches a table has: whoever wrote in between, at the same moment, or in another table of that name."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cojoin.storage.delta_files import WrittenFile
+from cojoin.storage.transactions import NO_BATCH, TableTransactions
+from tests.spark.data import rows, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA, APP = pa.schema([("id", pa.int64())]), "cojoin-0b8e-output"
+
+
+def transactions(spark: SparkSession, folder: Path) -> TableTransactions:
+    return TableTransactions(spark, f"{folder}/out", APP)
+
+
+def append(
+    found: TableTransactions, folder: Path, batch_id: int, *, is_done: Callable[[int], bool] | None = None
+) -> int:
+    """Append a batch of one row, the batch's number."""
+    name = f"{uuid.uuid4()}.parquet"
+    (folder / "out").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": [batch_id]}, schema=SCHEMA), folder / "out" / name)
+    size = (folder / "out" / name).stat().st_size
+    file = WrittenFile(name, 1, size, 0, '{"numRecords": 1}')
+    is_done = is_done or (lambda newest: newest >= batch_id)
+    return found.append(SCHEMA, [file], batch_id, query_id="0b8e", metadata=f"batch {batch_id}", is_done=is_done)
+
+
+def test_what_others_write_in_between_is_seen(spark: SparkSession, tmp_path: Path) -> None:
+    ours = transactions(spark, tmp_path)
+    assert ours.look() == (None, NO_BATCH)
+    assert [append(ours, tmp_path, batch_id) for batch_id in (0, 1)] == [0, 1]
+    spark.range(7, 8).write.format("delta").mode("append").save(f"{tmp_path}/out")
+    assert ours.look()[1] == 1
+    # Another driver of the same query: ours comes upon its commit, and upon what that says.
+    append(transactions(spark, tmp_path), tmp_path, 2)
+    assert append(ours, tmp_path, 2) == 3
+    assert ours.metadata(2) == "batch 2"
+    assert ours.metadata(1) is None
+    assert rows(table(spark, tmp_path / "out")) == [(0,), (1,), (2,), (7,)]
+
+
+def test_of_two_drivers_that_commit_a_batch_at_the_same_moment_one_looks_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ours, theirs = transactions(spark, tmp_path), transactions(spark, tmp_path)
+    append(ours, tmp_path, 0)
+    asked: list[int] = []
+
+    def is_done(newest: int) -> bool:
+        # Our transaction has begun: the other driver commits before it ends.
+        if not asked:
+            append(theirs, tmp_path, 1)
+        asked.append(newest)
+        return newest >= 1
+
+    append(ours, tmp_path, 1, is_done=is_done)
+    assert asked == [0, 1]
+    assert rows(table(spark, tmp_path / "out")) == [(0,), (1,)]
+
+
+def test_another_table_of_that_name_is_another_table(spark: SparkSession, tmp_path: Path) -> None:
+    ours = transactions(spark, tmp_path)
+    append(ours, tmp_path, 0)
+    append(ours, tmp_path, 1)
+    before, newest = ours.look()
+    assert newest == 1
+    shutil.rmtree(tmp_path / "out")
+    for number in range(3):
+        spark.range(number, number + 1).write.format("delta").mode("append").save(f"{tmp_path}/out")
+    after, newest = ours.look()
+    assert newest == NO_BATCH
+    assert after != before
+
+
+def test_a_log_that_was_cleaned_is_asked_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
+    ours = transactions(spark, tmp_path)
+    append(ours, tmp_path, 0)
+    append(transactions(spark, tmp_path), tmp_path, 1)
+    from cojoin.checkpoints.outputs import open_log
+
+    open_log(spark, f"{tmp_path}/out").checkpoint()
+    spark.range(7, 8).write.format("delta").mode("append").save(f"{tmp_path}/out")
+    (tmp_path / "out" / "_delta_log" / f"{1:020d}.json").unlink()
+    assert ours.look()[1] == 1
+    assert ours.metadata(1) is None
