@@ -55,7 +55,7 @@ class Suspending:
 
     def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
         self._spark, self._folder = spark, folder
-        self._choice = random.Random(seed)
+        self._choice, self._stands = random.Random(seed), False
         self._streams, self._data = generate(trades=300, customers=80, seed=seed), folder / "data"
         write_files(self._streams, Folders(self._data))
 
@@ -85,11 +85,13 @@ class Suspending:
         try:
             driver.wait_for_file(step, "reached")
             driver.wait_until_stopped(step)
+            self._stands = True
             found = left_behind(Path(job.folder))
             refusal, faults = self._take_over(driver, step, waking)
         except (DriverError, cj.CojoinError, AssertionError) as error:
             faults = [f"{type(error).__name__}: {error}"]
-            driver.signal(signal.SIGCONT)
+            if self._stands:
+                self._wake(driver)
         moment = f"{step.name}, woken {waking}"
         return Verdict(step.phase, "suspended", moment, f"batch {job.batch}; {found}", refusal, faults)
 
@@ -104,7 +106,7 @@ class Suspending:
                 time.sleep(0.002)
         else:
             other.await_termination(progress=False)
-        driver.signal(signal.SIGCONT)
+        self._wake(driver)
         outcome = driver.wait_for_file(step, "outcome")
         other.await_termination(progress=False)
         if waking == "after a pause":
@@ -119,6 +121,11 @@ class Suspending:
             # Long removed, or written again by the one that was woken: then it must be whole.
             faults += self._fork(job)
         return refusal, faults
+
+    def _wake(self, driver: Driver) -> None:
+        # Once: the next signal would wake it from its next stop.
+        self._stands = False
+        driver.signal(signal.SIGCONT)
 
     def _fork(self, job: Job) -> list[str]:
         """Restore the snapshot of the batch in which the driver stood still; return what is wrong with it."""

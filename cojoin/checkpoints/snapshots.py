@@ -17,7 +17,7 @@ from cojoin.errors import CheckpointError
 from cojoin.storage.documents import Form, damaged, numbered_name, numbers_in, read_document, write_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cojoin.storage.small_files import CheckpointFiles
 
@@ -90,8 +90,14 @@ class Snapshots:
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Make a snapshot count."""
+    def write(self, snapshot: Snapshot, check: Callable[[], None] = lambda: None) -> None:
+        """Make a snapshot count.
+
+        Args:
+            snapshot: The snapshot.
+            check: Raises an error where it must not count: another query may have taken over and cleaned its rows.
+        """
+        check()
         self._write(snapshot, _DIRECTORY)
 
     def _write(self, snapshot: Snapshot, directory: str) -> None:

@@ -25,7 +25,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -63,6 +63,7 @@ class StateTable:
         key_groups: int,
         *,
         remembered: bool,
+        check: Callable[[], None] = lambda: None,
     ) -> Snapshot | None:
         """Write a snapshot's rows, in place of those of an earlier try, and make it count.
 
@@ -72,6 +73,7 @@ class StateTable:
             kind: Why it is taken.
             key_groups: How many key groups there are.
             remembered: Whether the query's own state points to it.
+            check: Raises an error where it must not count, right before it would.
 
         Returns:
             The snapshot; None where not every key group has a row: then it can't be restored.
@@ -98,7 +100,7 @@ class StateTable:
             seal=seal_of(*(row["seal"] for row in index)),
             remembered=remembered,
         )
-        self._snapshots.write(snapshot)
+        self._snapshots.write(snapshot, check)
         return snapshot
 
     def _read_written(self, batch_id: int, key_groups: int) -> list[Row]:

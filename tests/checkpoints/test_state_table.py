@@ -12,6 +12,7 @@ from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
+from cojoin.errors import QueryFailedError
 from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.reports import manifest
 
@@ -32,7 +33,7 @@ class Writer:
         self.table, self.snapshots = StateTable(spark, self.files), Snapshots(self.files)
         self.saved: list[Any] = [None, None]
 
-    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint") -> Any:
+    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", check: Any = lambda: None) -> Any:
         rows = []
         for group in range(groups):
             tables = {"versions": pa.table({"id": pa.array([group, batch_id if group == 0 else -1])})}
@@ -40,7 +41,7 @@ class Writer:
             row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
             rows.append(row)
         frame = self.spark.createDataFrame(pa.concat_tables(rows))
-        return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True)
+        return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True, check=check)
 
     def rows_of(self, batch_id: int) -> list[tuple[Any, ...]]:
         snapshot = self.snapshots.read(batch_id)
@@ -49,6 +50,21 @@ class Writer:
         state = StoredState.of_snapshot(self.table, snapshot)
         assert [json.dumps(header["watermark"]) for header in state.headers] == [str(batch_id)] * 2
         return sorted(tuple(row) for row in state.rows("versions").collect())
+
+
+def test_a_snapshot_of_a_query_that_was_taken_over_does_not_count(spark: SparkSession, tmp_path: Path) -> None:
+    """Its successor may have cleaned its rows: an index would name what is gone."""
+    writer = Writer(spark, tmp_path)
+    writer.write(3)
+
+    def taken_over() -> None:
+        assert writer.files.names("state/batch_id=5"), "the last look comes once the rows are written"
+        msg = "another query took over"
+        raise QueryFailedError(msg)
+
+    with pytest.raises(QueryFailedError, match="took over"):
+        writer.write(5, check=taken_over)
+    assert writer.snapshots.batch_ids() == [3]
 
 
 def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: SparkSession, tmp_path: Path) -> None:

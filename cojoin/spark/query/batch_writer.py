@@ -191,7 +191,7 @@ class BatchWriter:
         rows = unpack(emitted, SNAPSHOT, STATE_SCHEMA)
         table = StateTable(emitted.sparkSession, self._files)
         kind: SnapshotKind = "restored" if is_first else "checkpoint"
-        table.write(rows, manifest, kind, self._plan.key_groups, remembered=True)
+        table.write(rows, manifest, kind, self._plan.key_groups, remembered=True, check=self._lease.check)
 
     def _clean(self, session: SparkSession, outlived: Sequence[str]) -> None:
         """Remove the snapshots that are too many, and segments, in a thread of its own."""
