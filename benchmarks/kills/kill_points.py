@@ -49,12 +49,12 @@ def _drained(arguments: tuple[Any, ...], _: int) -> bool:
 
 
 def _named(name: str, content: str = "") -> Condition:
-    return lambda arguments, _: arguments[1].startswith(name) and content.encode() in _bytes(arguments[-1])
+    return lambda arguments, _: arguments[1] == name and content.encode() in _bytes(arguments[-1])
 
 
 def _replaced(name: str, content: str = "") -> Condition:
     named = _named(name, content)
-    return lambda arguments, batch: named(arguments, batch) and arguments[0].exists(arguments[1])
+    return lambda arguments, batch: named(arguments, batch) and arguments[0].exists(name)
 
 
 def _promoted(arguments: tuple[Any, ...], _: int) -> bool:
@@ -120,7 +120,9 @@ POINTS: tuple[Point, ...] = (
     _REJECTED,
     _REJECTED_DONE,
     _MANIFEST,
-    _batch("a beat half replaced", f"{_FILES}.write_bytes", condition=_replaced("beats/"), halves=True),
+    _batch(
+        "a beat half replaced", f"{_FILES}.write_bytes", condition=_replaced("beats/000000000001.json"), halves=True
+    ),
     _ROWS,
     _INDEX,
     _INDEXED,

@@ -117,13 +117,17 @@ def next_slice(sides: Sequence[Side], after: int, hint: int = 20) -> Slice:
     """
     while True:
         # The search begins with the records of this time: a wrong answer would have it begin elsewhere.
-        if any(wrong := [not side.confirms(after) for side in sides]):
-            continue
-        found = _longest(sides, after, hint)
-        # An answer that was found wrong on the way has misled the search.
-        wrong = [] if found.time is None else [not side.confirms(found.time) for side in sides]
-        if not any(wrong):
-            return found
+        if _all_confirm(sides, after):
+            found = _longest(sides, after, hint)
+            # An answer that was found wrong on the way has misled the search.
+            if found.time is None or _all_confirm(sides, found.time):
+                return found
+
+
+def _all_confirm(sides: Sequence[Side], time: int) -> bool:
+    """Return whether the answers of all inputs stand; each is asked, also after one whose do not."""
+    wrong = [side for side in sides if not side.confirms(time)]
+    return not wrong
 
 
 def _longest(sides: Sequence[Side], after: int, hint: int) -> Slice:

@@ -117,23 +117,30 @@ class Times:
             another; if one was, ask again, for all.
         """
         claims = self.first_at(time, positions, ends)
-        asked = {
-            each: positions[each] if claim is None else max(positions[each], claim[0])
-            for each, claim in claims.items()
-            if each not in self._misleading and positions[each] < ends[each]
-        }
-        silent = [each for each in asked if claims[each] is None and not self.is_archived(each, ends[each] - 1)]
-        for each, newest in self.newest_of(dict.fromkeys(silent, 0), ends).items():
-            if newest is not None and newest >= time:
-                self._distrust(each)
-        named = {each: at for each, at in asked.items() if claims[each] is not None and at < ends[each]}
-        for each, record in self._next(self._not_archived(named), ends).items():
-            claim = claims[each]
-            assert claim is not None
-            if record is None or record.timestamp is None or record.timestamp < claim[1] - self._drift:
+        trusted = [each for each in claims if each not in self._misleading and positions[each] < ends[each]]
+        silent = [each for each in trusted if claims[each] is None]
+        named = {each: claim for each in trusted if (claim := claims[each]) is not None}
+        for each in self.belied(time, dict.fromkeys(silent, 0), ends):
+            self._distrust(each)
+        places = {each: max(positions[each], offset) for each, (offset, _) in named.items()}
+        for each, record in self._next(self._unread(places, ends), ends).items():
+            _, stamp = named[each]
+            if record is None or record.timestamp is None or record.timestamp < stamp - self._drift:
                 self._distrust(each)
         stand, self._stand = self._stand, True
         return stand
+
+    def belied(self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> list[Partition]:
+        """Return the partitions of which it is wrong that no record is of a time or later, for their last ones are.
+
+        Args:
+            time: In epoch milliseconds.
+            begins: An offset of each partition, the first that is there or an earlier one.
+            ends: Where they end.
+        """
+        asked = {each: begin for each, begin in begins.items() if not self.is_archived(each, ends[each] - 1)}
+        newest = self.newest_of(asked, ends)
+        return [each for each, stamp in newest.items() if stamp is not None and stamp >= time]
 
     def next_stamp(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
         """Look at what follows once all before a time is said to be read.
@@ -147,8 +154,7 @@ class Times:
             The smallest stamp that is next in a partition; ``time`` where none is smaller, None where one can't be
             told.
         """
-        unread = {each: at for each, at in positions.items() if at < ends[each]}
-        seen = [each for each in self._next(self._not_archived(unread), ends).values() if each is not None]
+        seen = [each for each in self._next(self._unread(positions, ends), ends).values() if each is not None]
         stamps = [each.timestamp for each in seen if each.timestamp is not None]
         return min([time, *stamps]) if len(stamps) == len(seen) else None
 
@@ -159,10 +165,9 @@ class Times:
             begins: The first offset of each partition.
             ends: One after its last.
         """
-        asked = {each: ends[each] for each in begins if (each, ends[each]) not in self._newest}
         if len(self._newest) > _MOST_KEPT:
             self._newest.clear()
-            asked = {each: ends[each] for each in begins}
+        asked = {each: ends[each] for each in begins if (each, ends[each]) not in self._newest}
         archived = {each for each in asked if asked[each] > begins[each] and self.is_archived(each, asked[each] - 1)}
         for each in archived:
             assert isinstance(self._cluster, Spliced)
@@ -249,8 +254,9 @@ class Times:
         self._stand = self._stand and partition in self._misleading
         self._misleading.add(partition)
 
-    def _not_archived(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {each: at for each, at in offsets.items() if not self.is_archived(each, at)}
+    def _unread(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the offsets at which a broker has something to be looked at."""
+        return {each: at for each, at in offsets.items() if at < ends[each] and not self.is_archived(each, at)}
 
     def _capped(self, stamp: int) -> int:
         return stamp if self.believed is None else min(stamp, self.believed)
@@ -281,12 +287,11 @@ def first_records(
     times = Times(cluster, looks, 1, 0)
     times.believed = believed
     ends = cluster.latest(claimed)
-    silent = [each for each, at in claimed.items() if at is None and not times.is_archived(each, ends[each] - 1)]
+    silent = [each for each, at in claimed.items() if at is None]
     begins = cluster.earliest(silent) if silent else {}
     # All before the broker's answer is earlier; one that there is none is wrong where the last records are not.
     low = {each: at[0] for each, at in claimed.items() if at is not None and not times.is_archived(each, at[0])}
-    newest = times.newest_of(begins, ends)
-    low |= {each: begin for each, begin in begins.items() if (stamp := newest[each]) is not None and stamp >= time}
+    low |= {each: begins[each] for each in times.belied(time, begins, ends)}
     found = claimed | times.searched(time, low, ends)
     for each, begin in low.items():
         end = ends[each] if (answer := found[each]) is None else answer[0]

@@ -36,7 +36,7 @@ def check_session(session: Any, what: str) -> None:
 
 
 def is_set(session: SparkSession, name: str) -> bool:
-    """Tell whether a setting was set, by whomever; Python's own view of the settings can't tell that from a default.
+    """Return whether a setting was set, by whomever; Python's own view of the settings can't tell that from a default.
 
     Args:
         session: The session.

@@ -1,5 +1,5 @@
 """Checkpoints that are older than what was written, and settings that changed between a failed batch and its second
-run: each row once, or a refusal that helps. ``benchmarks/kills/__main__.py`` holds the full set."""
+run: each row once, or a refusal that helps. ``benchmarks.kills`` holds the full set."""
 
 from __future__ import annotations
 
