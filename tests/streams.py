@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from cojoin.engine.inputs import REJECTED_SCHEMA, InputSpec
 from cojoin.engine.operator import Batch
-from cojoin.engine.state.segments import Segmenting, SegmentOptions
+from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.time.operator_watermark import Control
 from cojoin.engine.time.watermark_strategies import BoundedOutOfOrderness, WatermarkStrategy
 from cojoin.engine.values import codec
@@ -241,10 +241,10 @@ def run(
     for number, rows in enumerate(batches):
         ends = drain and number == len(batches) - 1
         for group, batch in enumerate(map_side(streams, rows, delivery.key_groups, now)):
-            operators[group].segmenting = options and Segmenting(store, options, group, number)
+            operators[group].segmenting = options and SegmentContext(store, options, group, number)
             for emission in operators[group].process(replace(batch, end_of_input=ends)):
                 outcome.take(emission)
-        values = [codec.encode(*operator.settle()[:2]) for operator in operators]
+        values = [codec.encode(*operator.flush()[:2]) for operator in operators]
         outcome.reports = [operator.report() for operator in operators]
         assert_conserved(outcome.reports)
         if number in delivery.restarts:
@@ -254,10 +254,10 @@ def run(
                 operator.close()
             operators = [create(*streams.inputs) for _ in saved]
             for operator, state in zip(operators, saved, strict=True):
-                operator.segmenting = options and Segmenting(store)
+                operator.segmenting = options and SegmentContext(store)
                 operator.restore(state)
     for operator in operators:
-        for name, kept in operator.kept().items():
+        for name, kept in operator.segmented_tables().items():
             outcome.kept[name] += kept.whole().num_rows
         operator.close()
     return outcome

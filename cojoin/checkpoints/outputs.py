@@ -38,7 +38,7 @@ __all__ = [
     "is_same_table",
     "later_commits",
     "open_log",
-    "unhindered",
+    "session_with_long_history",
 ]
 
 _COMMIT_FILE = re.compile(r"(\d{20})\.json")
@@ -132,7 +132,7 @@ def commit_versions(spark: SparkSession, log: Any) -> list[int]:
     return sorted(int(found[1]) for name in names if (found := _COMMIT_FILE.fullmatch(name)))
 
 
-def unhindered(spark: SparkSession) -> Any:
+def session_with_long_history(spark: SparkSession) -> Any:
     """Return a JVM session like this one that may look back as far as a table's log goes."""
     session = spark._jsparkSession.cloneSession()  # noqa: SLF001 - the user's own session keeps its setting
     session.conf().set(_LOOKING_BACK, "false")
@@ -298,7 +298,7 @@ def cut_back(spark: SparkSession, found: CutBack) -> None:
     tables = java_class(spark, "io.delta.tables.DeltaTable")
     by_path = is_path(location)
     try:
-        table = (tables.forPath if by_path else tables.forName)(unhindered(spark), location)
+        table = (tables.forPath if by_path else tables.forName)(session_with_long_history(spark), location)
         if version is None:
             table.delete()
         else:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.storage.small_files import CheckpointFiles
 
-__all__ = ["FOLDER", "KEPT_MANIFESTS", "SegmentCleaner", "SegmentFolder", "open_segments", "superfluous"]
+__all__ = ["FOLDER", "KEPT_MANIFESTS", "SegmentCleaner", "SegmentFolder", "obsolete", "open_segments"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def open_segments(files: CheckpointFiles) -> SegmentFolder | None:
     return folder if is_there and found == probe.encode() else None
 
 
-def superfluous(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
+def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
     """List the files that can go.
 
     Args:
@@ -123,7 +123,7 @@ def superfluous(names: Collection[str], last_batch_id: int, needed: Collection[s
         last_batch_id: The last batch that counts.
         needed: What the manifests of the last batches name.
 
-    >>> superfluous(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
+    >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
     ['000000000003-00000-ab.arrow']
     """
     return sorted(name for name in names if name not in needed and _batch_id(name) <= last_batch_id - _KEPT_BATCHES)
@@ -163,7 +163,7 @@ class SegmentCleaner:
         self._until_listed -= 1
         self._names.update(manifest.segments)
         needed = {name for each in self._recent for name in each.segments}
-        outlived = superfluous(self._names, manifest.batch_id, needed)
+        outlived = obsolete(self._names, manifest.batch_id, needed)
         # What can't be removed now is found when the directory is listed again.
         self._names.difference_update(outlived)
         return outlived

@@ -156,7 +156,7 @@ class Snapshots:
         """Forget a removed snapshot: its rows are gone."""
         self._files.delete(numbered_name(_REMOVED, batch_id))
 
-    def superfluous(self, keep: int, *, savepoints_too: bool = False) -> list[int]:
+    def obsolete(self, keep: int, *, savepoints_too: bool = False) -> list[int]:
         """List the batches whose snapshots are not to be kept.
 
         Args:

@@ -247,10 +247,10 @@ class StateTable:
         theirs |= {int(holder) for snapshot in removed for holder in snapshot.content_batch_ids}
         found: list[tuple[int, int | None]] = []
         for batch_id in sorted(theirs):
-            found += self._superfluous(batch_id, needed.get(batch_id, set()), is_alive=batch_id in alive)
+            found += self._obsolete(batch_id, needed.get(batch_id, set()), is_alive=batch_id in alive)
         return found
 
-    def _superfluous(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
+    def _obsolete(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
         segments = [
             int(value) if (value := name.partition("=")[2]).isdigit() else None
             for name in self._files.names(f"{_NAME}/batch_id={batch_id}")

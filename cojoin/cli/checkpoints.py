@@ -198,19 +198,16 @@ class _Command:
 
         arguments = self._arguments
         found = self._snapshots.all()
-        superfluous = self._superfluous(found)
-        if arguments.dry_run or not superfluous:
-            freed = None
-        else:
-            freed = StateTable(self._spark, self._files).clean(superfluous)
-        kept = [each.batch_id for each in found if each.batch_id not in superfluous]
-        values = {"removed": superfluous, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
-        self._show(values, checkpoint_report.cleaned(superfluous, kept, freed, dry_run=arguments.dry_run))
+        obsolete = self._obsolete(found)
+        freed = None if arguments.dry_run or not obsolete else StateTable(self._spark, self._files).clean(obsolete)
+        kept = [each.batch_id for each in found if each.batch_id not in obsolete]
+        values = {"removed": obsolete, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
+        self._show(values, checkpoint_report.cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))
 
-    def _superfluous(self, found: list[Snapshot]) -> list[int]:
+    def _obsolete(self, found: list[Snapshot]) -> list[int]:
         arguments = self._arguments
         if arguments.keep is not None:
-            return self._snapshots.superfluous(arguments.keep, savepoints_too=arguments.savepoints)
+            return self._snapshots.obsolete(arguments.keep, savepoints_too=arguments.savepoints)
         batch_id = arguments.batch
         chosen = next((each for each in found if each.batch_id == batch_id), None)
         if chosen is None:

@@ -114,7 +114,7 @@ class _Run:
         archive = side.kafka.archive
         made = side.kafka.source(None if archive is None else archive.source(self._spark, None, {}), live=live)
         ahead = self._arguments.max_ahead
-        return made if ahead is None else made.believing(milliseconds(ahead, "--max-ahead"))
+        return made if ahead is None else made.with_max_ahead(milliseconds(ahead, "--max-ahead"))
 
     def _joined(self, sources: Sequence[Source]) -> Joined:
         from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is looked for before Spark is touched

@@ -12,9 +12,9 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.blame import blamed
 from cojoin.engine.time.timers import TimeDomain
 from cojoin.engine.time.watermarks import format_time
+from cojoin.engine.user_frames import user_line
 from cojoin.engine.values.rows import describe_row
 from cojoin.errors import FunctionError
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from cojoin.engine.functions import Context, KeyedCoProcessFunction
     from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.keyed_state_backend import KeyedStore
+    from cojoin.engine.keyed_state_backend import KeyedStateBackend
     from cojoin.engine.time.timers import Timers
 
-__all__ = ["KeyRun", "fault"]
+__all__ = ["CallbackRunner", "fault"]
 
 _PIECE_ROWS = 50_000
 
 
-class KeyRun:
+class CallbackRunner:
     """Calls the function for one key after the other, in one micro-batch.
 
     Args:
@@ -47,7 +47,7 @@ class KeyRun:
     def __init__(
         self,
         function: KeyedCoProcessFunction,
-        store: KeyedStore,
+        store: KeyedStateBackend,
         context: Context,
         inputs: tuple[InputSpec, InputSpec],
         yielded: list[Any],
@@ -186,7 +186,7 @@ class KeyRun:
         )
 
     def _select(self, code: int) -> None:
-        self._store.cursor.code = code
+        self._store.key_context.code = code
         self._context._key = self._store.key_of(code)  # noqa: SLF001
 
     def _row_error(self, error: Exception, value: Any, *, is_right: bool) -> FunctionError:
@@ -203,4 +203,4 @@ def fault(error: Exception) -> str:
     is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
         return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"
-    return f"raised {type(error).__name__}: {error}{blamed(error)}"
+    return f"raised {type(error).__name__}: {error}{user_line(error)}"

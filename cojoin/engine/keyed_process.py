@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.blame import defined_at
-from cojoin.engine.callbacks import KeyRun, fault
+from cojoin.engine.callbacks import CallbackRunner, fault
 from cojoin.engine.function_clock import FunctionClock
 from cojoin.engine.functions import Context, KeyedCoProcessFunction, OpenContext, Order, check_callbacks, own_copy
-from cojoin.engine.keyed_state_backend import KeyedStore
+from cojoin.engine.keyed_state_backend import KeyedStateBackend
 from cojoin.engine.operator import OUTPUT, Emission, Operator, Sides
 from cojoin.engine.ordering import OrderedPart, arrival_order, total_order
 from cojoin.engine.side_outputs import OutputTag, check_tags, encode_outputs
 from cojoin.engine.time.timers import MAX_STALLED_TIMERS, TimeDomain
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.user_frames import defined_at
 from cojoin.engine.values.choices import check_word
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_millis, take_rows
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Batch
-    from cojoin.engine.state.segmented_table import KeptRows
+    from cojoin.engine.state.segmented_table import SegmentedTable
     from cojoin.engine.time.operator_watermark import TimePolicy
 
 __all__ = ["KeyedCoProcess", "KeyedCoProcessOperator"]
@@ -155,7 +155,7 @@ class KeyedCoProcessOperator(Operator):
         self._function = own_copy(process.function)
         self._name = type(process.function).__name__
         key_schema = pa.schema([left.schema.field(name) for name in left.key])
-        self._store = KeyedStore(key_schema, self._name)
+        self._store = KeyedStateBackend(key_schema, self._name)
         self._context = Context(self._store.timer_service)
         self._store.clock = FunctionClock(self._context, self._store.timer_service, by_time=by_time)
         if not process.sets_processing_time_timers:
@@ -168,7 +168,7 @@ class KeyedCoProcessOperator(Operator):
         self._own_watermarks = (NONE, NONE)
 
     @property
-    def store(self) -> KeyedStore:
+    def store(self) -> KeyedStateBackend:
         """The states and timers."""
         return self._store
 
@@ -193,7 +193,7 @@ class KeyedCoProcessOperator(Operator):
         keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
         codes, row_codes = self._store.begin(keys, until, clock)
         self._open()
-        run = KeyRun(self._function, self._store, self._context, self.inputs, self._yielded, last_event)
+        run = CallbackRunner(self._function, self._store, self._context, self.inputs, self._yielded, last_event)
         for code, rows in self._rows_by_key(codes, due, row_codes):
             if not self._by_time:
                 steps = run.in_arrival(code, rows, before)
@@ -210,7 +210,9 @@ class KeyedCoProcessOperator(Operator):
         self._context._timestamp, service.watermark = None, after  # noqa: SLF001
         self._store.end()
 
-    def _sweeps(self, run: KeyRun, until: int | None, clock: int, after: int, *, drains: bool) -> Iterator[None]:
+    def _sweeps(
+        self, run: CallbackRunner, until: int | None, clock: int, after: int, *, drains: bool
+    ) -> Iterator[None]:
         """Fire all keys' timers: of event time, then of processing time; in a drain until neither has set another."""
         service, domains = self._store.timer_service, (self._store.timers, self._store.processing_timers)
         stalled = 0
@@ -346,9 +348,9 @@ class KeyedCoProcessOperator(Operator):
         """Take the states and timers."""
         self._store.load_tables(tables)
 
-    def kept(self) -> dict[str, KeptRows]:
+    def segmented_tables(self) -> dict[str, SegmentedTable]:
         """Return the states' tables."""
-        return self._store.kept()
+        return self._store.segmented_tables()
 
     def check_states(self) -> None:
         """Open the function, so that stored states which are not as it declares them show before any row is processed.

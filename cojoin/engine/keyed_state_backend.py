@@ -3,7 +3,7 @@
 Keeps: per state a table (key columns, ``@value``), and two of timers (key columns, ``@timestamp``), one a time domain.
 ``begin`` finds the entries of the keys that a batch touches, ``end`` puts those that were used back beside the
 untouched ones; a key without entry and timer leaves nothing behind. A state's entries may lie in segments
-(``state.kept``), the timers never do. States are known once the function's ``open`` asks
+(``segmented_table``), the timers never do. States are known once the function's ``open`` asks
 for them, and then have the type that it declares; a stored state that it no longer asks for is kept as it is, expired
 or not.
 """
@@ -33,11 +33,11 @@ from cojoin.engine.state import (
 )
 from cojoin.engine.state.at_rest import decode_keys, entry_of, rows_of, size_of
 from cojoin.engine.state.handles import as_declared, create_state
-from cojoin.engine.state.keyed import NO_KEY, Cursor
-from cojoin.engine.state.segmented_table import MAX_CHUNKS, Expired, KeptRows
+from cojoin.engine.state.segmented_table import MAX_CHUNKS, Expired, SegmentedTable
 from cojoin.engine.state.touched import TouchedKeys
 from cojoin.engine.state.ttl import Clock, Expiry, ServiceClock, without_expired
 from cojoin.engine.time.timers import TimeDomain, Timers, TimerService
+from cojoin.engine.values.key_context import NO_KEY, KeyContext
 from cojoin.engine.values.rows import describe_columns
 from cojoin.engine.values.schema_evolution import differences, evolve
 from cojoin.engine.values.tables import concat
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
     from cojoin.engine.state.keyed import KeyedState
 
-__all__ = ["KeyedStore"]
+__all__ = ["KeyedStateBackend"]
 
 _TIMERS, _PROCESSING_TIMERS, _STATE = "timers", "processing_timers", "state:"
 # No column of a DataFrame that a person writes begins like this, so none collides with a key's.
 _TIMESTAMP, _VALUE = "@timestamp", "@value"
 
 
-class KeyedStore(RuntimeContext):
+class KeyedStateBackend(RuntimeContext):
     """Holds what a function remembers; it is also the context that ``open`` gets.
 
     Args:
@@ -69,11 +69,11 @@ class KeyedStore(RuntimeContext):
     def __init__(self, key_schema: pa.Schema, owner: str, clock: Clock | None = None) -> None:
         self._key_schema = key_schema
         self._owner = owner
-        self.cursor = Cursor()
+        self.key_context = KeyContext()
         no_timers = _with(key_schema, _TIMESTAMP, pa.int64()).empty_table()
         self._timers_at_rest: dict[str, pa.Table] = {_TIMERS: no_timers, _PROCESSING_TIMERS: no_timers}
-        self._kept: dict[str, KeptRows] = {}
-        self.timers, self.processing_timers = Timers(self.cursor, owner), Timers(self.cursor, owner)
+        self._tables: dict[str, SegmentedTable] = {}
+        self.timers, self.processing_timers = Timers(self.key_context, owner), Timers(self.key_context, owner)
         self._domains = {_TIMERS: self.timers, _PROCESSING_TIMERS: self.processing_timers}
         self.timer_service = TimerService(self.timers, self.processing_timers)
         self.clock: Clock = ServiceClock(self.timer_service) if clock is None else clock
@@ -108,17 +108,17 @@ class KeyedStore(RuntimeContext):
             msg = f"{self._owner}: expected a {expected.__name__}, got {descriptor!r}"
             raise FunctionError(msg)
         name = descriptor.name
-        state = create_state(descriptor, self.cursor, self._owner, self.clock)
+        state = create_state(descriptor, self.key_context, self._owner, self.clock)
         known = self._states.get(name)
         if known is not None:
             if (type(known), known.type, known.descriptor.ttl) != (type(state), state.type, descriptor.ttl):
                 msg = f"{self._owner}: state {name!r} is declared twice, as {known.descriptor} and {descriptor}"
                 raise FunctionError(msg)
             return known
-        stored = self._kept.get(_STATE + name)
+        stored = self._tables.get(_STATE + name)
         if stored is None:
             nothing = _with(self._key_schema, _VALUE, state.type).empty_table()
-            self._kept[_STATE + name] = self._keep(name, nothing)
+            self._tables[_STATE + name] = self._keep(name, nothing)
         else:
             stored.replace(partial(as_declared, state))
         self._states[name] = state
@@ -126,8 +126,8 @@ class KeyedStore(RuntimeContext):
             state.load(partial(self._stored, _STATE + name))
         return state
 
-    def _keep(self, name: str, rows: pa.Table) -> KeptRows:
-        return KeptRows(rows, self._key_schema.names, f"{self._owner}: state {name!r}")
+    def _keep(self, name: str, rows: pa.Table) -> SegmentedTable:
+        return SegmentedTable(rows, self._key_schema.names, f"{self._owner}: state {name!r}")
 
     def has_due_timers(self, watermark: int | None, processing_time: int) -> bool:
         """Return whether a timer of any key waits at or below the watermark, if there is one, or the clock."""
@@ -189,8 +189,8 @@ class KeyedStore(RuntimeContext):
     def _stored(self, name: str) -> tuple[list[int], pa.ChunkedArray]:
         """Return what a table has of the touched keys: their codes, and its last column."""
         assert self._touched is not None
-        kept = self._kept.get(name)
-        table = self._timers_at_rest[name] if kept is None else kept.take([self._touched.keys])
+        stored = self._tables.get(name)
+        table = self._timers_at_rest[name] if stored is None else stored.take([self._touched.keys])
         codes = self._touched.find(table)
         self._taken[name] = table, codes
         mine = codes >= 0
@@ -208,7 +208,7 @@ class KeyedStore(RuntimeContext):
                 entry_codes, values = dumped
                 self._put_back(_STATE + name, np.array(entry_codes, dtype=np.int64), values)
             state.unload()
-        self.cursor.code = NO_KEY
+        self.key_context.code = NO_KEY
         self._touched, self._key_values, self._taken = None, [], {}
 
     def _put_back(self, name: str, codes: NDArray[np.int64], values: pa.Array) -> None:
@@ -218,9 +218,9 @@ class KeyedStore(RuntimeContext):
         keys = self._touched.keys.take(pa.array(codes))
         touched = pa.Table.from_arrays([*keys.columns, values], schema=table.schema)
         whole = concat([table.filter(pa.array(untouched)), touched])
-        if name in self._kept:
+        if name in self._tables:
             origins = np.concatenate([np.flatnonzero(untouched), np.full(len(codes), -1)])
-            self._kept[name].put_back(whole, origins)
+            self._tables[name].put_back(whole, origins)
         else:
             self._timers_at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > MAX_CHUNKS else whole
 
@@ -230,12 +230,12 @@ class KeyedStore(RuntimeContext):
         Takes a scan of the last accesses of each state with a time-to-live; what has expired costs a copy of the rest.
         """
         for name, expiry in self._expiries().items():
-            self._kept[name].expire(Expired(expiry.cutoff()))
-        return {**self._timers_at_rest, **{name: kept.newest for name, kept in self._kept.items()}}
+            self._tables[name].expire(Expired(expiry.cutoff()))
+        return {**self._timers_at_rest, **{name: table.memtable for name, table in self._tables.items()}}
 
-    def kept(self) -> dict[str, KeptRows]:
+    def segmented_tables(self) -> dict[str, SegmentedTable]:
         """Return the states' tables: of many keys a batch touches few."""
-        return self._kept
+        return self._tables
 
     def _expiries(self) -> dict[str, Expiry]:
         found = {_STATE + name: getattr(state, "expiry", None) for name, state in self._states.items()}
@@ -263,11 +263,11 @@ class KeyedStore(RuntimeContext):
             loaded[name] = evolve(table, self._key_schema.append(last), self._owner)
         no_timers = self._timers_at_rest[_TIMERS].schema.empty_table()
         self._timers_at_rest = {name: loaded.pop(name, no_timers) for name in self._domains}
-        self._kept = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
+        self._tables = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
 
     def undeclared(self) -> list[str]:
         """Return the names of the stored states that were not asked for yet."""
-        stored = (name.removeprefix(_STATE) for name in self._kept)
+        stored = (name.removeprefix(_STATE) for name in self._tables)
         return [name for name in stored if name not in self._states]
 
     def state_of(self, key: Any) -> dict[str, Any]:
@@ -284,8 +284,8 @@ class KeyedStore(RuntimeContext):
             FunctionError: The key has other values than the key columns.
         """
         expiries, found = self._expiries(), {}
-        for name, kept in self._kept.items():
-            rows = rows_of(kept.whole(), self._key_schema, key, self._owner)
+        for name, table in self._tables.items():
+            rows = rows_of(table.whole(), self._key_schema, key, self._owner)
             expiry = expiries.get(name)
             if expiry is not None and not expiry.returns_expired:
                 rows = without_expired(rows, expiry.cutoff())
@@ -317,10 +317,10 @@ class KeyedStore(RuntimeContext):
     def sizes(self) -> dict[str, dict[str, int]]:
         """Return how large the timers and each state are: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
 
-        A row is a key's entry, or a timer; the bytes are those in memory, and those of segments (``state.kept``).
+        A row is a key's entry, or a timer; the bytes are those in memory, and those of segments (``segmented_table``).
         """
         timers = {name: size_of(table) for name, table in self._timers_at_rest.items()}
-        return {**timers, **{name: {"rows": kept.rows, "bytes": kept.bytes} for name, kept in self._kept.items()}}
+        return {**timers, **{name: {"rows": table.rows, "bytes": table.bytes} for name, table in self._tables.items()}}
 
 
 def _with(key_schema: pa.Schema, name: str, dtype: pa.DataType) -> pa.Schema:

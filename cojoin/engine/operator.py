@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from cojoin.engine.counts import InputCounts
 from cojoin.engine.inputs import fault_table, rejected_table, split_admitted
-from cojoin.engine.state.flushing import attach, settle
+from cojoin.engine.state.flushing import attach, flush
 from cojoin.engine.state.segmented_table import own_tables
 from cojoin.engine.time.operator_watermark import OperatorWatermark, TimePolicy
 from cojoin.engine.time.watermarks import END_OF_TIME
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.engine.inputs import InputSpec, LatePolicy
-    from cojoin.engine.state.segmented_table import KeptRows
-    from cojoin.engine.state.segments import Segment, Segmenting
+    from cojoin.engine.state.segmented_table import SegmentedTable
+    from cojoin.engine.state.segments import Segment, SegmentContext
     from cojoin.engine.time.operator_watermark import Control
 
 __all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "InputCounts", "Operator", "Sides"]
@@ -97,7 +97,7 @@ class Operator(ABC):
     saved: dict[str, Any] | None = None
     """Where the last snapshot of this state lies; the surroundings' own, the engine never looks at it."""
 
-    segmenting: Segmenting | None = None
+    segmenting: SegmentContext | None = None
     """What the surroundings let the operator do with segments; None keeps all rows in the state value."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Operator(ABC):
 
     @abstractmethod
     def state_tables(self) -> dict[str, pa.Table]:
-        """Return what the subclass keeps, as tables; of rows that may lie in segments (``kept``) those in memory."""
+        """Return what the subclass keeps, as tables; of ``segmented_tables`` the memtables."""
 
     @abstractmethod
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
@@ -208,7 +208,7 @@ class Operator(ABC):
                     self.rows_out += emission.table.num_rows
                 yield emission
 
-    def kept(self) -> Mapping[str, KeptRows]:
+    def segmented_tables(self) -> Mapping[str, SegmentedTable]:
         """Return the tables whose rows may lie in segments."""
         return {}
 
@@ -257,25 +257,25 @@ class Operator(ABC):
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
         tables = self._tables()
-        return self._header(), tables | {name: rows.whole() for name, rows in self.kept().items()}
+        return self._header(), tables | {name: rows.whole() for name, rows in self.segmented_tables().items()}
 
     def snapshot(self) -> bytes:
         """Return all that the operator keeps, as versioned bytes."""
         return codec.encode(*self.parts())
 
-    def settle(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
+    def flush(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
         """Return what the state value has to hold, once rows that are too many in it are written as segments.
 
         Returns:
             As ``parts``, but for rows in segments their names; and the bytes written.
         """
         tables = self._tables()
-        settled = settle(self.kept(), self.segmenting)
-        return {**self._header(), "segments": settled.described}, {**tables, **settled.tables}, settled.written
+        flushed = flush(self.segmented_tables(), self.segmenting)
+        return {**self._header(), "segments": flushed.described}, {**tables, **flushed.tables}, flushed.written
 
     def segments(self) -> list[Segment]:
         """Return the segments that the state names."""
-        return [segment for rows in self.kept().values() for segment in rows.segments]
+        return [segment for rows in self.segmented_tables().values() for segment in rows.segments]
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -292,7 +292,7 @@ class Operator(ABC):
         return {**held, **self.state_tables()}
 
     def restore(self, data: bytes) -> None:
-        """Take what ``snapshot`` gave, or the encoded ``settle``.
+        """Take what ``snapshot`` gave, or the encoded ``flush``.
 
         Raises:
             CodecError: The bytes can't be read.
@@ -320,7 +320,7 @@ class Operator(ABC):
         described = header.get("segments", {})
         own = own_tables(described, tables)
         self.load_state_tables({name: table for name, table in own.items() if name not in {"held1", "held2"}})
-        attach(self.kept(), described, tables, self.segmenting)
+        attach(self.segmented_tables(), described, tables, self.segmenting)
         self._held = held
         self.watermark.restore(header["watermark"])
         for counts, saved in zip(self.counts, header["counts"], strict=True):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.kafka.cluster_options import ClusterOptions, DebugLog, check_installed
-from cojoin.kafka.refusals import Hearing, is_ended, login_problem, protocol_problem, setting_problem
+from cojoin.kafka.refusals import ConnectionLog, is_ended, login_problem, protocol_problem, setting_problem
 
 try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -103,7 +103,7 @@ class Cluster:
         self._options, self._what, self._at_start = options, what, at_start
         self.cluster_id: str | None = None
         self._heard: list[KafkaError] = []
-        self._hearing = Hearing()
+        self._hearing = ConnectionLog()
         self._admin: AdminClient | None = self._made(AdminClient, options.settings)
         uncommitted = options.settings.get("isolation.level", "").lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
@@ -113,7 +113,7 @@ class Cluster:
         """For how many milliseconds no broker may answer; None is for ever."""
         return self._options.patience_ms
 
-    def kept(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's first offset that the brokers still have."""
         return Cluster.earliest(self, partitions)
 
@@ -315,7 +315,7 @@ class Cluster:
     def _patiently(self, ask: Callable[[float], _Answer]) -> _Answer:
         """Ask until there is an answer, or patience ends; each try waits for longer than the one before."""
         begin, patience = time.monotonic(), self._options.patience_ms
-        seconds, self._heard, self._hearing = _FIRST_TRY_SECONDS, [], Hearing()
+        seconds, self._heard, self._hearing = _FIRST_TRY_SECONDS, [], ConnectionLog()
         while True:
             left = None if patience is None else begin + patience / 1_000 - time.monotonic()
             timeout = seconds if left is None else min(seconds, max(left, _FIRST_TRY_SECONDS))

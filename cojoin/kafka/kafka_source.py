@@ -18,7 +18,7 @@ from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.kafka.archive.archive_index import Archive, Wanted
-from cojoin.kafka.archive.spliced import Spliced, connected
+from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.cluster_options import ClusterOptions
 from cojoin.kafka.losses import gaps_since, moved_behind
 from cojoin.kafka.ranges import Bound, Range
@@ -130,7 +130,7 @@ class KafkaSource(Source):
             raise ConfigurationError(msg)
         return replace(self, beside=replace(other, beside=None))
 
-    def believing(self, max_ahead_ms: int) -> KafkaSource:
+    def with_max_ahead(self, max_ahead_ms: int) -> KafkaSource:
         """Return this source, where records that are stamped further ahead of the clock say nothing of time."""
         return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms))
 
@@ -175,11 +175,11 @@ class KafkaSource(Source):
         """Do what ``check`` does, and return the topics' ids."""
         with closing(self._connect(self.what)) as cluster:
             partitions, found = self._surveyed(cluster, self.what)
-            if isinstance(cluster, Spliced):
+            if isinstance(cluster, HybridCluster):
                 cluster.check_ends(partitions)
             if is_new:
                 begins, ends = self.range.resolve(cluster, partitions)
-                if isinstance(cluster, Spliced) and self.data_loss == "fail":
+                if isinstance(cluster, HybridCluster) and self.data_loss == "fail":
                     cluster.check_seam(begins, ends)
             else:
                 self.range.end(cluster, partitions)

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError
-from cojoin.kafka.archive.spliced import Spliced
+from cojoin.kafka.archive.hybrid_cluster import HybridCluster
 from cojoin.kafka.positions import positions_of
 from cojoin.kafka.tasks import Gap
 
@@ -48,7 +48,7 @@ def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) 
             f"does not have; name it, or start a new query"
         )
         raise CheckpointError(msg)
-    there_next = cluster.next_there if isinstance(cluster, Spliced) else cluster.earliest
+    there_next = cluster.next_there if isinstance(cluster, HybridCluster) else cluster.earliest
     earliest, latest = there_next(positions), cluster.latest(positions)
     for (topic, number), position in positions.items():
         if latest[topic, number] < position:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.times import Seen
+from cojoin.kafka.times import Stamp
 
 with contextlib.suppress(ImportError):  # an extra of the package's; the cluster that is asked says so
     from confluent_kafka import TopicPartition
@@ -34,11 +34,11 @@ _AT_ONCE, _SOON_SECONDS, _WAIT_SECONDS = 500, 0.02, 0.2
 _GONE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 _MOST_PASSED = 10_000
-"""So many records that are not believed are passed over; then a look gives up."""
+"""So many records that are not trusted are passed over; then a look gives up."""
 
 
 class Peeking:
-    """Looks at records of a cluster, for one thread; ``close`` ends it.
+    """RecordLookup at records of a cluster, for one thread; ``close`` ends it.
 
     Args:
         cluster: Where they are.
@@ -50,47 +50,47 @@ class Peeking:
         self._consumer: Any = None
 
     def next_records(
-        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
-    ) -> dict[Partition, Seen | None]:
-        """Return each partition's first record at or after an offset whose stamp is believed.
+        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
+    ) -> dict[Partition, Stamp | None]:
+        """Return each partition's first record at or after an offset whose stamp is trusted.
 
         Args:
             offsets: Where each look begins.
             ends: Where it ends.
-            believed: The latest stamp that counts, in epoch milliseconds; None counts all.
+            trusted_until: The latest stamp that counts, in epoch milliseconds; None counts all.
 
         Returns:
-            The record; None where there is none before the end. Where very many are not believed, one without a stamp.
+            The record; None where there is none before the end. Where very many are not trusted, one without a stamp.
 
         Raises:
             QueryFailedError: No broker gave an answer for longer than the patience allows.
         """
-        found: dict[Partition, Seen | None] = {}
+        found: dict[Partition, Stamp | None] = {}
         passed = dict.fromkeys(offsets, 0)
 
         def take(partition: Partition, message: Any) -> bool:
             kind, stamp = message.timestamp()
-            if kind and (believed is None or stamp <= believed):
-                found[partition] = Seen(message.offset(), stamp)
+            if kind and (trusted_until is None or stamp <= trusted_until):
+                found[partition] = Stamp(message.offset(), stamp)
                 return True
             passed[partition] += 1
             if passed[partition] < _MOST_PASSED:
                 return False
-            found[partition] = Seen(offsets[partition], None)
+            found[partition] = Stamp(offsets[partition], None)
             return True
 
         self._read(offsets, ends, take, one_each=True)
         return {each: found.get(each) for each in offsets}
 
     def stamps(
-        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
+        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, list[tuple[int, int]]]:
-        """Return the offsets and stamps of all records in a range of each partition whose stamp is believed.
+        """Return the offsets and stamps of all records in a range of each partition whose stamp is trusted.
 
         Args:
             begins: Where each range begins.
             ends: Where it ends.
-            believed: The latest stamp that counts, in epoch milliseconds; None counts all.
+            trusted_until: The latest stamp that counts, in epoch milliseconds; None counts all.
 
         Raises:
             QueryFailedError: No broker gave an answer for longer than the patience allows.
@@ -99,7 +99,7 @@ class Peeking:
 
         def take(partition: Partition, message: Any) -> bool:
             kind, stamp = message.timestamp()
-            if kind and (believed is None or stamp <= believed):
+            if kind and (trusted_until is None or stamp <= trusted_until):
                 found[partition].append((message.offset(), stamp))
             return False
 
@@ -158,7 +158,7 @@ class Peeking:
             if message.offset() >= left[partition]:
                 del left[partition]
         elif error.name() in _GONE:
-            begin = max(left.pop(partition) + 1, self._cluster.kept([partition])[partition])
+            begin = max(left.pop(partition) + 1, self._cluster.log_starts([partition])[partition])
             if begin < end:
                 left[partition] = begin
                 self._consumer.incremental_unassign([TopicPartition(*partition)])

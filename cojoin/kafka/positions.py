@@ -1,7 +1,7 @@
 """A position of a reading, as Spark keeps it in its offset log: JSON that every later release reads.
 
 It holds the next offset of each partition, the time up to which both inputs are read, and what a batch must be told
-alike when it is run again: how far time has come, which partitions hold more, which stamps are believed.
+alike when it is run again: how far time has come, which partitions hold more, which stamps are trusted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def offset_of(
     mark: int | None,
     positions: Mapping[Partition, int],
     ends: Mapping[Partition, int] | None = None,
-    believed: int | None = None,
+    trusted_until: int | None = None,
 ) -> dict[str, Any]:
     """Spell an offset as Spark keeps it: the time up to which all is read, what that says of time, and the offsets.
 
-    It also says which partitions hold more, and which stamps are believed, so that a batch that is run again is told
+    It also says which partitions hold more, and which stamps are trusted, so that a batch that is run again is told
     the same. Between the parts of a slice it names the time at which the slice ends, and how many parts are left.
     """
     spelled: dict[str, dict[str, int]] = {}
@@ -35,7 +35,7 @@ def offset_of(
         if ends is not None and position < ends[topic, number]:
             unread.setdefault(topic, {})[str(number)] = True
     offset = {"time": until, "mark": mark, "positions": spelled, "unread": unread}
-    return offset if believed is None else {**offset, "believed": believed}
+    return offset if trusted_until is None else {**offset, "believed": trusted_until}
 
 
 def unread_of(offset: Mapping[str, Any]) -> frozenset[Partition]:

@@ -199,7 +199,7 @@ class Range:
         return {each: (offsets | asked)[each] for each in wanted}
 
     @property
-    def believed(self) -> int | None:
+    def trusted_until(self) -> int | None:
         """The latest stamp that says a time now, in epoch milliseconds; None where any does."""
         return None if self.max_ahead_ms is None else int(1000 * clock.time()) + self.max_ahead_ms
 
@@ -213,11 +213,11 @@ class Range:
             # Of a time the end comes first: a record that is written meanwhile is not passed over.
             found |= question(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
-        peeking, believed = Peeking(cluster, self.what), self.believed
+        peeking, trusted_until = Peeking(cluster, self.what), self.trusted_until
         try:
             for moment in times:
                 of_time = [each for each, point in wanted.items() if point == Point("time", moment)]
-                first = first_records(cluster, peeking, of_time, moment, believed)
+                first = first_records(cluster, peeking, of_time, moment, trusted_until)
                 found |= {each: record[0] for each, record in first.items() if record is not None}
         finally:
             peeking.close()
@@ -227,9 +227,9 @@ class Range:
         """Return the timestamps of the first and the last record as of now; None where there is none."""
         read, peeking = list(partitions), Peeking(cluster, self.what)
         try:
-            found = first_records(cluster, peeking, read, self.from_ms or 0, self.believed)
+            found = first_records(cluster, peeking, read, self.from_ms or 0, self.trusted_until)
             times = Times(cluster, peeking, 1, 0)
-            times.believed = self.believed
+            times.trusted_until = self.trusted_until
             last = times.newest(cluster.earliest(read), cluster.latest(read))
         finally:
             peeking.close()

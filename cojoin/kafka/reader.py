@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from cojoin.errors import QueryFailedError
 from cojoin.kafka.alignment import Side, confirmed_positions, next_slice, part_of
-from cojoin.kafka.archive.spliced import connected
+from cojoin.kafka.archive.hybrid_cluster import connected
 from cojoin.kafka.peeking import Peeking
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.records import RecordFormat, read_task
@@ -183,17 +183,17 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the next batch ends; the start itself where there is nothing to read."""
-        after, believed = int(start["time"]), self._reading.range.believed
+        after, trusted_until = int(start["time"]), self._reading.range.trusted_until
         for log in self._logs:
-            log.times.believed = log.reading.range.believed
+            log.times.trusted_until = log.reading.range.trusted_until
         ends = [log.ends() for log in self._logs] if self._ends is None else self._ends
         no_limit = isinstance(limit, ReadAllAvailable)
         _check_ends(self._logs[0], ends[0], positions_of(start))
         own = _side(self._logs[0], ends[0], positions_of(start), no_limit=no_limit)
-        if believed is not None and after > believed:
-            # Releases that believed every stamp have left such a time: it begins anew with what is next.
+        if trusted_until is not None and after > trusted_until:
+            # Releases that trusted_until every stamp have left such a time: it begins anew with what is next.
             unread = {each: at for each, at in own.positions.items() if at < own.ends[each]}
-            stamp = self._logs[0].times.next_stamp(believed, unread, own.ends)
+            stamp = self._logs[0].times.next_stamp(trusted_until, unread, own.ends)
             after = self._logs[0].newest(own) + 1 if not unread or stamp is None else stamp
         until, parts = start.get("until"), int(start.get("parts", 0))
         others = []
@@ -211,16 +211,16 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Time stands still until the last part is read.
             found = found if own.fits(found) else part_of(own, found)
             rest = {"until": until, "parts": max(1, parts - 1)}
-            return offset_of(after, None, found, own.ends, believed) | rest
+            return offset_of(after, None, found, own.ends, trusted_until) | rest
         if until is not None:
-            return offset_of(until, self._mark(until, found, own.ends), found, own.ends, believed)
+            return offset_of(until, self._mark(until, found, own.ends), found, own.ends, trusted_until)
         if own.is_read and self._ends is None:
             return start
         newest = [log.newest(side) for log, side in zip(self._logs, [own, *others], strict=True)]
         until = max(after, *(each + 1 for each in newest))
         if own.is_read and until == after:
             return start
-        return offset_of(until, None if self._ends is None else self._mark(until, {}, {}), found, None, believed)
+        return offset_of(until, None if self._ends is None else self._mark(until, {}, {}), found, None, trusted_until)
 
     def _next(self, sides: Sequence[Side], after: int) -> tuple[int | None, int]:
         """Choose the time at which the next slice ends, and in how many parts it is read."""
@@ -262,7 +262,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end["mark"] if end["time"] != start["time"] else None,
             self._reading.tasks,
             unread=unread_of(end),
-            believed=end.get("believed"),
+            trusted_until=end.get("believed"),
             what=self._reading.what,
             skips_losses=self._reading.skips_losses,
         )

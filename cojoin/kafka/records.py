@@ -117,20 +117,20 @@ def read_task(
         try:
             newest: dict[Partition, int] = {}
             for messages in fetched(cluster, spans, options, what, held):
-                _note_newest(messages, newest, task.believed)
+                _note_newest(messages, newest, task.trusted_until)
                 yield _rows(messages, form)
-            yield signs(None, newest, form)
+            yield markers(None, newest, form)
         finally:
             cluster.close()
     if task.marks or task.gaps:
-        yield signs(task, {}, form)
+        yield markers(task, {}, form)
 
 
-def _note_newest(messages: Sequence[Any], newest: dict[Partition, int], believed: int | None) -> None:
-    """Remember each partition's newest believed timestamp, of some records: it is to tell days from minutes."""
+def _note_newest(messages: Sequence[Any], newest: dict[Partition, int], trusted_until: int | None) -> None:
+    """Remember each partition's newest trusted_until timestamp, of some records: it is to tell days from minutes."""
     for message in [*messages[::_LOOKED_AT], messages[-1]]:
         partition, moment = (message.topic(), message.partition()), _timestamp(message)
-        if moment is not None and (believed is None or moment <= believed):
+        if moment is not None and (trusted_until is None or moment <= trusted_until):
             newest[partition] = max(newest.get(partition, moment), moment)
 
 
@@ -222,7 +222,7 @@ def _undecodable(error: Exception) -> str:
     return told.encode(errors="backslashreplace").decode()
 
 
-def signs(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
+def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
     """Return the rows that are no records.
 
     Args:

@@ -17,7 +17,7 @@ from cojoin.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Hearing", "certificate_problem", "is_ended", "login_problem", "protocol_problem", "setting_problem"]
+__all__ = ["ConnectionLog", "certificate_problem", "is_ended", "login_problem", "protocol_problem", "setting_problem"]
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _USUAL = (
@@ -41,7 +41,7 @@ _OTHER_NAME = {62: "host name", 64: "IP address"}
 _CERTIFICATE_SECONDS = 5
 
 
-class Hearing:
+class ConnectionLog:
     """What librdkafka says of its connections while a question waits; much of it stands in its log alone."""
 
     def __init__(self) -> None:

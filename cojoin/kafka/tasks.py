@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.archive.spliced import Spliced
+from cojoin.kafka.archive.hybrid_cluster import HybridCluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Task(InputPartition):
         marks: How far time has come in partitions, in epoch milliseconds.
         gaps: What can't be read any more.
         unread: Partitions with marks that hold more.
-        believed: The latest stamp that says a time, in epoch milliseconds; None where any does.
+        trusted_until: The latest stamp that says a time, in epoch milliseconds; None where any does.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Task(InputPartition):
         marks: dict[Partition, int],
         gaps: list[Gap],
         unread: frozenset[Partition] = frozenset(),
-        believed: int | None = None,
+        trusted_until: int | None = None,
     ) -> None:
         super().__init__(None)
-        self.believed = believed
+        self.trusted_until = trusted_until
         self.archived = [span for span in spans if isinstance(span, ArchivedSpan)]
         self.spans = [span for span in spans if not isinstance(span, ArchivedSpan)]
         self.marks, self.gaps, self.unread = marks, gaps, unread
@@ -100,7 +100,7 @@ def make_tasks(
     what: str,
     skips_losses: bool,
     unread: frozenset[Partition] = frozenset(),
-    believed: int | None = None,
+    trusted_until: int | None = None,
 ) -> list[Task]:
     """Cut a batch.
 
@@ -113,18 +113,18 @@ def make_tasks(
         what: The input, for messages.
         skips_losses: Whether records that are gone are passed over.
         unread: The partitions that hold more.
-        believed: The latest stamp that says a time, in epoch milliseconds; None where any does.
+        trusted_until: The latest stamp that says a time, in epoch milliseconds; None where any does.
 
     Raises:
         QueryFailedError: Records are gone, and may not be passed over.
     """
     earliest = cluster.earliest(ends)
-    kept = cluster.kept(ends) if isinstance(cluster, Spliced) else earliest
+    kept = cluster.log_starts(ends) if isinstance(cluster, HybridCluster) else earliest
     spans: list[Span] = []
     gaps: list[Gap] = []
     for partition, end in ends.items():
         begin = min(begins.get(partition, earliest[partition]), end)
-        if isinstance(cluster, Spliced):
+        if isinstance(cluster, HybridCluster):
             gaps += [Gap(partition, *each) for each in cluster.lost(partition, begin, end, kept[partition])]
         for span in _placed(cluster, Span(partition, begin, end), kept[partition]):
             there = span.begin if isinstance(span, ArchivedSpan) else max(span.begin, min(kept[partition], span.end))
@@ -145,14 +145,14 @@ def make_tasks(
     if not pieces and (marks or gaps):
         pieces = [[]]
     return [
-        Task(each, {} if number else marks, [] if number else gaps, frozenset() if number else held, believed)
+        Task(each, {} if number else marks, [] if number else gaps, frozenset() if number else held, trusted_until)
         for number, each in enumerate(pieces)
     ]
 
 
 def _placed(cluster: Cluster, span: Span, kept: int) -> list[Span]:
     """Cut a range by where it lies."""
-    if not isinstance(cluster, Spliced):
+    if not isinstance(cluster, HybridCluster):
         return [span]
     archive, partition = cluster.archive, span.partition
     placed: list[Span] = []

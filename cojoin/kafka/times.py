@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cojoin.kafka.archive.spliced import Spliced
+from cojoin.kafka.archive.hybrid_cluster import HybridCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cojoin.kafka.client import Cluster, Partition
 
-__all__ = ["Looks", "Seen", "Times", "first_records"]
+__all__ = ["RecordLookup", "Stamp", "Times", "first_records"]
 
 _PIECES = 64
 """Into about so many pieces the search cuts what a batch may hold."""
@@ -35,7 +35,7 @@ _BACK = 1_000
 _MOST_KEPT = 10_000
 
 
-class Seen(NamedTuple):
+class Stamp(NamedTuple):
     """A record that was looked at.
 
     Attributes:
@@ -47,18 +47,18 @@ class Seen(NamedTuple):
     timestamp: int | None
 
 
-class Looks(Protocol):
+class RecordLookup(Protocol):
     """What reads single records; ``peeking.Peeking`` does."""
 
     def next_records(
-        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
-    ) -> dict[Partition, Seen | None]:
-        """Return each partition's first record at or after an offset whose stamp is believed; None where none is."""
+        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
+    ) -> dict[Partition, Stamp | None]:
+        """Return each partition's first record at or after an offset whose stamp is trusted; None where none is."""
 
     def stamps(
-        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
+        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, list[tuple[int, int]]]:
-        """Return the offsets and stamps of all records in a range of each partition that are believed."""
+        """Return the offsets and stamps of all records in a range of each partition that are trusted."""
 
 
 class Times:
@@ -66,20 +66,20 @@ class Times:
 
     Args:
         cluster: Answers by time.
-        looks: Reads single records.
+        lookup: Reads single records.
         limit: How many records a batch may hold: a search goes no finer than a small share of it.
         max_drift_ms: How far records may be out of order.
     """
 
-    def __init__(self, cluster: Cluster, looks: Looks, limit: int, max_drift_ms: int) -> None:
-        self._cluster, self._looks, self._drift = cluster, looks, max_drift_ms
+    def __init__(self, cluster: Cluster, lookup: RecordLookup, limit: int, max_drift_ms: int) -> None:
+        self._cluster, self._lookup, self._drift = cluster, lookup, max_drift_ms
         self._step = 1 << (max(1, limit // _PIECES).bit_length() - 1)
         self._misleading: set[Partition] = set()
         self._stand = True
-        self._kept: dict[Partition, dict[int, Seen]] = {}
+        self._kept: dict[Partition, dict[int, Stamp]] = {}
         self._newest: dict[tuple[Partition, int], int | None] = {}
-        self.believed: int | None = None
-        """The latest stamp that is believed, in epoch milliseconds; None believes all."""
+        self.trusted_until: int | None = None
+        """The latest stamp that is trusted_until, in epoch milliseconds; None believes all."""
 
     def first_at(
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
@@ -97,7 +97,7 @@ class Times:
         found = self._cluster.first_at(begins, time)
         low: dict[Partition, int] = {}
         for each, answer in found.items():
-            if answer is not None and self.believed is not None and answer[1] > self.believed:
+            if answer is not None and self.trusted_until is not None and answer[1] > self.trusted_until:
                 self._distrust(each)
             if each in self._misleading:
                 # All before the broker's answer is earlier: that much holds, whatever it names.
@@ -120,7 +120,7 @@ class Times:
         trusted = [each for each in claims if each not in self._misleading and positions[each] < ends[each]]
         silent = [each for each in trusted if claims[each] is None]
         named = {each: claim for each in trusted if (claim := claims[each]) is not None}
-        for each in self.belied(time, dict.fromkeys(silent, 0), ends):
+        for each in self.contradicted(time, dict.fromkeys(silent, 0), ends):
             self._distrust(each)
         places = {each: max(positions[each], offset) for each, (offset, _) in named.items()}
         for each, record in self._next(self._unread(places, ends), ends).items():
@@ -130,7 +130,9 @@ class Times:
         stand, self._stand = self._stand, True
         return stand
 
-    def belied(self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> list[Partition]:
+    def contradicted(
+        self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> list[Partition]:
         """Return the partitions of which it is wrong that no record is of a time or later, for their last ones are.
 
         Args:
@@ -170,14 +172,14 @@ class Times:
         asked = {each: ends[each] for each in begins if (each, ends[each]) not in self._newest}
         archived = {each for each in asked if asked[each] > begins[each] and self.is_archived(each, asked[each] - 1)}
         for each in archived:
-            assert isinstance(self._cluster, Spliced)
+            assert isinstance(self._cluster, HybridCluster)
             self._newest[each, asked[each]] = self._capped(self._cluster.archive.stretches[each].last)
         left = {each: end for each, end in asked.items() if each not in archived}
         width = _TAIL
         while left:
             tails = {each: max(begins[each], end - width) for each, end in left.items()}
             some = {each: at for each, at in tails.items() if at < left[each]}
-            found = self._looks.stamps(some, left, self.believed) if some else {}
+            found = self._lookup.stamps(some, left, self.trusted_until) if some else {}
             for each, tail in tails.items():
                 stamps = [stamp for _, stamp in found.get(each, ())]
                 if stamps or tail <= begins[each] or width >= _LONGEST_TAIL:
@@ -228,9 +230,9 @@ class Times:
                         stamp = time if record.timestamp is None else record.timestamp
                         found[each] = (halves[each], stamp)
 
-    def _next(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, Seen | None]:
+    def _next(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, Stamp | None]:
         """Look at records, each once."""
-        found: dict[Partition, Seen | None] = {}
+        found: dict[Partition, Stamp | None] = {}
         for each, offset in offsets.items():
             kept = self._kept.setdefault(each, {})
             if len(kept) > _MOST_KEPT:
@@ -241,11 +243,11 @@ class Times:
                 found[each] = kept[offset]
         asked = {each: offset for each, offset in offsets.items() if each not in found}
         if asked:
-            for each, record in self._looks.next_records(asked, ends, self.believed).items():
+            for each, record in self._lookup.next_records(asked, ends, self.trusted_until).items():
                 found[each] = record
                 if record is None:
-                    self._kept[each][asked[each]] = Seen(ends[each], None)
-                elif record.timestamp is not None:  # what is not believed may be some time
+                    self._kept[each][asked[each]] = Stamp(ends[each], None)
+                elif record.timestamp is not None:  # what is not trusted may be some time
                     self._kept[each][asked[each]] = record
         return found
 
@@ -259,55 +261,55 @@ class Times:
         return {each: at for each, at in offsets.items() if at < ends[each] and not self.is_archived(each, at)}
 
     def _capped(self, stamp: int) -> int:
-        return stamp if self.believed is None else min(stamp, self.believed)
+        return stamp if self.trusted_until is None else min(stamp, self.trusted_until)
 
     def is_archived(self, partition: Partition, offset: int) -> bool:
         """Whether a record lies in the archive, whose index was made by reading it."""
-        if not isinstance(self._cluster, Spliced):
+        if not isinstance(self._cluster, HybridCluster):
             return False
         return any(each.is_archived for each in self._cluster.archive.sections(partition, offset, offset + 1))
 
 
 def first_records(
-    cluster: Cluster, looks: Looks, partitions: Iterable[Partition], time: int, believed: int | None
+    cluster: Cluster, lookup: RecordLookup, partitions: Iterable[Partition], time: int, trusted_until: int | None
 ) -> dict[Partition, tuple[int, int] | None]:
     """Find each partition's first record, by offset, of a time or later.
 
     Args:
         cluster: Answers by time.
-        looks: Reads single records.
+        lookup: Reads single records.
         partitions: The partitions.
         time: In epoch milliseconds.
-        believed: The latest stamp that counts; None counts all.
+        trusted_until: The latest stamp that counts; None counts all.
 
     Returns:
         The record's offset and timestamp; None where there is none.
     """
     claimed = cluster.first_at(partitions, time)
-    times = Times(cluster, looks, 1, 0)
-    times.believed = believed
+    times = Times(cluster, lookup, 1, 0)
+    times.trusted_until = trusted_until
     ends = cluster.latest(claimed)
     silent = [each for each, at in claimed.items() if at is None]
     begins = cluster.earliest(silent) if silent else {}
     # All before the broker's answer is earlier; one that there is none is wrong where the last records are not.
     low = {each: at[0] for each, at in claimed.items() if at is not None and not times.is_archived(each, at[0])}
-    low |= {each: begins[each] for each in times.belied(time, begins, ends)}
+    low |= {each: begins[each] for each in times.contradicted(time, begins, ends)}
     found = claimed | times.searched(time, low, ends)
     for each, begin in low.items():
         end = ends[each] if (answer := found[each]) is None else answer[0]
-        found[each] = _first_before(looks, each, (begin, end), time, believed) or found[each]
+        found[each] = _first_before(lookup, each, (begin, end), time, trusted_until) or found[each]
     return found
 
 
 def _first_before(
-    looks: Looks, partition: Partition, span: tuple[int, int], time: int, believed: int | None
+    lookup: RecordLookup, partition: Partition, span: tuple[int, int], time: int, trusted_until: int | None
 ) -> tuple[int, int] | None:
     """Return the first record of a time that many earlier ones do not follow, for records are out of order."""
     (begin, end), found = span, None
     seen, width = 0, _BACK
     while begin < end and seen < _BACK:
         some = max(begin, end - width)
-        stamps = looks.stamps({partition: some}, {partition: end}, believed)[partition]
+        stamps = lookup.stamps({partition: some}, {partition: end}, trusted_until)[partition]
         earlier = next(((offset, stamp) for offset, stamp in stamps if stamp >= time), None)
         # What no reader sees, or what was compacted away, is no earlier record.
         seen = seen + len(stamps) if earlier is None else sum(offset < earlier[0] for offset, _ in stamps)

@@ -93,18 +93,18 @@ def connect(
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
     """Let each source know what its input believes, and the other: some are read at one pace."""
-    left, right = _believing(left), _believing(right)
+    left, right = _with_max_ahead(left), _with_max_ahead(right)
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):
         return left, right
     return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
 
 
-def _believing(declared: Input) -> Input:
+def _with_max_ahead(declared: Input) -> Input:
     source = getattr(declared, "source", None)
     if not isinstance(source, Source) or declared.max_ahead is None:
         return declared
-    return replace(declared, source=source.believing(milliseconds(declared.max_ahead, "max_ahead")))
+    return replace(declared, source=source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead")))
 
 
 class ConnectedInputs:

@@ -24,10 +24,10 @@ from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
     MARK_COLUMN,
+    MARKER_COLUMNS,
     NEWEST_COLUMN,
     NOW_COLUMN,
     PACKED_DDL,
-    SIGN_COLUMNS,
     Packer,
     key_group,
 )
@@ -120,7 +120,7 @@ class BoundInput:
         defaults: Any = declared.source if isinstance(declared.source, Source) else None
         self.source: Source | None = defaults
         self.frame, event_time = self._with_event_time(_open(declared.source, self._what), declared.event_time)
-        self._signs = [each for each in SIGN_COLUMNS if self.source and each in self.frame.columns]
+        self._marker_columns = [each for each in MARKER_COLUMNS if self.source and each in self.frame.columns]
         self._fields = self._columns()
         partition = self._names(declared.partition, "partition") or (defaults.partition if defaults else ())
         sequence = self._names(declared.sequence, "sequence") or (defaults.sequence if defaults else ())
@@ -175,7 +175,7 @@ class BoundInput:
     def _columns(self) -> dict[str, pa.Field]:
         fields: dict[str, pa.Field] = {}
         for column in self.frame.schema.fields:
-            if column.name in self._signs:
+            if column.name in self._marker_columns:
                 continue
             equal = next((name for name in fields if name.lower() == column.name.lower()), None)
             if equal is not None:
@@ -271,9 +271,9 @@ class BoundInput:
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # By number: PySpark's own call can't take a column whose name has a dot or a backtick.
         columns = [self.frame[_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
-        columns += [self.frame[name] for name in self._signs]
+        columns += [self.frame[name] for name in self._marker_columns]
         frame = self.frame
-        if self._signs and self.source is not None and self.spec.partition != self.source.partition:
+        if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
             # The marks are of the source's own partitions; who names others goes by the rows alone.
             frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
         if self.spec.max_ahead_ms is not None:

@@ -83,7 +83,7 @@ def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: Spark
     assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
     expected = [(-1,), (0,), (1,), (5,)]
     assert writer.rows_of(5) == expected
-    assert writer.snapshots.superfluous(1) == [3]
+    assert writer.snapshots.obsolete(1) == [3]
     assert writer.table.clean([3]) > 0
     folders = sorted(path.name for path in (tmp_path / "state" / "batch_id=3").iterdir())
     assert folders == ["segment=1"], "what batch 5 points to"
@@ -95,9 +95,9 @@ def test_what_the_query_builds_on_and_savepoints_are_kept(spark: SparkSession, t
     writer = Writer(spark, tmp_path)
     for batch_id, kind in ((1, "savepoint"), (2, "checkpoint"), (3, "checkpoint")):
         writer.write(batch_id, kind=kind)
-    assert writer.snapshots.superfluous(1) == [2]
-    assert writer.snapshots.superfluous(1, savepoints_too=True) == [1, 2]
-    assert writer.snapshots.superfluous(5) == []
+    assert writer.snapshots.obsolete(1) == [2]
+    assert writer.snapshots.obsolete(1, savepoints_too=True) == [1, 2]
+    assert writer.snapshots.obsolete(5) == []
 
 
 def test_an_index_is_read_from_the_files_of_the_newest_commit_or_else_from_the_table(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext, check_callbacks
-from cojoin.engine.state import Cursor
 from cojoin.engine.time.timers import Timers, TimerService
+from cojoin.engine.values.key_context import KeyContext
 from cojoin.errors import ConfigurationError, FunctionError
 from cojoin.testing import Harness, HarnessInput
 
@@ -22,7 +22,7 @@ def test_the_names_are_pyflinks() -> None:
 
 
 def test_a_context_gives_the_key_its_time_and_the_timers() -> None:
-    service = TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))
+    service = TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))
     context = Context(service)
     context._key, context._timestamp = "a", 5
     assert (context.get_current_key(), context.timestamp(), context.timer_service()) == ("a", 5, service)
@@ -30,7 +30,7 @@ def test_a_context_gives_the_key_its_time_and_the_timers() -> None:
 
 def test_nothing_can_be_kept_on_a_context() -> None:
     with pytest.raises(AttributeError):
-        Context(TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))).total = 5  # type: ignore[attr-defined]
+        Context(TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))).total = 5  # type: ignore[attr-defined]
 
 
 def test_a_runtime_context_is_made_by_the_engine_alone() -> None:
@@ -51,12 +51,12 @@ def test_a_runtime_context_is_made_by_the_engine_alone() -> None:
 )
 def test_a_context_says_where_a_name_is(name: str, said: str) -> None:
     with pytest.raises(AttributeError) as caught:
-        getattr(Context(TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))), name)
+        getattr(Context(TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))), name)
     assert said in str(caught.value)
 
 
 def test_the_timer_service_says_which_name_is_meant() -> None:
-    service = TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))
+    service = TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))
     for name in ("currentWatermark", "current_watermrk"):
         with pytest.raises(
             AttributeError, match=f"the timer service has no '{name}'; did you mean 'current_watermark'"

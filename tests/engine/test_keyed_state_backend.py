@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.keyed_state_backend import KeyedStore
+from cojoin.engine.keyed_state_backend import KeyedStateBackend
 from cojoin.engine.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -35,33 +35,33 @@ def keys(*values: Any, names: tuple[str, ...] = ("customer",)) -> pa.Table:
 
 
 def add(
-    store: KeyedStore, left: pa.Table, right: pa.Table | None = None, watermark: int = -1, clock: int = -1
+    store: KeyedStateBackend, left: pa.Table, right: pa.Table | None = None, watermark: int = -1, clock: int = -1
 ) -> list[Any]:
     """Count one up for each touched key; give the keys in the order in which they are touched."""
     total = store.get_state(TOTAL)
     codes, _ = store.begin([left, left.slice(0, 0) if right is None else right], watermark, clock)
     touched = []
-    for store.cursor.code in codes:
-        touched.append(store.key_of(store.cursor.code))
+    for store.key_context.code in codes:
+        touched.append(store.key_of(store.key_context.code))
         total.update((total.value() or 0) + 1)
     store.end()
     return touched
 
 
-def totals(store: KeyedStore) -> dict[Any, int]:
+def totals(store: KeyedStateBackend) -> dict[Any, int]:
     table = store.tables()["state:total"]
     return {tuple(row.values())[:-1]: row["@value"] for row in table.to_pylist()}
 
 
 def test_only_the_touched_keys_change() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     add(store, keys("a", "b", "a"))
     assert add(store, keys("b")) == ["b"]
     assert totals(store) == {("a",): 1, ("b",): 2}
 
 
 def test_the_rights_keys_are_the_same_keys_under_other_names() -> None:
-    store = KeyedStore(COMPOSITE, "F")
+    store = KeyedStateBackend(COMPOSITE, "F")
     left = keys(("a", 1), ("a", 2), names=("customer", "region"))
     right = keys(("a", 2), ("", 1), names=("id", "zone"))
     assert sorted(add(store, left, right)) == [("", 1), ("a", 1), ("a", 2)]
@@ -70,9 +70,9 @@ def test_the_rights_keys_are_the_same_keys_under_other_names() -> None:
 
 
 def test_a_key_with_a_due_timer_is_touched() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     codes, _ = store.begin([keys("a", "b"), keys()], -1, -1)
-    for store.cursor.code, timestamp in zip(codes, (5, 9), strict=True):
+    for store.key_context.code, timestamp in zip(codes, (5, 9), strict=True):
         store.timers.register(timestamp)
     store.end()
     assert (store.timer_count(), store.has_due_timers(4, 0), store.has_due_timers(5, 0)) == (2, False, True)
@@ -82,9 +82,9 @@ def test_a_key_with_a_due_timer_is_touched() -> None:
 
 
 def test_a_key_with_a_due_timer_of_the_clock_is_touched() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     (code,), _ = store.begin([keys("a"), keys()], -1, -1)
-    store.cursor.code = code
+    store.key_context.code = code
     store.processing_timers.register(7)
     store.end()
     assert (store.has_due_timers(9, 6), store.has_due_timers(-1, 7)) == (False, True)
@@ -93,29 +93,29 @@ def test_a_key_with_a_due_timer_of_the_clock_is_touched() -> None:
 
 
 def test_a_cleared_key_leaves_nothing_behind() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     add(store, keys("a"))
     total = store.get_state(TOTAL)
     (code,), _ = store.begin([keys("a"), keys()], -1, -1)
-    store.cursor.code = code
+    store.key_context.code = code
     total.clear()
     store.end()
     assert totals(store) == {}
 
 
 def test_states_are_loaded_when_they_are_asked_for_within_a_batch() -> None:
-    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    store, again = KeyedStateBackend(SINGLE, "F"), KeyedStateBackend(SINGLE, "F")
     add(store, keys("a", "b"))
     again.load_tables(store.tables())
     (code,), _ = again.begin([keys("b"), keys()], -1, -1)
-    again.cursor.code = code
+    again.key_context.code = code
     assert again.get_state(TOTAL).value() == 1
     again.end()
     assert totals(again) == {("a",): 1, ("b",): 1}
 
 
 def test_a_state_that_is_no_longer_asked_for_is_kept() -> None:
-    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    store, again = KeyedStateBackend(SINGLE, "F"), KeyedStateBackend(SINGLE, "F")
     add(store, keys("a"))
     again.load_tables(store.tables())
     again.begin([keys("a"), keys()], -1, -1)
@@ -124,7 +124,7 @@ def test_a_state_that_is_no_longer_asked_for_is_kept() -> None:
 
 
 def test_the_same_state_may_be_asked_for_twice_but_not_as_another() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     assert store.get_state(TOTAL) is store.get_state(ValueStateDescriptor("total", pa.int64()))
     with pytest.raises(FunctionError, match="F: state 'total' is declared twice"):
         store.get_state(ValueStateDescriptor("total", "int"))
@@ -136,8 +136,8 @@ def test_the_same_state_may_be_asked_for_twice_but_not_as_another() -> None:
 
 def test_a_descriptor_must_be_of_the_states_kind() -> None:
     with pytest.raises(FunctionError, match="F: expected a ListStateDescriptor, got ValueStateDescriptor"):
-        KeyedStore(SINGLE, "F").get_list_state(TOTAL)  # type: ignore[arg-type]
-    store = KeyedStore(SINGLE, "F")
+        KeyedStateBackend(SINGLE, "F").get_list_state(TOTAL)  # type: ignore[arg-type]
+    store = KeyedStateBackend(SINGLE, "F")
     mean = AggregatingStateDescriptor("mean", Mean(), "total double, count long")
     for got, kind in (
         (store.get_list_state(ListStateDescriptor("l", "int")), ListState),
@@ -149,11 +149,11 @@ def test_a_descriptor_must_be_of_the_states_kind() -> None:
 
 
 def test_stored_keys_and_types_must_be_the_declared_ones() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     add(store, keys("a"))
     with pytest.raises(CheckpointError, match="F: the checkpoint's states have the key customer string"):
-        KeyedStore(COMPOSITE, "F").load_tables(store.tables())
-    again = KeyedStore(SINGLE, "F")
+        KeyedStateBackend(COMPOSITE, "F").load_tables(store.tables())
+    again = KeyedStateBackend(SINGLE, "F")
     again.load_tables(store.tables())
     with pytest.raises(CheckpointError, match="it is bigint there and int here"):
         again.get_state(ValueStateDescriptor("total", "int"))
@@ -204,17 +204,17 @@ WIDER_PAIR = "since timestamp, tier string, visits long"
 def test_a_state_may_be_declared_wider_than_it_is_stored(
     before: Any, after: Any, write: Any, expected: Any, ttl: StateTtlConfig | None
 ) -> None:
-    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    store, again = KeyedStateBackend(SINGLE, "F"), KeyedStateBackend(SINGLE, "F")
     old = handle(store, before(ttl))
     codes, _ = store.begin([keys("a", "b"), keys()], -1, -1)
-    for store.cursor.code in codes:
+    for store.key_context.code in codes:
         write(old)
     store.end()
     again.load_tables(store.tables())
     new = handle(again, after(ttl))
     assert again.state_of("a") == again.state_of("b") == {"s": expected}
     (code,), _ = again.begin([keys("b"), keys()], -1, -1)
-    again.cursor.code = code
+    again.key_context.code = code
     assert not isinstance(new, ListState) or new.get() == expected
     new.clear()
     again.end()
@@ -222,7 +222,7 @@ def test_a_state_may_be_declared_wider_than_it_is_stored(
 
 
 def test_a_state_may_be_asked_for_wider_within_a_batch() -> None:
-    again = KeyedStore(SINGLE, "F")
+    again = KeyedStateBackend(SINGLE, "F")
     again.load_tables({"state:total": pa.table({"customer": ["a", "b"], "@value": pa.array([1, 2], pa.int32())})})
     assert again.undeclared() == ["total"]
     assert add(again, keys("b")) == ["b"]
@@ -233,7 +233,7 @@ def test_a_state_may_be_asked_for_wider_within_a_batch() -> None:
 
 def test_a_key_that_was_never_null_may_be_so() -> None:
     strict = pa.schema([pa.field("customer", pa.string(), nullable=False)])
-    store, again = KeyedStore(strict, "F"), KeyedStore(SINGLE, "F")
+    store, again = KeyedStateBackend(strict, "F"), KeyedStateBackend(SINGLE, "F")
     add(store, keys("a").cast(strict))
     again.load_tables(store.tables())
     add(again, keys("a"))
@@ -243,7 +243,7 @@ def test_a_key_that_was_never_null_may_be_so() -> None:
 
 
 def test_a_state_that_a_batch_does_not_use_stays_as_it_is() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     add(store, keys("a", "b"))
     before = store.tables()["state:total"]
     store.begin([keys("a"), keys()], -1, -1)
@@ -253,7 +253,7 @@ def test_a_state_that_a_batch_does_not_use_stays_as_it_is() -> None:
 
 def test_no_key_is_current_before_the_first_and_after_the_last() -> None:
     """So ``open`` and ``close`` can't use a state, not even one that holds something."""
-    store, again = KeyedStore(SINGLE, "F"), KeyedStore(SINGLE, "F")
+    store, again = KeyedStateBackend(SINGLE, "F"), KeyedStateBackend(SINGLE, "F")
     add(store, keys("a"))
     with pytest.raises(FunctionError, match="F: state 'total': no key is current"):
         store.get_state(TOTAL).value()
@@ -266,7 +266,7 @@ def test_no_key_is_current_before_the_first_and_after_the_last() -> None:
 
 
 def test_many_batches_leave_few_pieces() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     for number in range(100):
         add(store, keys(str(number)))
     assert store.tables()["state:total"].column(0).num_chunks < 20
@@ -274,10 +274,10 @@ def test_many_batches_leave_few_pieces() -> None:
 
 
 def test_a_keys_states_and_timers_can_be_read_between_batches() -> None:
-    store = KeyedStore(COMPOSITE, "F")
+    store = KeyedStateBackend(COMPOSITE, "F")
     codes, _ = store.begin([keys(("a", 1), ("b", 2), names=("customer", "region")), COMPOSITE.empty_table()], -1, -1)
     total, seen = store.get_state(TOTAL), store.get_list_state(ListStateDescriptor("seen", "tier string"))
-    for store.cursor.code in codes:
+    for store.key_context.code in codes:
         total.update(5)
         store.timers.register(9)
     seen.add(("gold",))
@@ -300,14 +300,14 @@ def test_a_keys_states_and_timers_can_be_read_between_batches() -> None:
 
 
 def test_what_has_expired_is_not_shown_and_not_kept_in_a_snapshot() -> None:
-    store = KeyedStore(SINGLE, "F")
+    store = KeyedStateBackend(SINGLE, "F")
     forgetful = store.get_state(ValueStateDescriptor("v", "long", ttl=StateTtlConfig("10 ms")))
     by_time = store.get_list_state(
         ListStateDescriptor("l", "long", ttl=StateTtlConfig("10 ms", time_domain="event_time"))
     )
     store.timer_service.watermark = store.timer_service.processing_time = 0
     (code,), _ = store.begin([keys("a"), keys()], -1, -1)
-    store.cursor.code = code
+    store.key_context.code = code
     forgetful.update(1)
     by_time.add(2)
     store.end()

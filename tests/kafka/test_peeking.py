@@ -10,7 +10,7 @@ import pytest
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.peeking import Peeking
-from cojoin.kafka.times import Seen, Times, first_records
+from cojoin.kafka.times import Stamp, Times, first_records
 from tests.kafka.hard_topics import await_compaction, create, open_transaction
 from tests.kafka.replayed import START, Written, delete_before, make, write
 from tests.kafka.test_client import WHAT, silent
@@ -52,7 +52,12 @@ def test_markers_and_aborted_records_are_passed_over(broker: Broker, cluster: Cl
     open_transaction(servers, "peeked", some(20), "peeked").commit_transaction(30)  # 8 to 10, 11
     ends = cluster.latest([one, two])
     assert ends == {one: 12, two: 0}
-    for begin, found in ((0, Seen(0, START)), (2, Seen(2, START + 2)), (3, Seen(8, START + 20)), (11, None)):
+    for begin, found in (
+        (0, Stamp(0, START)),
+        (2, Stamp(2, START + 2)),
+        (3, Stamp(8, START + 20)),
+        (11, None),
+    ):
         assert peeking.next_records({one: begin, two: 0}, ends, None) == {one: found, two: None}
     assert peeking.next_records({one: 3}, {one: 8}, None) == {one: None}
     stamps = [(0, START), (1, START + 1), (2, START + 2), (8, START + 20)]
@@ -69,9 +74,9 @@ def test_stamps_that_are_not_believed_are_passed_over(broker: Broker, cluster: C
     stamps = [START, FUTURE, FUTURE, START + 5, FUTURE]
     write(make(broker, one[0]), one[0], [Written(b"x", time=stamp) for stamp in stamps])
     ends = cluster.latest([one])
-    for begin, found in ((1, Seen(3, START + 5)), (4, None)):
+    for begin, found in ((1, Stamp(3, START + 5)), (4, None)):
         assert peeking.next_records({one: begin}, ends, FUTURE - 1) == {one: found}
-    assert peeking.next_records({one: 1}, ends, None) == {one: Seen(1, FUTURE)}
+    assert peeking.next_records({one: 1}, ends, None) == {one: Stamp(1, FUTURE)}
     assert first_records(cluster, peeking, [one], START + 1, FUTURE - 1) == {one: (3, START + 5)}
     assert first_records(cluster, peeking, [one], START + 6, FUTURE - 1) == {one: None}
 
@@ -107,10 +112,10 @@ def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peekin
     servers = make(broker, one[0])
     write(servers, one[0], [Written(b"x", time=START + at) for at in range(9)])
     delete_before(servers, one[0], 5)
-    assert peeking.next_records({one: 1}, {one: 9}, None) == {one: Seen(5, START + 5)}
+    assert peeking.next_records({one: 1}, {one: 9}, None) == {one: Stamp(5, START + 5)}
     assert peeking.next_records({one: 1}, {one: 5}, None) == {one: None}
     impatient = Cluster(ClusterOptions(broker.bootstrap_servers, {}, 1_500), WHAT)
     with closing(impatient), closing(Peeking(impatient, WHAT)) as looks:
-        assert looks.next_records({one: 6}, {one: 9}, None) == {one: Seen(6, START + 6)}
+        assert looks.next_records({one: 6}, {one: 9}, None) == {one: Stamp(6, START + 6)}
         with silent(broker), refused(WHAT, "no record", "peeked-gone partition 0", kind=cj.QueryFailedError):
             looks.next_records({one: 7}, {one: 9}, None)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cojoin.kafka.alignment import Side, next_slice, part_of, positions_at
-from cojoin.kafka.times import Seen, Times, first_records
+from cojoin.kafka.times import Stamp, Times, first_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ Entry = tuple[int, str]
 
 START = 1_767_571_200_000
 TODAY, FUTURE = START + 300 * 86_400_000, 4_102_444_800_000
-BELIEVED = TODAY + 86_400_000
+TRUSTED_UNTIL = TODAY + 86_400_000
 DRIFT = 600_000
 SEGMENT = 150
 KINDS = ["honest", "markers", "future", "compacted", "all"]
@@ -59,24 +59,26 @@ class Logs:
         return {each: len(self.entries[each]) for each in partitions}
 
     def next_records(
-        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
-    ) -> dict[Partition, Seen | None]:
+        self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
+    ) -> dict[Partition, Stamp | None]:
         self.looked += 1
-        found: dict[Partition, Seen | None] = {}
+        found: dict[Partition, Stamp | None] = {}
         for each, offset in offsets.items():
             log = ((at, *self.entries[each][at]) for at in range(offset, ends[each]))
-            seen = (Seen(at, stamp) for at, stamp, kind in log if kind == "record" and _is_believed(stamp, believed))
+            seen = (
+                Stamp(at, stamp) for at, stamp, kind in log if kind == "record" and _is_believed(stamp, trusted_until)
+            )
             found[each] = next(seen, None)
         return found
 
     def stamps(
-        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], believed: int | None
+        self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, list[tuple[int, int]]]:
         return {
             each: [
                 (at, stamp)
                 for at, (stamp, kind) in enumerate(self.entries[each][begin : ends[each]], start=begin)
-                if kind == "record" and _is_believed(stamp, believed)
+                if kind == "record" and _is_believed(stamp, trusted_until)
             ]
             for each, begin in begins.items()
         }
@@ -87,12 +89,12 @@ class Logs:
 
     def times(self, limit: int) -> Times:
         made = Times(cast("Cluster", self), self, limit, DRIFT)
-        made.believed = BELIEVED
+        made.trusted_until = TRUSTED_UNTIL
         return made
 
 
-def _is_believed(stamp: int, believed: int | None) -> bool:
-    return believed is None or stamp <= believed
+def _is_believed(stamp: int, trusted_until: int | None) -> bool:
+    return trusted_until is None or stamp <= trusted_until
 
 
 def made(rng: np.random.Generator, records: int, kind: str) -> list[Entry]:
@@ -154,10 +156,12 @@ def test_both_inputs_come_through_time_together_and_every_mark_holds(seed: int, 
             confirmed = [one.next_stamp(planned.time, at, each.ends) for one, at, each in asked]
             for logs, at, mark in zip(both, stands, confirmed, strict=True):
                 assert mark is not None
-                left = [stamp for each, found in logs.stamps(at, logs.ends, BELIEVED).items() for _, stamp in found]
+                left = [
+                    stamp for each, found in logs.stamps(at, logs.ends, TRUSTED_UNTIL).items() for _, stamp in found
+                ]
                 assert min(left, default=mark) >= mark - DRIFT, "a mark that what is still to be read belies"
             for logs, at in zip(both, stands, strict=True):
-                read = logs.stamps(dict.fromkeys(at, 0), at, BELIEVED).values()
+                read = logs.stamps(dict.fromkeys(at, 0), at, TRUSTED_UNTIL).values()
                 beyond = max(beyond, *(sum(stamp >= planned.time for _, stamp in stamps) for stamps in read))
             after = planned.time
         for _ in range(planned.parts):
@@ -209,12 +213,12 @@ def test_a_range_begins_at_its_first_record_to_the_offset(seed: int, kind: str) 
     logs, _ = make_logs(seed, kind)
     for day in range(-1, 16):
         time = START + day * 86_400_000
-        found = first_records(cast("Cluster", logs), logs, logs.entries, time, BELIEVED)
+        found = first_records(cast("Cluster", logs), logs, logs.entries, time, TRUSTED_UNTIL)
         for each, log in logs.entries.items():
             # What no reader sees may stand between the answer and its record.
             answer = found[each]
             begin = len(log) if answer is None else answer[0]
-            stamps = logs.stamps({each: 0}, logs.ends, BELIEVED)[each]
+            stamps = logs.stamps({each: 0}, logs.ends, TRUSTED_UNTIL)[each]
             wanted = next(((at, stamp) for at, stamp in stamps if stamp >= time), None)
             assert next(((at, stamp) for at, stamp in stamps if at >= begin), None) == wanted
             assert wanted is None or answer is None or answer[1] == wanted[1]
@@ -227,6 +231,6 @@ def test_stamps_that_are_all_beyond_belief_say_nothing() -> None:
     planned = next_slice([one], 0)
     assert (positions_at(one, 1), planned.parts) == ({("topic", 0): 20}, 4)
     assert times.newest({("topic", 0): 0}, logs.ends) is None
-    believing = logs.times(5)
-    believing.believed = None
-    assert side(logs, believing, 5, {("topic", 0): 0}).first_timestamp(0) == FUTURE
+    with_max_ahead = logs.times(5)
+    with_max_ahead.trusted_until = None
+    assert side(logs, with_max_ahead, 5, {("topic", 0): 0}).first_timestamp(0) == FUTURE

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.findings import Finding
 from cojoin.checkpoints.inspect.key_state import show_row
-from cojoin.checkpoints.inspect.output_rows import Output, Trace, find_rejected, find_rows
+from cojoin.checkpoints.inspect.output_rows import Output, OutputRow, find_rejected, find_rows
 from cojoin.checkpoints.inspect.read import read_progress
 from cojoin.checkpoints.inspect.sentences import describe_row
 from cojoin.checkpoints.manifest import Manifests
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.state_rows import Values
     from cojoin.storage.small_files import CheckpointFiles
 
-__all__ = ["CameOut"]
+__all__ = ["EmittedRows"]
 
 _LIMIT_OF_A_ROW, _LIMIT_OF_A_KEY = 20, 5
 
@@ -39,7 +39,7 @@ _WHY = {
 }
 
 
-class CameOut:
+class EmittedRows:
     """Looks rows up in a query's outputs.
 
     Args:
@@ -109,7 +109,7 @@ class CameOut:
         for trace in traces.found:
             yield self._rejected(trace)
 
-    def _emitted(self, name: str, side: int, trace: Trace) -> Finding:
+    def _emitted(self, name: str, side: int, trace: OutputRow) -> Finding:
         values = trace.row.as_dict()
         own, other = self._parts(values, side)
         spec = self._state.inputs[side]
@@ -128,7 +128,7 @@ class CameOut:
             text += f", with {show_row(matched)} of {self._state.inputs[1 - side].name!r}."
         return Finding("emitted", text, spec.name, name, values, trace.batch_id, watermark, matched=matched)
 
-    def _rejected(self, trace: Trace) -> Finding:
+    def _rejected(self, trace: OutputRow) -> Finding:
         found = trace.row.as_dict()
         reason, watermark, row = str(found["reason"]), found["watermark"], json.loads(found["row"])
         why = _WHY.get(reason, "")
@@ -140,7 +140,7 @@ class CameOut:
         )
         return Finding("rejected", text, found["input"], REJECTED, found, trace.batch_id, watermark, reason=reason)
 
-    def _batch(self, trace: Trace, watermark: int | None) -> str:
+    def _batch(self, trace: OutputRow, watermark: int | None) -> str:
         if trace.batch_id is None:
             return f" (in which batch is not known: {trace.unknown})"
         if trace.unknown is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.checkpoint import open_files
-from cojoin.checkpoints.inspect.emitted import CameOut
+from cojoin.checkpoints.inspect.emitted import EmittedRows
 from cojoin.checkpoints.inspect.findings import Explanation, Finding
 from cojoin.checkpoints.inspect.key_state import BUFFERS, show_row
 from cojoin.checkpoints.inspect.read import as_checkpoint, read_state
@@ -85,7 +85,7 @@ def explain(
     since = _since(spark, files, state, question, found) if question.is_row else None
     findings = list(state_findings(state, found, since, _LIMIT))
     notes = [f"only {_LIMIT} of {each.total:,} rows are told" for each in found.values() if each.total > _LIMIT]
-    came_out = CameOut(spark, files, state)
+    came_out = EmittedRows(spark, files, state)
     for side, values in enumerate(question.sides):
         if values is not None:
             findings += came_out.emitted(side, values, is_row=question.is_row)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.state_rows import Values
     from cojoin.engine.inputs import InputSpec
 
-__all__ = ["Output", "Trace", "Traces", "find_rejected", "find_rows"]
+__all__ = ["FoundRows", "Output", "OutputRow", "find_rejected", "find_rows"]
 
 _FILE = "@file"
 _ACTIONS = "txn struct<appId: string, version: bigint>, add struct<path: string>"
@@ -55,7 +55,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Trace:
+class OutputRow:
     """A row that came out.
 
     Attributes:
@@ -70,7 +70,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Traces:
+class FoundRows:
     """What was found in a table.
 
     Attributes:
@@ -79,12 +79,14 @@ class Traces:
         note: What kept it from being looked up.
     """
 
-    found: Sequence[Trace] = ()
+    found: Sequence[OutputRow] = ()
     total: int = 0
     note: str | None = None
 
 
-def find_rows(spark: SparkSession, output: Output, wanted: Mapping[str, tuple[Any, pa.DataType]], limit: int) -> Traces:
+def find_rows(
+    spark: SparkSession, output: Output, wanted: Mapping[str, tuple[Any, pa.DataType]], limit: int
+) -> FoundRows:
     """Find rows of an output by some of their columns.
 
     Args:
@@ -99,7 +101,7 @@ def find_rows(spark: SparkSession, output: Output, wanted: Mapping[str, tuple[An
 
 def find_rejected(
     spark: SparkSession, output: Output, wanted: Sequence[tuple[InputSpec, Values]], limit: int
-) -> Traces:
+) -> FoundRows:
     """Find rejected rows of inputs by some of their columns.
 
     Args:
@@ -120,7 +122,7 @@ def find_rejected(
         for trace in traces.found
         if all(json.loads(trace.row["row"]).get(name) == value for name, value in by_name[trace.row["input"]].items())
     ]
-    return Traces(exact[:limit], len(exact), traces.note)
+    return FoundRows(exact[:limit], len(exact), traces.note)
 
 
 def _equal_to(name: str, value: Any, dtype: pa.DataType) -> Column:
@@ -145,10 +147,10 @@ def _all(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
     return frame
 
 
-def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Traces:
+def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> FoundRows:
     log = open_log(spark, output.location)
     if log is None:
-        return Traces(note=f"the table {output.location} of {output.name} is not there any more")
+        return FoundRows(note=f"the table {output.location} of {output.name} is not there any more")
     reader = spark.read.format("delta")
     by_path = is_path(output.location)
     frame: DataFrame = reader.load(output.location) if by_path else spark.read.table(output.location)
@@ -159,13 +161,13 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Trace
         table = rows.limit(limit).toArrow() if total else None
     except PySparkException as error:
         reason = str(error).splitlines()[0]
-        return Traces(note=f"the table {output.location} of {output.name} can't be read: {reason}")
+        return FoundRows(note=f"the table {output.location} of {output.name} can't be read: {reason}")
     if table is None:
-        return Traces()
+        return FoundRows()
     files = table.column(_FILE).to_pylist()
     batches = _batches(spark, output, log.logPath().toString(), {*files})
     decoded = decode_rows(table.drop_columns([_FILE]), beyond=str)
-    return Traces([Trace(row, *batches[file]) for row, file in zip(decoded, files, strict=True)], total)
+    return FoundRows([OutputRow(row, *batches[file]) for row, file in zip(decoded, files, strict=True)], total)
 
 
 def _batches(

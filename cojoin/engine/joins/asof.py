@@ -23,7 +23,7 @@ import numpy as np
 
 from cojoin.engine.joins.output_columns import Suffixes, joined_schema
 from cojoin.engine.joins.search import Neighbours, at, distance, shift
-from cojoin.engine.joins.versioned import Decision, VersionsOperator
+from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.time.durations import Duration, microseconds
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.engine.values.choices import check_flag, check_word
@@ -111,7 +111,7 @@ class AsofJoin:
         }
 
 
-class AsofJoinOperator(VersionsOperator):
+class AsofJoinOperator(VersionedJoinOperator):
     """Runs an as-of join for one key group."""
 
     def __init__(self, join: AsofJoin, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> None:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from cojoin.engine.joins.output_columns import Suffixes, joined_schema
 from cojoin.engine.joins.search import Neighbours, at
-from cojoin.engine.joins.versioned import Decision, VersionsOperator
+from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.time.durations import Duration, microseconds
 from cojoin.engine.values.choices import check_flag, check_word
 from cojoin.engine.values.tables import event_millis
@@ -142,7 +142,7 @@ class TemporalJoin:
         }
 
 
-class TemporalJoinOperator(VersionsOperator):
+class TemporalJoinOperator(VersionedJoinOperator):
     """Runs a temporal join for one key group."""
 
     def __init__(self, join: TemporalJoin, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> None:

@@ -5,7 +5,7 @@ Emits: each left row once, when the watermark reaches its *release*, a time that
 the order of their releases, equal ones in the left's total order. Forgets: a left row when emitted; a version when no
 row can match it any more. Done: a version when the watermark has passed it, being in force or superseded. Costs: a sort
 of the batch's rows, of those that wait and of the versions in memory, as integers; no Python per row. Versions that lie
-in segments (``state.kept``) are looked up by the batch's keys; those too old count until a merge leaves them out.
+in segments (``segmented_table``) are looked up by the batch's keys; those too old count until a merge leaves them out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from cojoin.engine.joins.output_columns import JoinedColumns
 from cojoin.engine.joins.search import shift, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
-from cojoin.engine.state.segmented_table import Expired, KeptRows
+from cojoin.engine.state.segmented_table import Expired, SegmentedTable
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.engine.time.operator_watermark import TimePolicy
 
-__all__ = ["Decision", "VersionsOperator"]
+__all__ = ["Decision", "VersionedJoinOperator"]
 
 
 class Decision(NamedTuple):
@@ -45,7 +45,7 @@ class Decision(NamedTuple):
     """Each row's release in epoch milliseconds; for one above the watermark, no earlier than its true one."""
 
 
-class VersionsOperator(Operator):
+class VersionedJoinOperator(Operator):
     """Runs a join of left rows with versions for one key group; subclasses decide what matches, and when.
 
     Args:
@@ -77,9 +77,9 @@ class VersionsOperator(Operator):
         self._waiting = inputs[0].schema.empty_table()
         self._versions = self._keep(inputs[1].schema.empty_table())
 
-    def _keep(self, versions: pa.Table) -> KeptRows:
+    def _keep(self, versions: pa.Table) -> SegmentedTable:
         right = self.inputs[1]
-        return KeptRows(versions, right.key, f"input {right.name!r}")
+        return SegmentedTable(versions, right.key, f"input {right.name!r}")
 
     @abstractmethod
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
@@ -144,8 +144,8 @@ class VersionsOperator(Operator):
 
     def state_tables(self) -> dict[str, pa.Table]:
         """Return the versions kept and the left rows that wait, where this join has such."""
-        newest = self._versions.newest
-        tables = {"versions": (self._keeps_versions, newest), "waiting": (self._waits, self._waiting)}
+        memtable = self._versions.memtable
+        tables = {"versions": (self._keeps_versions, memtable), "waiting": (self._waits, self._waiting)}
         return {name: table for name, (has, table) in tables.items() if has}
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
@@ -154,7 +154,7 @@ class VersionsOperator(Operator):
         self._waiting = self.input_rows(0, tables.get("waiting"))
         self._versions = self._keep(versions)
 
-    def kept(self) -> dict[str, KeptRows]:
+    def segmented_tables(self) -> dict[str, SegmentedTable]:
         """Return the versions: of many keys a batch touches few."""
         return {"versions": self._versions} if self._keeps_versions else {}
 

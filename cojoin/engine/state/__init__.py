@@ -16,7 +16,6 @@ from cojoin.engine.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from cojoin.engine.state.keyed import Cursor
 from cojoin.engine.state.kinds import ListState, MapState, ValueState
 from cojoin.engine.state.ttl import StateTtlConfig
 
@@ -24,7 +23,6 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
-    "Cursor",
     "ListState",
     "ListStateDescriptor",
     "MapState",

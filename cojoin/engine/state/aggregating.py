@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cojoin.engine.state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
-    from cojoin.engine.state.keyed import Cursor
+    from cojoin.engine.values.key_context import KeyContext
 
 __all__ = ["AggregatingState", "ReducingState"]
 
@@ -52,8 +52,8 @@ class _GatheringState(SingleState):
 class ReducingState(_GatheringState):
     """One value for the current key, of all that were added, as PyFlink's ``ReducingState``."""
 
-    def __init__(self, descriptor: ReducingStateDescriptor, cursor: Cursor, owner: str) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: ReducingStateDescriptor, key_context: KeyContext, owner: str) -> None:
+        super().__init__(descriptor, key_context, owner)
         self._reduce = self._compile("reduce_function", descriptor.reducer())  # type: ignore[arg-type]
 
     def get(self) -> Any:
@@ -80,8 +80,8 @@ class ReducingState(_GatheringState):
 class AggregatingState(_GatheringState):
     """One accumulator for the current key, of all values that were added, as PyFlink's ``AggregatingState``."""
 
-    def __init__(self, descriptor: AggregatingStateDescriptor, cursor: Cursor, owner: str) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: AggregatingStateDescriptor, key_context: KeyContext, owner: str) -> None:
+        super().__init__(descriptor, key_context, owner)
         function = descriptor.aggregate_function
         name = type(function).__name__
         self._create = self._compile(f"{name}.create_accumulator", function.create_accumulator)

@@ -1,14 +1,14 @@
-"""What of an operator's rows at rest goes into its state value, and how it finds the others again.
+"""Between an operator's tables and its state value: flush what has grown too large, and find the segments again.
 
-The state value holds each table's newest rows, for a table with segments (``kept``) the hashes that they own, and in
-its header the segments' names.
+The state value has each table's memtable. Of a table with segments (``segmented_table``) it also has the hashes that
+the memtable shadows, and in its header the names of the segments.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cojoin.engine.state.segmented_table import OWNED
+from cojoin.engine.state.segmented_table import SHADOWED
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -16,49 +16,56 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cojoin.engine.state.segmented_table import KeptRows
-    from cojoin.engine.state.segments import Segmenting
+    from cojoin.engine.state.segmented_table import SegmentedTable
+    from cojoin.engine.state.segments import SegmentContext
 
-__all__ = ["Settled", "attach", "settle"]
+__all__ = ["Flushed", "attach", "flush"]
 
 
-class Settled(NamedTuple):
-    """What a state value has to hold."""
+class Flushed(NamedTuple):
+    """What a state value has to hold after a flush."""
 
     described: dict[str, Any]
-    """By table what the header must have of it (``KeptRows.describe``); none of tables without segments."""
+    """By table with segments: what the header must say of it (``SegmentedTable.describe``)."""
 
     tables: dict[str, pa.Table]
-    """The newest rows, and the hashes that they own."""
+    """The memtables, and the hashes that they shadow."""
 
     written: int
     """The bytes written as segments."""
 
 
-def settle(kept: Mapping[str, KeptRows], segmenting: Segmenting | None) -> Settled:
-    """Write rows that are too many for the state value as segments, and give what it has to hold.
+def flush(tables: Mapping[str, SegmentedTable], segmenting: SegmentContext | None) -> Flushed:
+    """Write memtables that are too large for the state value as segments.
 
     Args:
-        kept: The rows, by table.
-        segmenting: What may be done with segments; None keeps all rows in the state value.
+        tables: The tables, by name.
+        segmenting: How segments are written; None leaves all rows in the state value.
     """
-    written = 0 if segmenting is None else sum(rows.settle(segmenting) for rows in kept.values())
-    apart = {name: rows for name, rows in kept.items() if rows.segments}
-    tables = {name: rows.newest for name, rows in kept.items()}
-    owned = {OWNED + name: rows.owned() for name, rows in apart.items()}
-    return Settled({name: rows.describe() for name, rows in apart.items()}, {**tables, **owned}, written)
+    written = 0 if segmenting is None else sum(table.flush(segmenting) for table in tables.values())
+    with_segments = {name: table for name, table in tables.items() if table.segments}
+    memtables = {name: table.memtable for name, table in tables.items()}
+    shadowed = {SHADOWED + name: table.shadowed() for name, table in with_segments.items()}
+    described = {name: table.describe() for name, table in with_segments.items()}
+    return Flushed(described, {**memtables, **shadowed}, written)
 
 
 def attach(
-    kept: Mapping[str, KeptRows],
+    tables: Mapping[str, SegmentedTable],
     described: Mapping[str, Any],
-    tables: Mapping[str, pa.Table],
-    segmenting: Segmenting | None,
+    stored: Mapping[str, pa.Table],
+    segmenting: SegmentContext | None,
 ) -> None:
-    """Let rows that were loaded from a state value find those in segments.
+    """Connect tables whose memtables were loaded from a state value with their segments.
+
+    Args:
+        tables: The tables, by name.
+        described: What the state value's header says of those with segments.
+        stored: The tables of the state value.
+        segmenting: Where the segments lie.
 
     Raises:
-        CheckpointError: There are some, and nothing says where they lie.
+        CheckpointError: There are segments, and ``segmenting`` is None.
     """
     for name, each in described.items():
         if segmenting is None:
@@ -67,4 +74,4 @@ def attach(
                 f"they lie; run the query with its own checkpoint, where pyarrow can read it"
             )
             raise CheckpointError(msg)
-        kept[name].attach(each, tables[OWNED + name], segmenting.store)
+        tables[name].attach(each, stored[SHADOWED + name], segmenting.store)

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cojoin.engine.state.descriptors import StateDescriptor
-    from cojoin.engine.state.keyed import Cursor, KeyedState
+    from cojoin.engine.state.keyed import KeyedState
     from cojoin.engine.state.ttl import Clock
+    from cojoin.engine.values.key_context import KeyContext
 
 __all__ = ["as_declared", "create_state"]
 
@@ -43,19 +44,21 @@ _HANDLES: dict[type[StateDescriptor], tuple[Any, Any]] = {
 """The class of each kind's handles, without and with a time-to-live: a state without one pays nothing for it."""
 
 
-def create_state(descriptor: StateDescriptor, cursor: Cursor, owner: str, clock: Clock) -> KeyedState:
+def create_state(descriptor: StateDescriptor, key_context: KeyContext, owner: str, clock: Clock) -> KeyedState:
     """Make the handle that a function gets for its descriptor.
 
     Args:
         descriptor: What the function declares.
-        cursor: The current key.
+        key_context: The current key.
         owner: The function's name, for messages.
         clock: What a time-to-live goes by.
     """
     for kind, (plain, timed) in _HANDLES.items():
         if isinstance(descriptor, kind):
             made: KeyedState = (
-                plain(descriptor, cursor, owner) if descriptor.ttl is None else timed(descriptor, cursor, owner, clock)
+                plain(descriptor, key_context, owner)
+                if descriptor.ttl is None
+                else timed(descriptor, key_context, owner, clock)
             )
             return made
     raise AssertionError(descriptor)

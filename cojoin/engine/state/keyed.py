@@ -14,6 +14,7 @@ import pyarrow as pa
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.values.coercion import coercer, has_mutable_parts
 from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.key_context import NO_KEY, KeyContext
 from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import FunctionError
@@ -24,29 +25,17 @@ if TYPE_CHECKING:
     from cojoin.engine.state.descriptors import StateDescriptor
     from cojoin.engine.values.coercion import Coercer
 
-__all__ = ["NO_KEY", "Cursor", "KeyedState", "SingleState"]
-
-NO_KEY = -1
-"""The code that stands where no key is current."""
+__all__ = ["KeyedState", "SingleState"]
 
 Stored: TypeAlias = "Callable[[], tuple[list[int], pa.Array | pa.ChunkedArray]]"
 """A function that returns the stored entries of the touched keys: their codes, and their column."""
 
 
-class Cursor:
-    """The key that is being processed, shared by the contexts, the states and the timers of one call."""
-
-    __slots__ = ("code",)
-
-    def __init__(self) -> None:
-        self.code = NO_KEY
-
-
 class KeyedState:
     """What all kinds of state share: the entries of the touched keys, by key code."""
 
-    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
-        self._cursor = cursor
+    def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
+        self._key_context = key_context
         self.descriptor = descriptor
         self.type = descriptor.stored_type()
         self._held_type, _ = split_type(self.type)
@@ -66,7 +55,7 @@ class KeyedState:
         Raises:
             FunctionError: No key is current; so say all methods of all states.
         """
-        self._entries.pop(self._cursor.code, None)
+        self._entries.pop(self._key_context.code, None)
 
     def load(self, stored: Stored) -> None:
         """Take the stored entries of the keys that this micro-batch touches, once they are needed."""
@@ -77,7 +66,7 @@ class KeyedState:
         self.load(lambda: ([], pa.array([], self.type)))
 
     def _read(self, stored: Stored) -> dict[int, Any]:
-        if self._cursor.code == NO_KEY:
+        if self._key_context.code == NO_KEY:
             msg = f"{self.what}: no key is current; use it in process_element1, process_element2 and on_timer only"
             raise FunctionError(msg)
         codes, column = stored()
@@ -123,22 +112,22 @@ class _Unread:
 class SingleState(KeyedState):
     """What states of one value for each key share."""
 
-    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
+        super().__init__(descriptor, key_context, owner)
         self._coerce: Coercer = coercer(self._held_type, self.what)
         self._copies = has_mutable_parts(self._held_type)
 
     def _peek(self) -> Any:
         """Return what a new value is put together with; None where there is nothing."""
-        return self._entries.get(self._cursor.code)
+        return self._entries.get(self._key_context.code)
 
     def _access(self) -> Any:
         """Return what a read finds; None where there is nothing."""
-        return self._entries.get(self._cursor.code)
+        return self._entries.get(self._key_context.code)
 
     def _keep(self, stored: Any) -> None:
         """Set the converted value."""
-        self._entries[self._cursor.code] = stored
+        self._entries[self._key_context.code] = stored
 
     def _shown(self, value: Any) -> Any:
         return self._coerce(value) if self._copies else value

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cojoin.engine.state.descriptors import StateDescriptor
-    from cojoin.engine.state.keyed import Cursor
     from cojoin.engine.values.coercion import Coercer
+    from cojoin.engine.values.key_context import KeyContext
 
 __all__ = ["ListState", "MapState", "ValueState"]
 
@@ -32,7 +32,7 @@ class ValueState(SingleState):
 
     def value(self) -> Any:
         """Return the value, or None where there is none; a struct comes as an immutable row."""
-        value = self._entries.get(self._cursor.code)
+        value = self._entries.get(self._key_context.code)
         return self._coerce(value) if self._copies else value
 
     def update(self, value: Any) -> None:
@@ -44,14 +44,14 @@ class ValueState(SingleState):
         if value is None:
             self.clear()
         else:
-            self._entries[self._cursor.code] = self._coerce(value)
+            self._entries[self._key_context.code] = self._coerce(value)
 
 
 class ListState(KeyedState):
     """A list for the current key, as PyFlink's ``ListState``."""
 
-    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
+        super().__init__(descriptor, key_context, owner)
         self._coerce: Coercer = coercer(self._held_type.value_type, self.what)
         self._copies = has_mutable_parts(self._held_type.value_type)
         # From an element to what is kept of it.
@@ -59,7 +59,7 @@ class ListState(KeyedState):
 
     def get(self) -> list[Any]:
         """Return the elements, oldest first, as a new list; an empty one where there are none."""
-        elements = self._entries.get(self._cursor.code, ())
+        elements = self._entries.get(self._key_context.code, ())
         return [self._coerce(element) for element in elements] if self._copies else list(elements)
 
     def __iter__(self) -> Iterator[Any]:
@@ -72,7 +72,7 @@ class ListState(KeyedState):
             FunctionError: It does not fit the declared type.
         """
         element = self._element(value)
-        self._entries.setdefault(self._cursor.code, []).append(element)
+        self._entries.setdefault(self._key_context.code, []).append(element)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append several elements.
@@ -101,7 +101,7 @@ class ListState(KeyedState):
 
     def _replace(self, elements: list[Any]) -> None:
         if elements:
-            self._entries[self._cursor.code] = elements
+            self._entries[self._key_context.code] = elements
         else:
             self.clear()
 
@@ -113,8 +113,8 @@ class MapState(KeyedState):
     ``remove``, which passes over what is not there.
     """
 
-    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
+        super().__init__(descriptor, key_context, owner)
         held = self._held_type
         self._coerce_key: Coercer = coercer(held.key_type, f"{self.what}, map key")
         self._coerce_value: Coercer = coercer(held.item_type, f"{self.what}, map value")
@@ -142,7 +142,7 @@ class MapState(KeyedState):
             FunctionError: The key is None, or one of them does not fit its declared type.
         """
         stored_key, stored_value = self._key(key), self._item(value)
-        self._entries.setdefault(self._cursor.code, {})[stored_key] = stored_value
+        self._entries.setdefault(self._key_context.code, {})[stored_key] = stored_value
 
     def put_all(self, values: dict[Any, Any]) -> None:
         """Set several user keys."""
@@ -211,7 +211,7 @@ class MapState(KeyedState):
         return hashable(self._coerce_key(key))
 
     def _map(self) -> dict[Any, Any]:
-        return self._entries.get(self._cursor.code) or {}
+        return self._entries.get(self._key_context.code) or {}
 
     def _shown(self, value: Any) -> Any:
         return self._coerce_value(value) if self._copies else value

@@ -1,14 +1,18 @@
-"""Rows at rest of one table and key group, of which a batch touches few: the newest in memory, others in segments.
+"""A table of one key group, of which a batch touches few rows: an LSM tree of a memtable and segments.
 
-Keeps: ``newest``, a table that lies in the state value, and *segments* (``segments``), newest first: immutable files
-sorted by the hash of the key. The newest piece that has a hash has all of its rows; ``newest`` *owns* the hashes whose
-rows it took out of segments, also those that have no row any more. So keys whose hashes are equal do each other no
-harm. A batch takes the newest rows and those of its own keys (``take``) and puts back what is to be kept
-(``put_back``): rows of segments that did not change stay there. Writes: once ``newest`` has outgrown its limit it
-becomes a segment (``settle``), merged with the newer ones of the others, sizes growing by a ratio. Forgets: superseded
-rows and what has expired when they are merged; until then they take room, and what has expired counts as a row, but is
-never given out. Timers, rows that wait and rows that are held are no such tables: they stay in the state value. Costs:
-without segments nothing; with them a binary search a segment and touched key, and a row written a few times over.
+Keeps: the *memtable*, which lies in the state value, and *segments* (``segments``), newest first: immutable files,
+sorted by the hash of the key. The memtable *shadows* the hashes of all rows that batches took out of segments, whether
+or not it still has rows of them. A read takes the rows of a hash from the newest piece that has or shadows it. Keys
+whose hashes are equal always move together, so a collision costs time and never a row.
+
+A batch takes the memtable and the rows of its own keys (``take``), and puts back what is to stay (``put_back``). Rows
+of segments that did not change stay there. A memtable that has outgrown its limit is flushed (``flush``): it becomes a
+segment, and is merged with the newer ones of the others, so that sizes grow by a ratio.
+
+Forgets: superseded and expired rows when segments are merged. Until then expired rows take room and are counted, but
+are never returned. Costs: nothing without segments; with them a binary search for each segment and touched key, and
+each row is written a few times over. Timers and rows that wait or are held are no such tables: they stay in the state
+value.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.state.segments import HASH, OpenSegment, Segment, Segmenting, write_segment
+from cojoin.engine.state.segments import HASH, OpenSegment, Segment, SegmentContext, write_segment
 from cojoin.engine.state.ttl import without_expired
 from cojoin.engine.values.hash_sets import among, ranges, with_fewer
 from cojoin.engine.values.key_hashes import key_hashes
@@ -33,10 +37,10 @@ if TYPE_CHECKING:
 
     from cojoin.engine.state.segments import SegmentStore
 
-__all__ = ["MAX_CHUNKS", "OWNED", "Expired", "KeptRows", "own_tables", "whole_tables"]
+__all__ = ["MAX_CHUNKS", "SHADOWED", "Expired", "SegmentedTable", "own_tables", "whole_tables"]
 
-OWNED = "@owned:"
-"""How a state value names the hashes that a table's newest rows own, before the table's name."""
+SHADOWED = "@owned:"
+"""The prefix under which a state value has the hashes that a table's memtable shadows, as release 0.5.0 wrote it."""
 
 MAX_CHUNKS = 16
 """How many pieces, one of each batch, a table at rest may have before they are made one."""
@@ -50,7 +54,7 @@ _NONE = np.empty(0, dtype=np.uint64)
 
 @dataclass(frozen=True)
 class Expired:
-    """What nobody asks for any more.
+    """Rows that no read may return any more.
 
     Attributes:
         cutoff: The greatest time that has expired.
@@ -79,29 +83,29 @@ class _Taken:
     expired: NDArray[np.uint64]
 
 
-class KeptRows:
-    """The rows of one table.
+class SegmentedTable:
+    """The rows of one table, in a memtable and in segments.
 
     Args:
-        newest: The rows to begin with, mostly none.
+        memtable: The rows to begin with, mostly none.
         key: The names of the key's columns.
         what: What the rows are, for messages.
 
     Attributes:
-        newest: The rows in memory.
-        rows: How many rows are kept, those in segments too.
-        segments: The segments, newest first.
+        memtable: The rows in memory.
+        rows: How many rows the table has, in segments too.
+        segments: The segments, memtable first.
 
-    >>> kept = KeptRows(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
-    >>> kept.take([pa.table({"id": [1]})]).num_rows, kept.rows
+    >>> table = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
+    >>> table.take([pa.table({"id": [1]})]).num_rows, table.rows
     (2, 2)
     """
 
-    def __init__(self, newest: pa.Table, key: Sequence[str], what: str) -> None:
-        self.newest, self.rows = newest, newest.num_rows
+    def __init__(self, memtable: pa.Table, key: Sequence[str], what: str) -> None:
+        self.memtable, self.rows = memtable, memtable.num_rows
         self.segments: tuple[Segment, ...] = ()
         self._key, self._what = list(key), what
-        self._owned = _NONE
+        self._shadowed = _NONE
         self._expired: Expired | None = None
         self._taken: _Taken | None = None
         self._store: SegmentStore | None = None
@@ -109,11 +113,11 @@ class KeptRows:
     @property
     def bytes(self) -> int:
         """The bytes of all rows: in memory, and of the segments' files."""
-        return int(self.newest.nbytes) + sum(segment.bytes for segment in self.segments)
+        return int(self.memtable.nbytes) + sum(segment.bytes for segment in self.segments)
 
     def replace(self, change: Callable[[pa.Table], pa.Table]) -> None:
         """Bring the rows to another schema; those in segments follow when they are read (``evolution``)."""
-        self.newest = change(self.newest)
+        self.memtable = change(self.memtable)
 
     def take(self, keys: Sequence[pa.Table]) -> pa.Table:
         """Return the rows of some keys, among those of others; ``put_back`` follows.
@@ -122,13 +126,13 @@ class KeptRows:
             keys: Tables of the key's columns, in the order of the key, whatever their names.
 
         Returns:
-            The newest rows, then those of the keys' hashes that lie in segments.
+            The memtable's rows, then those of the keys' hashes that lie in segments.
         """
         if not self.segments:
-            return self.newest
+            return self.memtable
         wanted = np.unique(np.concatenate([key_hashes(each) for each in keys])) if keys else _NONE
-        wanted = wanted[~among(wanted, self._owned)]
-        found = [_none_of(self.newest)]
+        wanted = wanted[~among(wanted, self._shadowed)]
+        found = [_none_of(self.memtable)]
         for piece in self._open(self.segments):
             if not len(wanted):
                 break
@@ -137,13 +141,13 @@ class KeptRows:
             if there.any():
                 positions = ranges(starts[there], stops[there])
                 found.append(self._adapted(piece.table.take(pa.array(positions))))
-            wanted = wanted[~(there | among(wanted, piece.gone))]
+            wanted = wanted[~(there | among(wanted, piece.tombstones))]
         taken = concat(found)
         alive = taken if self._expired is None else self._expired.leave_out(taken)
         hashes, before = (_hashes_of(each) for each in (alive, taken))
         self._taken = _Taken(hashes, with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
         self.rows -= len(before) - len(hashes)
-        return concat([self.newest, alive.drop_columns([HASH])])
+        return concat([self.memtable, alive.drop_columns([HASH])])
 
     def put_back(self, rows: pa.Table, origins: NDArray[np.int64]) -> None:
         """Keep rows instead of those that were taken.
@@ -153,7 +157,7 @@ class KeptRows:
             origins: For each its position among the rows that were taken, if it is one of them and unchanged; a new
                 row has another number.
         """
-        count, taken = self.newest.num_rows, self._taken
+        count, taken = self.memtable.num_rows, self._taken
         if taken is None:
             self._keep(rows, rows.num_rows)
             return
@@ -168,31 +172,31 @@ class KeptRows:
             added = key_hashes(rows.filter(pa.array(is_new)).select(self._key))
             changed.append(added[among(added, np.unique(hashes))])
         moved = np.unique(np.concatenate(changed))
-        self._owned = np.union1d(self._owned, moved)
+        self._shadowed = np.union1d(self._shadowed, moved)
         stays = from_segment.copy()
         stays[from_segment] = ~among(hashes[origins[from_segment] - count], moved)
         self._keep(rows.filter(pa.array(~stays)) if stays.any() else rows, live)
 
-    def _keep(self, newest: pa.Table, rows: int) -> None:
-        chunks = newest.column(0).num_chunks if newest.num_columns else 0
-        self.newest = newest.combine_chunks() if chunks > MAX_CHUNKS else newest
+    def _keep(self, memtable: pa.Table, rows: int) -> None:
+        chunks = memtable.column(0).num_chunks if memtable.num_columns else 0
+        self.memtable = memtable.combine_chunks() if chunks > MAX_CHUNKS else memtable
         self.rows = rows
 
     def expire(self, expired: Expired) -> None:
         """Forget what has expired: at once in memory, in segments when it is read or merged."""
-        young = expired.leave_out(self.newest)
-        self.rows -= self.newest.num_rows - young.num_rows
-        self.newest = young
+        young = expired.leave_out(self.memtable)
+        self.rows -= self.memtable.num_rows - young.num_rows
+        self.memtable = young
         if self.segments and (self._expired is None or self._expired.cutoff < expired.cutoff):
             self._expired = expired
 
-    def settle(self, segmenting: Segmenting) -> int:
-        """Make the newest rows a segment, if they have outgrown their limit; merge it with others.
+    def flush(self, segmenting: SegmentContext) -> int:
+        """Make the memtable a segment if it has outgrown its limit, merged with the newer ones of the others.
 
         Returns:
             The bytes written.
         """
-        options, size = segmenting.options, int(self.newest.nbytes) + int(self._owned.nbytes)
+        options, size = segmenting.options, int(self.memtable.nbytes) + int(self._shadowed.nbytes)
         if options is None or size <= options.limit_bytes:
             return 0
         ratio, merged = options.ratio_of(segmenting.key_group), 0
@@ -201,10 +205,10 @@ class KeptRows:
                 break
             merged, size = merged + 1, size + segment.bytes
         self._store = segmenting.store
-        hashes = key_hashes(self.newest.select(self._key))
-        pieces = [self.newest.add_column(0, pa.field(HASH, pa.uint64()), pa.array(hashes))]
-        gone = [self._owned]
-        hidden = np.union1d(self._owned, hashes)
+        hashes = key_hashes(self.memtable.select(self._key))
+        pieces = [self.memtable.add_column(0, pa.field(HASH, pa.uint64()), pa.array(hashes))]
+        tombstones = [self._shadowed]
+        hidden = np.union1d(self._shadowed, hashes)
         opened = list(self._open(self.segments[:merged]))
         for rows in self._surviving(opened, hidden):
             alive = rows if self._expired is None else self._expired.leave_out(rows)
@@ -212,32 +216,32 @@ class KeptRows:
             if alive.num_rows < rows.num_rows:
                 # Older segments may still have rows of these hashes.
                 self.rows -= rows.num_rows - alive.num_rows
-                gone.append(_hashes_of(rows))
-        gone += [piece.gone for piece in opened]
-        written = self._write(segmenting, concat(pieces), gone, is_oldest=merged == len(self.segments))
+                tombstones.append(_hashes_of(rows))
+        tombstones += [piece.tombstones for piece in opened]
+        written = self._write(segmenting, concat(pieces), tombstones, is_oldest=merged == len(self.segments))
         self.segments = (*([written] if written else []), *self.segments[merged:])
-        self.newest, self._owned = _empty(self.newest), _NONE
+        self.memtable, self._shadowed = _empty(self.memtable), _NONE
         if not self.segments:
             self._expired = None
         return written.bytes if written else 0
 
     def _write(
-        self, segmenting: Segmenting, rows: pa.Table, gone: Sequence[NDArray[np.uint64]], *, is_oldest: bool
+        self, segmenting: SegmentContext, rows: pa.Table, tombstones: Sequence[NDArray[np.uint64]], *, is_oldest: bool
     ) -> Segment | None:
         hashes = _hashes_of(rows)
         order = np.argsort(hashes, kind="stable")
         hashes, plain = hashes[order], take_rows(rows.drop_columns([HASH]), order)
         # In the oldest there is nothing to hide.
-        absent = _NONE if is_oldest else np.unique(np.concatenate(gone))
+        absent = _NONE if is_oldest else np.unique(np.concatenate(tombstones))
         absent = absent[~among(absent, hashes)]
         return write_segment(segmenting, hashes, plain, absent) if len(hashes) or len(absent) else None
 
     def whole(self) -> pa.Table:
         """Return all rows; those that segments have are read, all of them."""
         if not self.segments:
-            return self.newest
-        found = [self.newest]
-        for rows in self._surviving(self._open(self.segments), self._owned):
+            return self.memtable
+        found = [self.memtable]
+        for rows in self._surviving(self._open(self.segments), self._shadowed):
             alive = rows if self._expired is None else self._expired.leave_out(rows)
             found.append(alive.drop_columns([HASH]))
         return concat(found)
@@ -247,7 +251,7 @@ class KeptRows:
         for piece in pieces:
             shown = ~among(piece.hashes, hidden)
             yield self._adapted(piece.table if shown.all() else piece.table.filter(pa.array(shown)))
-            hidden = np.union1d(hidden, np.concatenate([piece.hashes, piece.gone]))
+            hidden = np.union1d(hidden, np.concatenate([piece.hashes, piece.tombstones]))
 
     def _open(self, segments: Sequence[Segment]) -> Iterator[OpenSegment]:
         assert self._store is not None or not segments
@@ -255,47 +259,49 @@ class KeptRows:
 
     def _adapted(self, rows: pa.Table) -> pa.Table:
         """Return rows of a segment, with their hashes, in the columns of now."""
-        return evolve(rows, pa.schema([rows.schema.field(0), *self.newest.schema]), self._what)
+        return evolve(rows, pa.schema([rows.schema.field(0), *self.memtable.schema]), self._what)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a state value must know beside the newest rows and the hashes that they own, as JSON values."""
+        """Return what a state value's header must say of the segments, as JSON values."""
         expired = self._expired and [self._expired.cutoff, self._expired.column]
         return {"rows": self.rows, "expired": expired, "segments": [each.as_list() for each in self.segments]}
 
-    def owned(self) -> pa.Table:
-        """Return the hashes that the newest rows own, as a table."""
-        return pa.table({HASH: pa.array(self._owned)})
+    def shadowed(self) -> pa.Table:
+        """Return the hashes that the memtable shadows, as a table."""
+        return pa.table({HASH: pa.array(self._shadowed)})
 
-    def attach(self, described: Mapping[str, Any], owned: pa.Table, store: SegmentStore) -> None:
-        """Take what ``describe`` and ``owned`` gave; the newest rows are there already."""
+    def attach(self, described: Mapping[str, Any], shadowed: pa.Table, store: SegmentStore) -> None:
+        """Restore what ``describe`` and ``shadowed`` returned; the memtable is there already."""
         self.rows, self._store = int(described["rows"]), store
         self.segments = tuple(Segment(*each) for each in described["segments"])
-        self._owned = owned.column(0).to_numpy()
+        self._shadowed = shadowed.column(0).to_numpy()
         self._expired = Expired(*described["expired"]) if described["expired"] else None
 
 
 def own_tables(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return the tables of a state value without those that tell of segments."""
+    """Return the tables of a state value without those of shadowed hashes."""
     return {
-        name: table for name, table in tables.items() if name.removeprefix(OWNED) not in described or name in described
+        name: table
+        for name, table in tables.items()
+        if name.removeprefix(SHADOWED) not in described or name in described
     }
 
 
 def whole_tables(
     described: Mapping[str, Any], tables: Mapping[str, pa.Table], store: SegmentStore
 ) -> dict[str, pa.Table]:
-    """Return a state value's tables with all of their rows, for who has no operator.
+    """Return a state value's tables with all of their rows, for a reader without an operator.
 
     Args:
-        described: What ``KeptRows.describe`` gave, by table.
+        described: What ``SegmentedTable.describe`` returned, by table.
         tables: The tables of the state value.
         store: Where segments lie.
     """
     found = own_tables(described, tables)
     for name, each in described.items():
-        kept = KeptRows(tables[name], (), f"table {name!r}")
-        kept.attach(each, tables[OWNED + name], store)
-        found[name] = kept.whole()
+        table = SegmentedTable(tables[name], (), f"table {name!r}")
+        table.attach(each, tables[SHADOWED + name], store)
+        found[name] = table.whole()
     return found
 
 

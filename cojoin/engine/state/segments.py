@@ -1,10 +1,13 @@
-"""Segments: immutable files of rows at rest, sorted by the hash of their key, beside the state value that names them.
+"""Segments: immutable files of a table's rows, sorted by the hash of their key, beside the state value that names them.
 
-A segment is an Arrow IPC file of one batch of rows, whose first column is the hash, and one whose hashes are *gone*:
-rows of these keys in older segments mean nothing, as do those of the hashes that it has. It is written once, under a
-name that a task which is run again gives it too: the batch's number, the key group's, and a digest of the content.
-Read are only the pages that hold what is asked for, where the store maps files into memory. Each process compares a
-file's length whenever it opens it, and its digest the first time. Costs: 0.1 ms to open one, a binary search a key.
+A segment is an Arrow IPC file of two record batches. The first has the rows, with the hash as the first column. The
+second has the *tombstones*: hashes of which this segment has no row, and whose rows in older segments are deleted.
+Older rows of a hash that the segment does have are superseded likewise.
+
+A file is written once. Its name is made of the batch, the key group and a digest of the content, so a task that is run
+again gives it the same name. Where the store maps files into memory, only the pages that a search touches are read.
+Each process compares a file's length whenever it opens it, and its digest the first time. Costs: 0.1 ms to open a
+file, and a binary search for each key.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["HASH", "OpenSegment", "Segment", "SegmentOptions", "SegmentStore", "Segmenting", "write_segment"]
+__all__ = ["HASH", "OpenSegment", "Segment", "SegmentContext", "SegmentOptions", "SegmentStore", "write_segment"]
 
 HASH = "@hash"
 """The column of hashes; no column of a DataFrame that a person writes begins like this."""
@@ -35,7 +38,7 @@ _compared: set[tuple[str, str]] = set()
 
 
 class SegmentStore(Protocol):
-    """Where segments lie: what surrounds the engine gives it."""
+    """Where segments lie; the engine's surroundings implement it."""
 
     @property
     def place(self) -> str:
@@ -54,10 +57,10 @@ class SegmentStore(Protocol):
 
 @dataclass(frozen=True)
 class SegmentOptions:
-    """When rows at rest leave the state value.
+    """When memtables are flushed and segments are merged.
 
     Attributes:
-        limit_bytes: How large the newest rows of a table may grow in a key group's state value. A megabyte of state
+        limit_bytes: How large a memtable may grow in a key group's state value. A megabyte of state
             costs 10 ms a batch and a file costs some 1 ms to write: at half a megabyte both stay below what a call
             costs anyway.
         ratio: A segment is merged with the newer ones once it is less than so many times as large as they. More makes
@@ -78,12 +81,12 @@ class SegmentOptions:
 
 
 @dataclass(frozen=True)
-class Segmenting:
-    """What a key group's call may do with segments in one batch.
+class SegmentContext:
+    """How a key group reads and writes segments in one batch.
 
     Attributes:
         store: Where they lie.
-        options: When rows leave the state value; None leaves them there, and segments are only read.
+        options: When memtables are flushed; with None they never are, and segments are only read.
         key_group: The key group's number.
         batch_id: The batch.
     """
@@ -101,20 +104,20 @@ class Segment:
     Attributes:
         name: The file's name.
         rows: How many rows it has, superseded ones too.
-        gone: How many hashes without rows it has.
+        tombstones: How many tombstones it has.
         bytes: The file's length.
         digest: The BLAKE2b of its content.
     """
 
     name: str
     rows: int
-    gone: int
+    tombstones: int
     bytes: int
     digest: str
 
     def as_list(self) -> list[Any]:
         """Return it as JSON values."""
-        return [self.name, self.rows, self.gone, self.bytes, self.digest]
+        return [self.name, self.rows, self.tombstones, self.bytes, self.digest]
 
     def open(self, store: SegmentStore) -> OpenSegment:
         """Open it.
@@ -166,13 +169,13 @@ class OpenSegment:
         return self._reader.get_batch(0).column(0).to_numpy()  # type: ignore[no-any-return]
 
     @cached_property
-    def gone(self) -> NDArray[np.uint64]:
-        """The hashes whose rows in older segments mean nothing, though it has none of them; sorted."""
+    def tombstones(self) -> NDArray[np.uint64]:
+        """The hashes whose rows in older segments are deleted, sorted."""
         return self._reader.get_batch(1).column(0).to_numpy()  # type: ignore[no-any-return]
 
 
 def write_segment(
-    segmenting: Segmenting, hashes: NDArray[np.uint64], rows: pa.Table, gone: NDArray[np.uint64]
+    segmenting: SegmentContext, hashes: NDArray[np.uint64], rows: pa.Table, tombstones: NDArray[np.uint64]
 ) -> Segment:
     """Write a segment.
 
@@ -180,21 +183,21 @@ def write_segment(
         segmenting: Where, and for which key group and batch.
         hashes: The rows' hashes, sorted.
         rows: The rows, in that order.
-        gone: The hashes that are gone, sorted.
+        tombstones: The hashes whose rows in older segments are deleted, sorted.
     """
     schema = pa.schema([pa.field(HASH, pa.uint64()), *rows.schema])
     columns = [_one_piece(column) for column in rows.columns]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([pa.array(hashes), *columns], schema=schema))
-        nothing = [pa.nulls(len(gone), field.type) for field in rows.schema]
-        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(gone), *nothing], schema=schema))
+        nothing = [pa.nulls(len(tombstones), field.type) for field in rows.schema]
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(tombstones), *nothing], schema=schema))
     content = sink.getvalue()
     digest = _digest(content)
     name = f"{segmenting.batch_id:012d}-{segmenting.key_group:05d}-{digest}.arrow"
     segmenting.store.write(name, content)
     _note((segmenting.store.place, name))
-    return Segment(name, rows.num_rows, len(gone), content.size, digest)
+    return Segment(name, rows.num_rows, len(tombstones), content.size, digest)
 
 
 def _one_piece(column: pa.ChunkedArray) -> pa.Array:

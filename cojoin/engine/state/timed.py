@@ -19,8 +19,8 @@ from cojoin.engine.state.ttl import Expiry
 
 if TYPE_CHECKING:
     from cojoin.engine.state.descriptors import StateDescriptor
-    from cojoin.engine.state.keyed import Cursor
     from cojoin.engine.state.ttl import Clock
+    from cojoin.engine.values.key_context import KeyContext
 
 __all__ = [
     "TimedAggregatingState",
@@ -34,20 +34,20 @@ __all__ = [
 class _TimedSingleState(SingleState):
     """One pair for each key."""
 
-    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str, clock: Clock) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str, clock: Clock) -> None:
+        super().__init__(descriptor, key_context, owner)
         assert descriptor.ttl is not None
         self.expiry = Expiry(descriptor.ttl, clock)
 
     def _peek(self) -> Any:
-        pair = self._entries.get(self._cursor.code)
+        pair = self._entries.get(self._key_context.code)
         if pair is None:
             return None
         value, accessed = pair
         return value if accessed > self.expiry.cutoff() or self.expiry.returns_expired else None
 
     def _access(self) -> Any:
-        pair = self._entries.get(self._cursor.code)
+        pair = self._entries.get(self._key_context.code)
         if pair is None:
             return None
         value, accessed = pair
@@ -59,7 +59,7 @@ class _TimedSingleState(SingleState):
         return value
 
     def _keep(self, stored: Any) -> None:
-        self._entries[self._cursor.code] = (stored, self.expiry.stamp())
+        self._entries[self._key_context.code] = (stored, self.expiry.stamp())
 
 
 class TimedValueState(_TimedSingleState, ValueState):
@@ -88,8 +88,8 @@ class TimedAggregatingState(_TimedSingleState, AggregatingState):
 class TimedListState(ListState):
     """A list state with a time-to-live for each element."""
 
-    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str, clock: Clock) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str, clock: Clock) -> None:
+        super().__init__(descriptor, key_context, owner)
         assert descriptor.ttl is not None
         self.expiry = expiry = Expiry(descriptor.ttl, clock)
         coerce = self._coerce
@@ -97,7 +97,7 @@ class TimedListState(ListState):
 
     def get(self) -> list[Any]:
         """Return the elements, oldest first, as a new list; an empty one where there are none."""
-        elements = self._entries.get(self._cursor.code)
+        elements = self._entries.get(self._key_context.code)
         if not elements:
             return []
         cutoff = self.expiry.cutoff()
@@ -114,8 +114,8 @@ class TimedListState(ListState):
 class TimedMapState(MapState):
     """A map state with a time-to-live for each user key."""
 
-    def __init__(self, descriptor: StateDescriptor, cursor: Cursor, owner: str, clock: Clock) -> None:
-        super().__init__(descriptor, cursor, owner)
+    def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str, clock: Clock) -> None:
+        super().__init__(descriptor, key_context, owner)
         assert descriptor.ttl is not None
         self.expiry = expiry = Expiry(descriptor.ttl, clock)
         coerce = self._coerce_value

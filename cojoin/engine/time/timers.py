@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cojoin.engine.state import Cursor
+    from cojoin.engine.values.key_context import KeyContext
 
 __all__ = ["MAX_STALLED_TIMERS", "TimeDomain", "TimerService", "Timers"]
 
@@ -46,8 +46,8 @@ class TimeDomain(Enum):
 class Timers:
     """The timers of one domain, of the touched keys, by key code."""
 
-    def __init__(self, cursor: Cursor, owner: str) -> None:
-        self._cursor = cursor
+    def __init__(self, key_context: KeyContext, owner: str) -> None:
+        self._key_context = key_context
         self._owner = owner
         # A deleted timer leaves its set at once and its heap when it comes to the top.
         self._live: dict[int, set[int]] = {}
@@ -100,7 +100,7 @@ class Timers:
         """Set a timer of the current key."""
         if type(timestamp) is not int:
             timestamp = self._checked(timestamp)
-        code = self._cursor.code
+        code = self._key_context.code
         live = self._live.get(code)
         if live is None:
             live = self._live[code] = set()
@@ -116,7 +116,7 @@ class Timers:
 
     def delete(self, timestamp: Any) -> None:
         """Delete a timer of the current key."""
-        code, timestamp = self._cursor.code, self._checked(timestamp)
+        code, timestamp = self._key_context.code, self._checked(timestamp)
         self._refused.discard((code, timestamp))
         live = self._live.get(code)
         if live is not None:
@@ -207,8 +207,8 @@ class TimerService:
     an event-time timer t it is t, and each input's own is the same, as if both were read in step. In arrival order a
     row sees the watermarks before its micro-batch, and a timer those after it; so does a processing-time timer in both.
 
-    >>> from cojoin.engine.state import Cursor
-    >>> service = TimerService(Timers(Cursor(), "F"), Timers(Cursor(), "F"))
+    >>> from cojoin.engine.values.key_context import KeyContext
+    >>> service = TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))
     >>> service.current_watermark() == service.current_watermark1() == -2**63
     True
     """

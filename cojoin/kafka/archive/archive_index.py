@@ -274,9 +274,9 @@ def _counted(frame: DataFrame, names: Mapping[str, str], wanted: Wanted) -> tupl
     widest = 1 << max(0, wanted.max_drift_ms.bit_length() - 1)
     width = max(1, widest // _FINER)
     millis = F.coalesce(F.unix_millis(_col(names[TIME])), F.lit(-1))
-    if wanted.range.believed is not None:
+    if wanted.range.trusted_until is not None:
         # A stamp far ahead is at no time, as one that is not there.
-        millis = F.when(millis > wanted.range.believed, F.lit(-1)).otherwise(millis)
+        millis = F.when(millis > wanted.range.trusted_until, F.lit(-1)).otherwise(millis)
     rows = frame.select(
         F.col("_metadata.file_path").alias("file"),
         _col(names["topic"]).alias("topic"),

@@ -24,12 +24,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
-from cojoin.engine.blame import users_traceback
 from cojoin.engine.inputs import REJECTED_SCHEMA
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.operator import OUTPUT, REJECTED, Batch, Operator
-from cojoin.engine.state.segments import Segmenting, SegmentOptions
+from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.time.operator_watermark import TimePolicy
+from cojoin.engine.user_frames import user_traceback
 from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.row_digest import add_digests, rows_digest
@@ -167,7 +167,7 @@ class StreamingCall:
                 yield from self._run(key, frames, state)
         except FunctionError as error:
             # The user's own lines alone: Spark would show all of ours, and none of what it comes from.
-            raise error.with_traceback(users_traceback(error)) from None
+            raise error.with_traceback(user_traceback(error)) from None
 
     def _run(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         started = time.perf_counter()
@@ -175,7 +175,7 @@ class StreamingCall:
         operator = self._plan.create_operator()
         now, batch_id = state.getCurrentProcessingTimeMs(), _batch_id()
         if self._segments is not None:
-            operator.segmenting = Segmenting(self._segments, self._plan.segments, group, batch_id)
+            operator.segmenting = SegmentContext(self._segments, self._plan.segments, group, batch_id)
         try:
             if state.exists:
                 operator.restore(state.get[0])
@@ -193,7 +193,7 @@ class StreamingCall:
                 emitted[emission.kind] += emission.table.num_rows
                 digests[emission.kind] = add_digests(digests.get(emission.kind, 0), rows_digest(emission.table))
                 yield _frame(self._kinds[emission.kind], write_messages(emission.table))
-            header, tables, written = operator.settle()
+            header, tables, written = operator.flush()
             saved, content_batch_id = header["saved"], None
             # After a drain nothing can go on.
             is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
@@ -239,7 +239,7 @@ class StaticCall:
             with _collector_at_rest():
                 emitted = self._run(packed)
         except FunctionError as error:
-            raise error.with_traceback(users_traceback(error)) from None
+            raise error.with_traceback(user_traceback(error)) from None
         kinds, outputs = [kind for kind, _ in emitted], [payload for _, payload in emitted]
         return pa.Table.from_arrays([pa.array(kinds, pa.int8()), binary_column(outputs)], schema=_EMITTED_SCHEMA)
 

@@ -35,11 +35,11 @@ __all__ = [
     "CONTROL_TAG",
     "FAULT_COLUMN",
     "GROUP_COLUMN",
+    "MARKER_COLUMNS",
     "MARK_COLUMN",
     "NEWEST_COLUMN",
     "NOW_COLUMN",
     "PACKED_DDL",
-    "SIGN_COLUMNS",
     "Packer",
     "key_group",
     "read_control",
@@ -48,7 +48,7 @@ __all__ = [
 PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG = 0
 GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
-MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = SIGN_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
+MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = MARKER_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
 """What a source of cojoin's says beside its rows. A row with a mark says only how far time has come in its partition;
 one with a fault, a reason and what was found with a colon between, is none; one with a newest time says by which the
 source went for the partition's rows of the task; one with both a mark and this, that the partition holds more. Times
@@ -89,7 +89,7 @@ class Packer:
     def _pack(self, chunk: pa.Table, seen: _Seen) -> Iterator[pa.RecordBatch]:
         if NOW_COLUMN in chunk.column_names:
             seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
-        chunk = self._without_signs(chunk, seen)
+        chunk = self._without_markers(chunk, seen)
         if not chunk.num_rows:
             return
         groups = chunk.column(GROUP_COLUMN).to_numpy()
@@ -107,12 +107,12 @@ class Packer:
             pieces += [(self.labels[group], message) for message in messages]
         yield _packed([label for label, _ in pieces], self.tag, [message for _, message in pieces])
 
-    def _without_signs(self, chunk: pa.Table, seen: _Seen) -> pa.Table:
+    def _without_markers(self, chunk: pa.Table, seen: _Seen) -> pa.Table:
         """Remember the marks and faults that stand among the rows, and give the rows."""
         if MARK_COLUMN not in chunk.column_names:
             return chunk
-        signs = [chunk.column(name) for name in SIGN_COLUMNS]
-        if all(each.null_count == chunk.num_rows for each in signs):
+        markers = [chunk.column(name) for name in MARKER_COLUMNS]
+        if all(each.null_count == chunk.num_rows for each in markers):
             return chunk
         seen.any_row = True
         generator = self.spec.watermark.generator
@@ -134,7 +134,7 @@ class Packer:
         for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
             reason, _, found = fault.partition(": ")
             seen.faults[group].append((reason, dump_json({**row, "error": found})))
-        is_row = [pc.is_null(each) for each in signs]
+        is_row = [pc.is_null(each) for each in markers]
         return chunk.filter(pc.and_(pc.and_(is_row[0], is_row[1]), is_row[2]))
 
     def _by_partition(self, chunk: pa.Table, sign: str) -> list[tuple[str, int]]:

@@ -197,16 +197,16 @@ class BatchWriter:
         """Remove the snapshots that are too many, and segments, in a thread of its own."""
         if self._cleaning is not None:
             self._cleaning.join()
-        self._cleaning = threading.Thread(target=self._remove_superfluous, args=(session, outlived), daemon=True)
+        self._cleaning = threading.Thread(target=self._remove_obsolete, args=(session, outlived), daemon=True)
         self._cleaning.start()
 
-    def _remove_superfluous(self, session: SparkSession, outlived: Sequence[str]) -> None:
+    def _remove_obsolete(self, session: SparkSession, outlived: Sequence[str]) -> None:
         try:
             with STATE_LOCK:
                 self._cleaner.remove(outlived)
-                superfluous = Snapshots(self._files).superfluous(self._retention)
-                if superfluous:
-                    StateTable(session, self._files).clean(superfluous)
+                obsolete = Snapshots(self._files).obsolete(self._retention)
+                if obsolete:
+                    StateTable(session, self._files).clean(obsolete)
         except Exception as error:  # noqa: BLE001 - what is not removed now is removed after the next snapshot
             _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
 

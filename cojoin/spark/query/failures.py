@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cojoin.engine.blame import blamed, is_users
+from cojoin.engine.user_frames import is_user_file, user_line
 from cojoin.errors import CojoinError
 
 __all__ = ["explain"]
@@ -44,11 +44,11 @@ def explain(error: BaseException) -> str:
         return text
     if _TRACEBACK in text:
         last = text.rpartition(_TRACEBACK)[2]
-        users = [found for found in _FRAME.finditer(last) if is_users(found["file"])]
+        users = [found for found in _FRAME.finditer(last) if is_user_file(found["file"])]
         where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
         return _tidy(_end_of_traceback(last)) + where
     if not type(error).__module__.startswith(("pyspark", "py4j")):
-        return f"{type(error).__name__}{': ' if text else ''}{text}{blamed(error)}"
+        return f"{type(error).__name__}{': ' if text else ''}{text}{user_line(error)}"
     while (found := _WRAPPING.match(text)) is not None:
         text = text[found.end() :]
     return _tidy(text)

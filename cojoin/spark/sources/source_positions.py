@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.outputs import commit_versions, open_log, unhindered
+from cojoin.checkpoints.outputs import commit_versions, open_log, session_with_long_history
 from cojoin.errors import CheckpointError
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path
@@ -124,7 +124,7 @@ def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) 
 
 def _check_snapshot(spark: SparkSession, where: str, location: str, version: int) -> None:
     """See that the rest of a table's first reading is there: the version, and the files that were removed since."""
-    session, by_path = unhindered(spark), is_path(location)
+    session, by_path = session_with_long_history(spark), is_path(location)
     try:
         reader = session.read().format("delta")
         now = set((reader.load if by_path else reader.table)(location).inputFiles())

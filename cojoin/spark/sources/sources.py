@@ -80,7 +80,7 @@ class Source:
         del other
         return self
 
-    def believing(self, max_ahead_ms: int) -> Source:
+    def with_max_ahead(self, max_ahead_ms: int) -> Source:
         """Return this source as it is read where times further ahead of the clock are no times; most know none.
 
         Args:

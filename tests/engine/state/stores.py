@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.engine.keyed_state_backend import KeyedStore
+from cojoin.engine.keyed_state_backend import KeyedStateBackend
 from cojoin.engine.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([("customer", pa.string())])
 
 
-def handle(store: KeyedStore, descriptor: Any) -> Any:
+def handle(store: KeyedStateBackend, descriptor: Any) -> Any:
     """Ask for a state by its descriptor's kind."""
     get: dict[type, Any] = {
         ValueStateDescriptor: store.get_state,
@@ -62,7 +62,7 @@ class HandStore:
         """Make a key the current one, in a batch of its own."""
         table = pa.table({"customer": [key]}, schema=SCHEMA)
         (code,), _ = self.store.begin([table, table.slice(0, 0)], -(1 << 63), -(1 << 63))
-        self.store.cursor.code = code
+        self.store.key_context.code = code
         yield self.state
         self.store.end()
 
@@ -75,11 +75,11 @@ class HandStore:
         self._open(tables)
 
     def _open(self, tables: dict[str, pa.Table]) -> None:
-        self.store = KeyedStore(SCHEMA, "F", self.clock)
+        self.store = KeyedStateBackend(SCHEMA, "F", self.clock)
         if tables:
             self.store.load_tables(tables)
         self.state = handle(self.store, self.descriptor)
 
     def stored(self) -> pa.Table:
         """Return the state's table at rest, as it is."""
-        return self.store.kept()[f"state:{self.descriptor.name}"].newest
+        return self.store.segmented_tables()[f"state:{self.descriptor.name}"].memtable

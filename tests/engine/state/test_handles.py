@@ -5,9 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cojoin.engine.state import Cursor, MapStateDescriptor, StateTtlConfig, ValueState, ValueStateDescriptor
+from cojoin.engine.state import MapStateDescriptor, StateTtlConfig, ValueState, ValueStateDescriptor
 from cojoin.engine.state.handles import as_declared, create_state
 from cojoin.engine.state.timed import TimedValueState
+from cojoin.engine.values.key_context import KeyContext
 from cojoin.errors import CheckpointError
 from tests.engine.state.stores import HandClock, HandStore
 
@@ -15,7 +16,7 @@ DAY = StateTtlConfig("1 day")
 
 
 def value(ttl: StateTtlConfig | None) -> Any:
-    return create_state(ValueStateDescriptor("x", "long", ttl=ttl), Cursor(), "F", HandClock())
+    return create_state(ValueStateDescriptor("x", "long", ttl=ttl), KeyContext(), "F", HandClock())
 
 
 def at_rest(dtype: pa.DataType) -> pa.Table:
@@ -37,7 +38,7 @@ def test_only_a_state_with_a_time_to_live_pays_for_it() -> None:
         ),
         (
             DAY,
-            create_state(ValueStateDescriptor("x", "double", ttl=DAY), Cursor(), "F", HandClock()).type,
+            create_state(ValueStateDescriptor("x", "double", ttl=DAY), KeyContext(), "F", HandClock()).type,
             "and the function differ in its type: it is double there and bigint here; declare the stored type",
         ),
         (

@@ -4,17 +4,23 @@ from typing import Any
 
 import pytest
 
-from cojoin.engine.state import Cursor, ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from cojoin.engine.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
 from cojoin.engine.state.handles import create_state
+from cojoin.engine.values.key_context import KeyContext
 from cojoin.engine.values.rows import Row
 from cojoin.errors import FunctionError
 from tests.engine.state.stores import HandClock
 
 
 def state(descriptor: Any, code: int = 0) -> Any:
-    cursor = Cursor()
-    cursor.code = code
-    return create_state(descriptor, cursor, "F", HandClock())
+    key_context = KeyContext()
+    key_context.code = code
+    return create_state(descriptor, key_context, "F", HandClock())
 
 
 def restored(old: Any, descriptor: Any) -> Any:
@@ -30,7 +36,7 @@ def test_a_value_is_one_for_each_key() -> None:
     value = state(ValueStateDescriptor("total", "double"))
     value.update(5)
     assert value.value() == 5.0
-    value._cursor.code = 1
+    value._key_context.code = 1
     assert value.value() is None
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from cojoin.engine.state import StateTtlConfig
 from cojoin.engine.state import segmented_table as kept_module
 from cojoin.engine.state import segments as segments_module
-from cojoin.engine.state.segmented_table import OWNED, Expired, KeptRows, whole_tables
-from cojoin.engine.state.segments import Segmenting, SegmentOptions
+from cojoin.engine.state.segmented_table import SHADOWED, Expired, SegmentedTable, whole_tables
+from cojoin.engine.state.segments import SegmentContext, SegmentOptions
 from cojoin.engine.state.ttl import timed_type
 from cojoin.engine.values import codec
 from cojoin.engine.values.tables import concat
@@ -61,8 +61,8 @@ class Hand:
         self.kept = self._make(table({}))
         self.rows: Rows = {}
 
-    def _make(self, newest: pa.Table) -> KeptRows:
-        return KeptRows(newest, ["id", "zone"], "table 'rows'")
+    def _make(self, memtable: pa.Table) -> SegmentedTable:
+        return SegmentedTable(memtable, ["id", "zone"], "table 'rows'")
 
     def change(self, wanted: list[tuple[str, int]], changed: Rows) -> None:
         """Touch some keys, look at them, and give some of them other rows."""
@@ -80,8 +80,8 @@ class Hand:
         alive = {key: [row for row in each if row[0] > cutoff] for key, each in self.rows.items()}
         self.rows = {key: each for key, each in alive.items() if each}
 
-    def settle(self) -> None:
-        self.kept.settle(Segmenting(self.store, self.options, 0, self.batch))
+    def flush(self) -> None:
+        self.kept.flush(SegmentContext(self.store, self.options, 0, self.batch))
         self.batch += 1
 
     def restore(self, *, whole: bool) -> None:
@@ -89,11 +89,11 @@ class Hand:
         if whole:
             self.kept = self._make(codec.decode(codec.encode({}, {"rows": self.kept.whole()}))[1]["rows"])
             return
-        parts = {"rows": self.kept.newest, OWNED + "rows": self.kept.owned()}
+        parts = {"rows": self.kept.memtable, SHADOWED + "rows": self.kept.shadowed()}
         header, tables = codec.decode(codec.encode(self.kept.describe(), parts))
         assert rows_of(whole_tables({"rows": header}, tables, self.store)["rows"]) == self.rows
         self.kept = self._make(tables["rows"])
-        self.kept.attach(header, tables[OWNED + "rows"], self.store)
+        self.kept.attach(header, tables[SHADOWED + "rows"], self.store)
 
     def check(self, *, counts: bool = True) -> None:
         assert rows_of(self.kept.whole()) == self.rows
@@ -118,7 +118,7 @@ CHANGES = st.tuples(
 )
 STEPS = st.lists(
     CHANGES
-    | st.tuples(st.just("settle"))
+    | st.tuples(st.just("flush"))
     | st.tuples(st.just("restore"), st.booleans())
     | st.tuples(st.just("expire"), st.integers(0, 30)),
     max_size=25,
@@ -141,7 +141,7 @@ def test_oracle_they_are_the_rows_of_a_dict(steps: list[Any], limit: int, ratio:
             elif name == "restore":
                 hand.restore(whole=arguments[0])
             else:
-                hand.settle()
+                hand.flush()
             hand.check(counts=not expires)
 
 
@@ -150,7 +150,7 @@ def filled(count: int = 3) -> Hand:
     hand = Hand(ratio=0.0)
     for key in KEYS[:count]:
         hand.change([key], {key: [(5, "x")]})
-        hand.settle()
+        hand.flush()
     assert len(hand.kept.segments) == count
     return hand
 
@@ -158,8 +158,8 @@ def filled(count: int = 3) -> Hand:
 def test_what_is_only_read_is_not_written_again() -> None:
     hand = filled()
     hand.change(KEYS[:3], {})
-    assert (hand.kept.newest.num_rows, hand.kept.rows) == (0, 3)
-    hand.settle()
+    assert (hand.kept.memtable.num_rows, hand.kept.rows) == (0, 3)
+    hand.flush()
     assert len(hand.store.files) == 3
 
 
@@ -171,16 +171,16 @@ def test_only_the_touched_rows_are_taken() -> None:
 def test_a_hash_whose_rows_are_all_gone_hides_older_ones_until_there_are_none() -> None:
     hand = filled()
     hand.change([KEYS[0]], {KEYS[0]: []})
-    hand.settle()
-    assert (hand.kept.segments[0].rows, hand.kept.segments[0].gone) == (0, 1)
+    hand.flush()
+    assert (hand.kept.segments[0].rows, hand.kept.segments[0].tombstones) == (0, 1)
     hand.check()
     # Merged with all others it has nothing to hide.
     hand.options = SegmentOptions(0, 1e9)
     hand.change([KEYS[1]], {KEYS[1]: []})
-    hand.settle()
-    assert [(each.rows, each.gone) for each in hand.kept.segments] == [(1, 0)]
+    hand.flush()
+    assert [(each.rows, each.tombstones) for each in hand.kept.segments] == [(1, 0)]
     hand.change([KEYS[2]], {KEYS[2]: []})
-    hand.settle()
+    hand.flush()
     assert hand.kept.segments == ()
 
 
@@ -189,7 +189,7 @@ def test_sizes_grow_by_the_ratio_and_no_more_is_written_than_that_takes() -> Non
     for number in range(200):
         key = (f"key {number}", 1)
         hand.change([key], {key: [(1, "x" * 500)]})
-        written += hand.kept.settle(Segmenting(hand.store, hand.options, 0, number))
+        written += hand.kept.flush(SegmentContext(hand.store, hand.options, 0, number))
     sizes = [each.bytes for each in hand.kept.segments]
     assert all(older >= 3 * newer for newer, older in pairwise(sizes))
     assert len(sizes) <= 4
@@ -200,9 +200,9 @@ def test_sizes_grow_by_the_ratio_and_no_more_is_written_than_that_takes() -> Non
 def test_within_the_limit_nothing_is_written() -> None:
     hand = Hand(limit=100_000)
     hand.change(KEYS, {key: [(1, "x")] for key in KEYS})
-    hand.settle()
+    hand.flush()
     assert (hand.kept.segments, hand.store.files) == ((), {})
-    assert hand.kept.take([keys(KEYS[:1])]) is hand.kept.newest
+    assert hand.kept.take([keys(KEYS[:1])]) is hand.kept.memtable
 
 
 def test_what_has_expired_is_not_given_out_and_goes_with_a_merge() -> None:
@@ -215,7 +215,7 @@ def test_what_has_expired_is_not_given_out_and_goes_with_a_merge() -> None:
     hand.expire(5)
     hand.options = SegmentOptions(0, 1e9)
     hand.change([KEYS[5]], {KEYS[5]: [(6, "y")]})
-    hand.settle()
+    hand.flush()
     assert [each.rows for each in hand.kept.segments] == [1]
     hand.check()
 
@@ -224,8 +224,8 @@ def test_expired_parts_of_a_list_are_not_given_out() -> None:
     element = timed_type(pa.int64(), StateTtlConfig("1 ms"))
     schema = pa.schema([("id", pa.string()), ("@value", pa.list_(element))])
     value = [{"@value": 1, "@processing_time": 10}, {"@value": 2, "@processing_time": 20}]
-    kept = KeptRows(pa.Table.from_pylist([{"id": "a", "@value": value}], schema=schema), ["id"], "state")
-    kept.settle(Segmenting(MemoryStore(), SegmentOptions(0)))
+    kept = SegmentedTable(pa.Table.from_pylist([{"id": "a", "@value": value}], schema=schema), ["id"], "state")
+    kept.flush(SegmentContext(MemoryStore(), SegmentOptions(0)))
     kept.expire(Expired(10))
     assert kept.take([pa.table({"k": ["a"]})]).column(1).to_pylist() == [[value[1]]]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from cojoin.engine.state import Cursor
 from cojoin.engine.time.timers import MAX_STALLED_TIMERS, Timers, TimerService
+from cojoin.engine.values.key_context import KeyContext
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def timers(*timestamps: int) -> Timers:
-    cursor = Cursor()
-    cursor.code = 0
-    made = Timers(cursor, "F")
+    key_context = KeyContext()
+    key_context.code = 0
+    made = Timers(key_context, "F")
     for timestamp in timestamps:
         made.register(timestamp)
     return made
@@ -29,7 +29,7 @@ def sweep(
 ) -> list[int]:
     """Fire the timers up to a time; give their timestamps in the order in which they fired."""
     fired: list[int] = []
-    code = swept._cursor.code
+    code = swept._key_context.code
     swept.of_key(code)
     swept.begin_sweep(now)
     swept.limit(last_event)
@@ -186,9 +186,9 @@ def test_the_service_gives_the_timers_and_both_times() -> None:
 
 def test_the_earliest_timer_of_each_key_is_found_by_time() -> None:
     made = timers(5, 9)
-    made._cursor.code = 3
+    made._key_context.code = 3
     made.register(4)
-    made._cursor.code = 7
+    made._key_context.code = 7
     made.register(8)
     assert sorted(made.due(5)) == [(4, 3), (5, 0)]
     made.begin_sweep(5)

@@ -21,7 +21,7 @@ import cojoin as cj
 from cojoin.kafka.archive import archive_index
 from cojoin.kafka.archive.archive import ArchiveIndex, Layout, Piece, Stretch
 from cojoin.kafka.archive.archive_files import archived as archived_rows
-from cojoin.kafka.archive.spliced import Spliced, connected
+from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.fetching import PIECE_BYTES
 from cojoin.kafka.records import TIME, VALUE, RecordFormat
@@ -239,7 +239,7 @@ def test_a_cluster_answers_for_both_parts(mixed: tuple[str, Path, pa.Table]) -> 
     held = Stretch.of(begins, np.array([11, 10, 29]), START + 9_999_999, [Piece("file:/a", one, 10, 30)])
     index = ArchiveIndex("archive", 600_000, (START + 700_000,), {one: held}, Layout({}, None))
     cluster = connected(ClusterOptions(servers), "input 'x'", index)
-    assert isinstance(cluster, Spliced)
+    assert isinstance(cluster, HybridCluster)
     # The brokers have older ones than the archive, and these come first.
     assert cluster.earliest([one, two]) == {one: 0, two: 0}
     assert cluster.first_at([one], START)[one] == (0, START + 120_000)

@@ -17,9 +17,9 @@ from cojoin.spark.batch.packing import (
     FAULT_COLUMN,
     GROUP_COLUMN,
     MARK_COLUMN,
+    MARKER_COLUMNS,
     NEWEST_COLUMN,
     NOW_COLUMN,
-    SIGN_COLUMNS,
     Packer,
     read_control,
 )
@@ -132,13 +132,13 @@ def test_the_end_of_input_is_a_control_of_its_own() -> None:
 
 def test_signs_of_a_source_are_no_rows() -> None:
     rows = [(1, 2_000, "a", 0), (None, None, "b", 1), (None, None, "a", 1), (7, 3_000, "b", 1), (2, 4_000, "a", 0)]
-    signs = {
+    markers = {
         MARK_COLUMN: pa.array([None, 60, None, None, None], pa.int64()),
         FAULT_COLUMN: pa.array([None, None, None, "undecodable: no JSON: {", None], pa.string()),
         NEWEST_COLUMN: pa.array([None, None, 14, None, None], pa.int64()),
     }
     plain = batch(rows)
-    sent = pa.RecordBatch.from_arrays([*plain.columns, *signs.values()], names=[*plain.schema.names, *signs])
+    sent = pa.RecordBatch.from_arrays([*plain.columns, *markers.values()], names=[*plain.schema.names, *markers])
     bounded = WatermarkStrategy.for_bounded_out_of_orderness("5 ms")
     declared = spec(partition=("part",), sequence=("key",), watermark=bounded)
     pieces, controls = packed(Packer(declared, 1, (0, 1), max_apart_ms=10), sent)
@@ -156,8 +156,8 @@ def test_signs_of_a_source_are_no_rows() -> None:
 
 def test_only_a_watermark_that_goes_by_event_times_hears_a_source() -> None:
     rows = batch([(1, 2_000, "a", 0)])
-    signs = [pa.array([60], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
-    sent = pa.RecordBatch.from_arrays([*rows.columns, *signs], names=[*rows.schema.names, *SIGN_COLUMNS])
+    markers = [pa.array([60], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *markers], names=[*rows.schema.names, *MARKER_COLUMNS])
     for strategy in (WatermarkStrategy.for_clock_lag("1 second"), WatermarkStrategy.no_watermarks()):
         _, controls = packed(Packer(spec(partition=("part",), watermark=strategy), 1, (0,)), sent)
         assert controls[0].source_watermarks == {}
@@ -168,8 +168,8 @@ def test_only_a_watermark_that_goes_by_event_times_hears_a_source() -> None:
 )
 def test_no_mark_is_beyond_the_batch_s_clock_and_max_ahead(max_ahead: int | None, watermark: int) -> None:
     rows = batch([(None, None, "a", 0)], now=NOW)
-    signs = [pa.array([NOW + 5_000], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
-    sent = pa.RecordBatch.from_arrays([*rows.columns, *signs], names=[*rows.schema.names, *SIGN_COLUMNS])
+    markers = [pa.array([NOW + 5_000], pa.int64()), pa.array([None], pa.string()), pa.array([None], pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *markers], names=[*rows.schema.names, *MARKER_COLUMNS])
     bounded = WatermarkStrategy.for_bounded_out_of_orderness("0 ms")
     declared = spec(partition=("part",), watermark=bounded, max_ahead_ms=max_ahead)
     _, controls = packed(Packer(declared, 1, (0,)), sent)

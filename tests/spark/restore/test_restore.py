@@ -83,7 +83,7 @@ def test_two_forks_of_one_checkpoint_know_nothing_of_each_other(story: Story) ->
     one, two = story.other("one", key_groups), story.other("two", key_groups)
     one.run(one.function(), restore_from=state, checkpoint_interval=None)
     # The function of the other has evolved; what is removed in the one is still there for it.
-    assert one.snapshots.superfluous(1, savepoints_too=True) == []
+    assert one.snapshots.obsolete(1, savepoints_too=True) == []
     one.files.delete_directory("state")
     two.run(two.function(WithCounts()), trigger=DRAIN, restore_from=state, checkpoint_interval=None)
     one.run(one.function(), trigger=DRAIN, checkpoint_interval=None)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from cojoin.kafka.client import Partition
     from cojoin.kafka.cluster_options import ClusterOptions
 
-__all__ = ["Spliced", "connected"]
+__all__ = ["HybridCluster", "connected"]
 
 
-class Spliced(Cluster):
+class HybridCluster(Cluster):
     """A cluster whose older records lie in an archive: it answers for both parts, as if they were one.
 
     Args:
@@ -40,7 +40,7 @@ class Spliced(Cluster):
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's first offset, in the archive or with the brokers."""
         stretches = self.archive.stretches
-        kept = self.kept(partitions)
+        kept = self.log_starts(partitions)
         return {each: min(at, stretches[each].begin) if each in stretches else at for each, at in kept.items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
@@ -83,7 +83,7 @@ class Spliced(Cluster):
 
     def next_there(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the first offset at or after each position that is in the archive or with the brokers."""
-        kept = self.kept(positions)
+        kept = self.log_starts(positions)
         return {each: self._next_there(each, at, kept[each]) for each, at in positions.items()}
 
     def _next_there(self, partition: Partition, position: int, kept: int) -> int:
@@ -122,7 +122,7 @@ class Spliced(Cluster):
         Raises:
             ConfigurationError: Some of what is to be read is in neither part.
         """
-        kept, wrong = self.kept(begins), []
+        kept, wrong = self.log_starts(begins), []
         for partition, begin in begins.items():
             first = kept[partition]
             end = max(begin, first) if ends is None else ends[partition]
@@ -146,7 +146,7 @@ class Spliced(Cluster):
 
 
 def connected(options: ClusterOptions, what: str, archive: ArchiveIndex | None, *, at_start: bool = False) -> Cluster:
-    """Reach a cluster, with its archive where there is one; the arguments are those of ``Spliced``."""
+    """Reach a cluster, with its archive where there is one; the arguments are those of ``HybridCluster``."""
     if archive is None:
         return Cluster(options, what, at_start=at_start)
-    return Spliced(options, what, archive, at_start=at_start)
+    return HybridCluster(options, what, archive, at_start=at_start)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cojoin.engine.blame import blamed, defined_at, is_users, users_traceback
 from cojoin.engine.functions import Context, KeyedCoProcessFunction
+from cojoin.engine.user_frames import defined_at, is_user_file, user_line, user_traceback
 from cojoin.errors import FunctionError
 from cojoin.testing import Harness, HarnessInput
 
@@ -62,8 +62,8 @@ def test_what_a_callback_raises_is_told_with_its_line(wrong: str, said: str, lin
     error = raised(wrong)
     assert str(error).startswith(f"Enrich.process_element1 {said}")
     assert f" ({HERE}:{line_of(line)}, in " in str(error)
-    shown = traceback.extract_tb(users_traceback(error))
-    assert all(is_users(frame.filename) for frame in shown)
+    shown = traceback.extract_tb(user_traceback(error))
+    assert all(is_user_file(frame.filename) for frame in shown)
     assert shown[-1].lineno == line_of(line)
 
 
@@ -73,6 +73,6 @@ def test_what_a_callback_yields_amiss_is_told_with_where_its_class_is(wrong: str
 
 
 def test_where_nothing_is_the_users_nothing_is_named() -> None:
-    assert blamed(ValueError("never raised")) == ""
-    assert users_traceback(ValueError("never raised")) is None
+    assert user_line(ValueError("never raised")) == ""
+    assert user_traceback(ValueError("never raised")) is None
     assert defined_at(object()) == ""

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["blamed", "defined_at", "is_users", "users_traceback"]
+__all__ = ["defined_at", "is_user_file", "user_line", "user_traceback"]
 
 _OURS = str(Path(__file__).parents[1])  # the whole package
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def is_users(file: str) -> bool:
+def is_user_file(file: str) -> bool:
     """Return whether a file is neither ours, nor Python's, nor a library's.
 
-    >>> is_users("/home/me/job.py"), is_users(__file__)
+    >>> is_user_file("/home/me/job.py"), is_user_file(__file__)
     (True, False)
     """
     return not file.startswith((_OURS, *_LIBRARIES, "<frozen "))
 
 
-def blamed(error: BaseException) -> str:
+def user_line(error: BaseException) -> str:
     """Return the end of a sentence that names the user's line in which an error came up; empty where there is none."""
     frames = list(_frames(error.__traceback__))
-    users = [each for each in frames if is_users(each.tb_frame.f_code.co_filename)]
+    users = [each for each in frames if is_user_file(each.tb_frame.f_code.co_filename)]
     # A function may come from an installed package.
     others = [each for each in frames if not each.tb_frame.f_code.co_filename.startswith(_OURS)]
     if not users and not others:
@@ -46,13 +46,13 @@ def defined_at(function: Any) -> str:
     return "; {} is written in {}:{}".format(type(function).__name__, *min(places)) if places else ""
 
 
-def users_traceback(error: BaseException) -> TracebackType | None:
+def user_traceback(error: BaseException) -> TracebackType | None:
     """Return the user's frames alone of the traceback of an error, or rather of the first one that it comes from."""
-    found = None if error.__cause__ is None else users_traceback(error.__cause__)
+    found = None if error.__cause__ is None else user_traceback(error.__cause__)
     if found is not None:
         return found
     for each in reversed(list(_frames(error.__traceback__))):
-        if is_users(each.tb_frame.f_code.co_filename):
+        if is_user_file(each.tb_frame.f_code.co_filename):
             found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return found
 
