@@ -8,7 +8,7 @@
     )
     pair.asof_join().to_dataframe()
 
-Names that need Spark are imported when they are first used: the engine and its tests run without it.
+Names that need Spark are imported at their first use, so the engine and its tests run without Spark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The command line's door: ``cojoin`` or ``python -m cojoin``.
+"""The entry point of the command line: ``cojoin`` or ``python -m cojoin``.
 
-Exit codes: 0 all is well, 1 the result differs from pandas', 2 something must be put right, 3 an error that nobody
-foresaw, 130 Ctrl-C. An error is one message; nothing that was given as an option's value is ever printed.
+The exit codes are 0 for success, 1 for a result that differs from pandas', 2 for an error that the user can correct, 3
+for an unexpected error and 130 for Ctrl-C. An error is printed as one message. Option values that may be secrets are
+masked in all that is printed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ _TO_PUT_RIGHT, _UNFORESEEN = 2, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command and return its exit code.
+
+    Args:
+        argv: The arguments without the program's name; None takes those of the process.
+    """
     try:
         words = read_words(sys.argv[1:] if argv is None else argv)
     except ConfigurationError as error:
@@ -37,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     secrets = Secrets(words)
     arguments = parse_arguments(words, secrets)
     if not sys.warnoptions:
-        # PySpark's and Java's advice is for those who write programs.
+        # Warnings of PySpark and Java are addressed to programmers, not to users of a command.
         warnings.simplefilter("ignore")
     try:
         with Interrupts():
@@ -46,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("Stopped.")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output, such as `head`, has gone.
+        # The process that reads the output, such as `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a person reads it
@@ -58,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Arguments) -> int:
-    # Imported here so that --help and a mistake in an argument are answered at once.
+    # Imported here so that --help and errors in arguments need not wait for Spark's import.
     if isinstance(arguments, DemoArguments):
         from cojoin.cli.demo import run_demo  # noqa: PLC0415
 

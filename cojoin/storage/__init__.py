@@ -1,1 +1,1 @@
-"""What touches a file system or the JVM: small files, paths, commits to Delta's log."""
+"""Access to file systems and to the JVM: small files, paths, commits to the Delta log."""

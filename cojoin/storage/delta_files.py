@@ -1,10 +1,12 @@
-"""Files that were written beside Spark become part of a Delta table, by one transaction of Delta's own.
+"""Commits that add data files written outside Spark to a Delta table.
 
-The transaction carries an application's id and version (``transactions`` sees that it takes effect once), and what the
-commit says of itself. It also makes the table, where there is none, with a checkpoint of its log every 100 commits.
-Delta does the rest as for a writer of its own: conflicts, those checkpoints, history. Only tables whose files are plain
-ones take files written by others (``shape_of``). Costs some tens of milliseconds and a millisecond a file, on the
-driver. (Delta's protocol, "Actions".)
+Each commit is one of Delta's own transactions. It has a transaction id, that is, an application id and a version
+(``transactions`` makes sure that it takes effect once), and the user metadata of the commit. It also creates the
+table where there is none, with a checkpoint of the Delta log every 100 commits. Delta does the rest as for its own
+writers: conflict detection, checkpoints and history. Files can be added only to tables whose data files are plain
+Parquet (``shape_of``).
+
+A commit costs some tens of milliseconds and a millisecond a file, on the driver. (Delta's protocol, "Actions".)
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _DEFAULTS = "spark.databricks.delta.properties.defaults."
 _CHECKPOINT_INTERVAL = "checkpointInterval"
 _FILES_IN_CHECKSUM = "spark.databricks.delta.allFilesInCrc.enabled"
 _COMMITS_A_CHECKPOINT = "100"
-"""Of a new table's log: with Delta's own default of 10, every tenth batch would take one to five seconds more."""
+"""The checkpoint interval of a new table. With Delta's default of 10, every tenth batch takes 1 to 5 seconds more."""
 
 _HARMLESS = frozenset(
     f"delta.{name}"
@@ -64,14 +66,14 @@ _HARMLESS = frozenset(
         "setTransactionRetentionDuration",
     )
 )
-"""Table properties that say nothing about what a file of plain rows looks like."""
+"""Table properties that do not affect the format of a plain data file."""
 
 _NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
 _PYTHON_UTILS = "org.apache.spark.api.python.PythonUtils"
 
 
 class Shape(NamedTuple):
-    """What a table's files must look like: its columns, by what it is partitioned, its properties that matter."""
+    """The columns, the partition columns and the relevant properties of a table: what its data files must match."""
 
     schema: str
     partitions: str
@@ -80,14 +82,14 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A parquet file in a table's folder.
+    """A Parquet file in a table's folder.
 
     Attributes:
-        name: Its name.
-        rows: How many rows it holds.
-        size: How large it is, in bytes.
-        modified: When it was written, in epoch milliseconds.
-        statistics: What Delta's log says of its columns, as JSON (``file_statistics``).
+        name: The file's name.
+        rows: The number of rows.
+        size: The size in bytes.
+        modified: The time at which it was written, in epoch milliseconds.
+        statistics: The column statistics for the Delta log, as JSON (``file_statistics``).
     """
 
     name: str
@@ -97,23 +99,26 @@ class WrittenFile:
     statistics: str
 
     def to_json(self) -> bytes:
-        """Return it as a line that ``read`` takes."""
+        """Return the file as one line of JSON, which ``read`` reads."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, line: bytes) -> WrittenFile:
-        """Take what ``to_json`` gave."""
+        """Read a line that ``to_json`` returned."""
         return cls(**json.loads(line))
 
 
 def table_log(session: SparkSession, location: str) -> Any:
-    """Return Delta's log of a table, or of a folder that may become one, as this JVM holds it; None: no such name.
+    """Return the JVM's ``DeltaLog`` of a table, or of a folder that may become one.
 
     Args:
         session: The session.
         location: The table's path, with a ``/``, or its name.
+
+    Returns:
+        The log; None where the location is a name that no table has.
     """
-    # Delta's Python package has no way to the log.
+    # Delta's Python package has no access to the log.
     log, inner = java_class(session, "org.apache.spark.sql.delta.DeltaLog"), session._jsparkSession  # noqa: SLF001
     if is_path(location):
         return log.forTable(inner, location)
@@ -123,10 +128,10 @@ def table_log(session: SparkSession, location: str) -> Any:
 
 
 def keep_checksums_small(session: SparkSession) -> None:
-    """Have a session's commits leave the list of a table's files out of its checksum; what a user has set stays.
+    """Exclude the list of a table's files from the checksum files that a session's commits write.
 
-    Where the session's time zone is not UTC, Delta reads the whole list again after each commit, to compare the two:
-    a Spark job each time, which takes up to half of a small batch.
+    A value that the user has set stays. Where the session's time zone is not UTC, Delta reads the whole list again
+    after each commit to compare the two: a Spark job each time, which takes up to half the time of a small batch.
     """
     if not is_set(session, _FILES_IN_CHECKSUM):
         session.conf.set(_FILES_IN_CHECKSUM, "false")
@@ -143,23 +148,23 @@ def append_files(
     query_id: str,
     metadata: str | None = None,
 ) -> int:
-    """Append files that lie in a table's folder, in a transaction; no files make the table and nothing else.
+    """Write a commit that appends files in a table's folder; without files it only creates the table.
 
     Args:
         session: The session.
-        transaction: A transaction of Delta's on the table, or on the folder that becomes one.
+        transaction: Delta's transaction on the table, or on the folder that becomes one.
         schema: The files' columns.
         files: The files.
-        app_id: Who writes.
-        version: Which of its writes this is.
-        query_id: What the table's history says of who wrote.
-        metadata: What the commit says of itself (``userMetadata``).
+        app_id: The application id of the transaction id.
+        version: The version of the transaction id.
+        query_id: The query id in the table's history.
+        metadata: The user metadata of the commit (``userMetadata``).
 
     Returns:
-        The table's version that the commit made.
+        The table version that the commit created.
 
     Raises:
-        QueryFailedError: The table is not, or no longer, one of plain files with these columns.
+        QueryFailedError: The table does not consist, or no longer consists, of plain files with these columns.
     """
     read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
     if transaction.readVersion() < 0:
@@ -179,7 +184,7 @@ def append_files(
 
 
 def shape_of(metadata: Any) -> Shape:
-    """Return the shape of a table, of its metadata in Delta's log."""
+    """Return the shape of a table from its metadata in the Delta log."""
     configuration = metadata.configuration().mkString("\n").replace(" -> ", "=").splitlines()
     special = [each for each in configuration if each.startswith("delta.") and each.partition("=")[0] not in _HARMLESS]
     schema = json.dumps(json.loads(metadata.schemaString()), sort_keys=True)
@@ -187,20 +192,20 @@ def shape_of(metadata: Any) -> Shape:
 
 
 def plain_shape(schema: pa.Schema) -> Shape:
-    """Return the shape of a table that has these columns and nothing special."""
+    """Return the shape of a table with these columns, no partitions and no relevant properties."""
     return Shape(json.dumps(_nullable(schema), sort_keys=True), "", "")
 
 
 def plain_defaults(session: SparkSession) -> bool:
-    """Tell whether new tables are plain ones in a session."""
-    # In one piece: name by name they take a tenth of a second.
+    """Return whether a session's default properties make new tables plain."""
+    # All names in one call: one call per name takes a tenth of a second.
     settings: str = session._jsparkSession.conf().getAll().keySet().mkString("\n")  # noqa: SLF001
     names = [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings.splitlines() if name.startswith(_DEFAULTS)]
     return _HARMLESS.issuperset(names)
 
 
 def _nullable(schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns as Spark has them in a new table: what is never null now may be later."""
+    """Return the schema of a new table as Spark's JSON: every field, element and value is nullable."""
 
     def widened(node: Any) -> Any:
         if isinstance(node, list):
@@ -214,14 +219,14 @@ def _nullable(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _properties(session: SparkSession) -> dict[str, str]:
-    """Return the properties of a new table, besides those that the session has defaults of."""
+    """Return the properties of a new table, without those for which the session has a default."""
     if session.conf.get(_DEFAULTS + _CHECKPOINT_INTERVAL, None) is not None:
         return {}
     return {f"delta.{_CHECKPOINT_INTERVAL}": _COMMITS_A_CHECKPOINT}
 
 
 def _new_table(schema: pa.Schema, properties: dict[str, str]) -> str:
-    """Return the columns and properties of a table that this transaction makes, as a line of Delta's log."""
+    """Return the ``metaData`` action of a table that this transaction creates, as a line of the Delta log."""
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
@@ -234,7 +239,7 @@ def _new_table(schema: pa.Schema, properties: dict[str, str]) -> str:
 
 
 def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[str]:
-    """Return what the transaction does, as the lines of Delta's log."""
+    """Return the transaction's ``txn`` and ``add`` actions, as lines of the Delta log."""
     seen = {"appId": app_id, "version": version, "lastUpdated": int(1000 * time.time())}
     added = [
         {
@@ -251,7 +256,7 @@ def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[st
 
 
 def _metrics(session: SparkSession, files: Sequence[WrittenFile]) -> Any:
-    """Return what the table's history says of the commit, as Spark's metrics."""
+    """Return the commit's operation metrics for the table's history, as Spark's metrics."""
     counts = {
         "numOutputRows": sum(each.rows for each in files),
         "numAddedFiles": len(files),

@@ -1,9 +1,9 @@
-"""The small files that cojoin itself writes into a checkpoint: JSON documents, each sealed with a checksum.
+"""The small files that cojoin itself writes into a checkpoint: JSON documents, each with a checksum.
 
-A document says its format, and the SHA-256 of its place below the checkpoint, its format and its content. So one that
-was cut, changed, or put in another's place is never believed: whoever reads it is told which file it is, what is wrong
-with it and what to do. Release 0.5.0 wrote documents without checksums; these are read as they are, where their form
-says so.
+A document contains its format number, and the SHA-256 of its path below the checkpoint, its format and its content.
+A document that was truncated, changed, or moved to another path is therefore rejected, with an error that names the
+file, the damage and the remedy. Release 0.5.0 wrote documents without checksums; where a document's form allows it,
+these are read unchecked.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _MISSHAPEN = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class Form:
-    """What a kind of document must be.
+    """The format and the required fields of one kind of document.
 
     Attributes:
-        what: What it is, for messages, such as ``"the description of the query"``.
+        what: The kind of document, for messages, such as ``"the description of the query"``.
         format: The format that this version writes, and the newest that it reads.
-        cure: What to do where one is damaged, as the end of a sentence.
-        fields: Names that its content must have, each with the JSON types that its value may be of.
-        unsealed: The format that release 0.5.0 wrote, without a checksum; 0 where its documents said no format; None
-            where there were no such documents.
+        cure: What to do where a document is damaged, as the end of a sentence.
+        fields: The names that the content must have, each with the types that its JSON value may have.
+        unsealed: The format that release 0.5.0 wrote without a checksum; 0 where its documents had no format number;
+            None where there were no such documents.
     """
 
     what: str
@@ -61,43 +61,46 @@ class Form:
 
 
 def write_document(files: CheckpointFiles, name: str, form: Form, content: Mapping[str, Any]) -> None:
-    """Write a document, sealed, in place of an earlier one.
+    """Write a document with its checksum, in place of an earlier one.
 
     Args:
         files: The checkpoint.
-        name: Its place below the checkpoint, such as ``"query.json"``.
-        form: What it must be.
+        name: The document's path below the checkpoint, such as ``"query.json"``.
+        form: The kind of document.
         content: JSON values.
     """
     files.write(name, to_text(name, form, content))
 
 
 def read_document(files: CheckpointFiles, name: str, form: Form, parse: Callable[[dict[str, Any]], T]) -> T | None:
-    """Return what a document says, once it is seen that it is what was written.
+    """Read a document, check its format and checksum, and return its parsed content.
 
     Args:
         files: The checkpoint.
-        name: Its place below the checkpoint.
-        form: What it must be.
-        parse: Makes of the content what is wanted, or ``dict``; where it fails for a missing or odd value, the document
-            is damaged.
+        name: The document's path below the checkpoint.
+        form: The kind of document.
+        parse: Converts the content, or ``dict``. Where it fails on a missing or unexpected value, the document counts
+            as damaged.
 
     Returns:
-        What ``parse`` makes of the content; None where there is no such document.
+        The result of ``parse``; None where there is no such document.
 
     Raises:
-        CheckpointError: It is damaged, or of a format that this version does not read; the message names the file and
-            says what to do.
+        CheckpointError: The document is damaged, or its format is not one that this version reads. The message names
+            the file and says what to do.
     """
     text = read_text(files, name, form)
     return None if text is None else from_text(files, name, form, text, parse)
 
 
 def read_text(files: CheckpointFiles, name: str, form: Form) -> str | None:
-    """Return a document's text as it stands there; the arguments are those of ``read_document``.
+    """Return a document's text without checking it; the arguments are those of ``read_document``.
+
+    Returns:
+        The text; None where there is no such document.
 
     Raises:
-        CheckpointError: It can't be read at all.
+        CheckpointError: The file exists and can't be read.
     """
     try:
         return files.read(name)
@@ -106,7 +109,7 @@ def read_text(files: CheckpointFiles, name: str, form: Form) -> str | None:
 
 
 def to_text(name: str, form: Form, content: Mapping[str, Any]) -> str:
-    """Return a document's text.
+    """Return the text of a document, with its format and checksum.
 
     >>> form = Form("an example", 2, "write it again")
     >>> print(to_text("example.json", form, {"a": 1}))
@@ -118,13 +121,13 @@ def to_text(name: str, form: Form, content: Mapping[str, Any]) -> str:
      }
     }
     """
-    # As it will be read: keys are texts then, and tuples lists.
+    # The checksum covers what a reader gets back: JSON turns keys into strings and tuples into lists.
     values = json.loads(json.dumps(content))
     return json.dumps({_FORMAT: form.format, _SEAL: _seal(name, form.format, values), _CONTENT: values}, indent=1)
 
 
 def from_text(files: CheckpointFiles, name: str, form: Form, text: str, parse: Callable[[dict[str, Any]], T]) -> T:
-    """Return what a document's text says; the arguments and errors are those of ``read_document``."""
+    """Return the parsed content of a document's text; the arguments and errors are those of ``read_document``."""
     content = _content(files, name, form, text)
     for each, types in form.fields.items():
         if each not in content:
@@ -140,7 +143,7 @@ def from_text(files: CheckpointFiles, name: str, form: Form, text: str, parse: C
 
 
 def numbered_name(directory: str, number: int) -> str:
-    """Return the place of a document that stands for a batch, one of many in a directory.
+    """Return the path of a batch's document in a directory that has one for each batch.
 
     >>> numbered_name("manifest", 7)
     'manifest/000000000007.json'
@@ -149,13 +152,13 @@ def numbered_name(directory: str, number: int) -> str:
 
 
 def numbers_in(files: CheckpointFiles, directory: str) -> list[int]:
-    """Return the batches that have a document in a directory, in order; what else lies there is passed over."""
+    """Return the batches that have a document in a directory, in ascending order; other files are skipped."""
     stems = [name.removesuffix(_SUFFIX) for name in files.names(directory) if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
 def damaged(files: CheckpointFiles, name: str, form: Form, why: str) -> CheckpointError:
-    """Return the error of a document that can't be believed."""
+    """Return the error for a damaged document."""
     msg = f"checkpoint {files.root}: {name}, {form.what}, is damaged: {why}; {form.cure}"
     return CheckpointError(msg)
 
@@ -203,7 +206,7 @@ def _document(files: CheckpointFiles, name: str, form: Form, text: str) -> dict[
 
 
 def _is_of(value: Any, types: type | tuple[type, ...]) -> bool:
-    # Python takes a truth value for a number.
+    # Not isinstance: in Python, a bool is an int.
     return type(value) in (types if isinstance(types, tuple) else (types,))
 
 

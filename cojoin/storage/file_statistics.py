@@ -1,10 +1,10 @@
-"""What Delta's log says of a file's columns, so that readers pass over files that can't hold what they look for.
+"""The column statistics of a data file in the Delta log, by which readers skip files that can't match a filter.
 
-From the statistics that parquet keeps itself: for the first 32 columns that are not nested the number of nulls, and the
-least and the largest value where Delta has a use for them. What can't be told exactly is left out, which costs a reader
-time and never a row: bounds of a column with NaN (the largest value to Spark, none to parquet), infinities, years that
-have no four digits, the largest of texts that is not UTF-8. Texts are cut after 32 characters, as Delta does it.
-(Delta's protocol, "Per-file Statistics".)
+They are made from Parquet's own statistics. Among a file's first 32 columns, each that is not nested gets its number
+of nulls, and its minimum and maximum where Delta uses them for the type. A bound that can't be exact is left out, which
+costs a reader time but never a row: the bounds of a column with NaN (which Spark sorts last and Parquet ignores),
+infinities, years outside 1000 to 9999, a maximum text that is not valid UTF-8. Texts are truncated to 32 characters, as
+Delta does. (Delta's protocol, "Per-file Statistics".)
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - only to count from
 
 
 def floats_with_nan(table: pa.Table) -> set[str]:
-    """Name the columns in which there is a NaN."""
+    """Return the names of the columns that contain a NaN."""
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     return {name for name in floats if pc.any(pc.is_nan(table.column(name))).as_py()}
 
 
 def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, with_nan: Collection[str] = ()) -> str:
-    """Return a file's statistics as Delta's log has them.
+    """Return a file's statistics in the format of the Delta log.
 
     Args:
-        metadata: What parquet keeps.
+        metadata: The file's Parquet metadata.
         schema: The file's columns.
-        with_nan: The columns in which there is a NaN.
+        with_nan: The names of the columns that contain a NaN.
 
     Returns:
         JSON: ``{"numRecords": …, "minValues": {…}, "maxValues": {…}, "nullCount": {…}}``.
@@ -73,7 +73,7 @@ def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, with_nan: Coll
 
 
 def _leaves(dtype: pa.DataType) -> int:
-    """Count the columns that parquet makes of one."""
+    """Return the number of Parquet columns that a column of this type has."""
     if pa.types.is_struct(dtype):
         return sum(_leaves(field.type) for field in dtype)
     if pa.types.is_map(dtype):
@@ -82,13 +82,13 @@ def _leaves(dtype: pa.DataType) -> int:
 
 
 def _value(statistics: Any, which: str) -> Any:
-    # Texts by their bytes: not all are UTF-8, and by these parquet has compared them.
+    # Texts as bytes: not all are valid UTF-8, and Parquet compares them as bytes.
     is_raw = statistics.logical_type.type in {"TIMESTAMP", "DATE", "STRING"}
     return getattr(statistics, f"{which}_raw" if is_raw else which)
 
 
 def _spelled(value: Any, dtype: pa.DataType, *, largest: bool) -> str | None:  # noqa: PLR0911 - one a type
-    """Return a bound as JSON; None where Delta has no use for it, or it can't be told exactly."""
+    """Return a bound as JSON; None where Delta does not use bounds of this type, or the bound can't be exact."""
     types = pa.types
     if types.is_integer(dtype):
         return str(value)
@@ -100,7 +100,7 @@ def _spelled(value: Any, dtype: pa.DataType, *, largest: bool) -> str | None:  #
         moment = _moment(days=value)
         return None if moment is None else f'"{moment:%Y-%m-%d}"'
     if types.is_timestamp(dtype):
-        # Cut to milliseconds: readers take that into account at the upper bound.
+        # Truncated to milliseconds: Delta's readers allow for that at the upper bound.
         moment = _moment(milliseconds=value // 1_000)
         if moment is None:
             return None
@@ -122,7 +122,7 @@ def _cut(value: bytes, *, largest: bool) -> str | None:
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
-        # What comes before the first bad byte is not above the text; nothing that JSON can hold is surely not below it.
+        # The valid part before the bad byte is a lower bound; no text that JSON can hold is surely an upper bound.
         if largest:
             return None
         text = value[: error.start].decode()

@@ -1,4 +1,4 @@
-"""File systems as pyarrow reaches them, by the URIs that Spark spells: what tasks read and write without the JVM."""
+"""pyarrow's file systems for Spark's URIs, with which tasks read and write files without the JVM."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cojoin.errors import ConfigurationError
 __all__ = ["file_system"]
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
-"""pyarrow's names of file systems, by Hadoop's, where they differ."""
+"""The URI schemes of pyarrow, by those of Hadoop, where they differ."""
 
 
 def file_system(uri: str, what: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system that has a file, and what it calls the file.
+    """Return the file system of a file, and the file's path on it.
 
     Args:
-        uri: As Spark spells it.
-        what: What it belongs to, for messages.
+        uri: The file's URI as Spark writes it.
+        what: What the file belongs to, for messages.
 
     Raises:
-        ConfigurationError: pyarrow can't reach it.
+        ConfigurationError: pyarrow can't access the file system.
 
     >>> file_system("file:/lake/my%20trades/a.parquet", "archive")[1]
     '/lake/my trades/a.parquet'

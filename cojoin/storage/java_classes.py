@@ -1,7 +1,7 @@
-"""Classes of the JVM, by their whole names.
+"""Classes of the JVM by their full names, without py4j's look-ups.
 
-Written as ``jvm.org.apache...``, a name costs a question to the JVM for each of its parts, and each is answered after a
-search of all jars, some hundred: a batch's small files alone took 200 of them. What a name stands for is known here.
+Written as ``jvm.org.apache...``, a name costs a call to the JVM for each of its parts, and each call searches all of
+some hundred jars: a batch's small files alone took 200 such calls. Here it is known that the name is that of a class.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["java_class"]
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
-    """Return a class of the session's JVM, to make an object or to call what is static.
+    """Return a class of the session's JVM, to construct objects or to call static methods.
 
     Args:
         spark: The session.
-        name: The class with its package; a class within another, or a Scala object's own, with a ``$``.
+        name: The class with its package; a nested class, or the class of a Scala object, is written with a ``$``.
     """
     return JavaClass(name, spark._jvm._gateway_client)  # noqa: SLF001 - there is no public way

@@ -1,4 +1,4 @@
-"""Where tables are: a path or a name, told apart by one rule for sources, sinks and checkpoints."""
+"""Locations of tables: a path or a name, distinguished by one rule for sources, sinks and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cojoin.errors import ConfigurationError
 __all__ = ["Location", "as_location", "is_path"]
 
 Location: TypeAlias = "str | os.PathLike[str]"
-"""A path as a text or as a ``pathlib.Path``; where a table may have a name, a text without a ``/`` is one."""
+"""A path as a string or as a ``pathlib.Path``; where a table name is allowed, a string without a ``/`` is a name."""
 
-# pathlib makes one slash of two.
+# pathlib turns the two slashes of a URL into one.
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 
 
 def is_path(location: str) -> bool:
-    r"""Return whether a location is a path and no table's name.
+    r"""Return whether a location is a path rather than a table's name.
 
     >>> is_path("/lake/trades"), is_path("s3a://lake/trades"), is_path("lake.trades")
     (True, True, False)
@@ -27,15 +27,15 @@ def is_path(location: str) -> bool:
 
 
 def as_location(declared: Any, what: str, *, expected: str = "a path") -> str:
-    """Return a path, or a table's name, as a text; a ``pathlib.Path`` is a path whatever it looks like.
+    """Return a path or a table's name as a string; a ``pathlib.Path`` is always a path.
 
     Args:
-        declared: What the user gave.
-        what: What it configures, for the message, such as ``"checkpoint"``.
-        expected: What it may be.
+        declared: The user's value.
+        what: What the value configures, for the message, such as ``"checkpoint"``.
+        expected: What the value may be, for the message.
 
     Raises:
-        ConfigurationError: It is neither a text nor a path, empty, or a URL that ``pathlib`` has made another of.
+        ConfigurationError: The value is neither a string nor a path, is empty, or is a URL that ``pathlib`` has changed.
 
     >>> from pathlib import Path
     >>> as_location("lake.trades", "source"), as_location(Path("trades"), "source")

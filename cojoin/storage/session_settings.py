@@ -1,4 +1,7 @@
-"""What is asked of a Spark session: whether it can be worked with, where all else would fail in words of Java's."""
+"""Checks of a Spark session: whether cojoin can use it, and whether a setting was set.
+
+Without the check of the session, the first use of an unusable one fails with an error of Java's.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ __all__ = ["check_session", "is_set"]
 
 
 def check_session(session: Any, what: str) -> None:
-    """Refuse what is no session of this process, or one that was stopped.
+    """Check that a value is a Spark session of this process that was not stopped.
 
     Args:
-        session: What should be one.
-        what: What it is, for the message, such as ``"input 'trades'"``.
+        session: The value.
+        what: What the session belongs to, for the message, such as ``"input 'trades'"``.
 
     Raises:
-        ConfigurationError: It is none, or does not run any more.
+        ConfigurationError: The value is not such a session, or the session was stopped.
     """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         msg = f"{what}: expected a session in this process, got one of Spark Connect, which cojoin does not work with"
@@ -36,7 +39,7 @@ def check_session(session: Any, what: str) -> None:
 
 
 def is_set(session: SparkSession, name: str) -> bool:
-    """Return whether a setting was set, by whomever; Python's own view of the settings can't tell that from a default.
+    """Return whether a setting was set explicitly; PySpark's own API does not distinguish that from a default.
 
     Args:
         session: The session.

@@ -1,9 +1,9 @@
-"""Small files of a checkpoint, on whatever file system its path names.
+"""Small files of a checkpoint, on any file system that Spark supports.
 
-They go through Hadoop's file systems, as Spark's own checkpoint does, so a checkpoint works wherever Spark's does. A
-file is written under another name first and renamed: it is there whole or not at all. One that is replaced steps aside
-until its successor stands, for no file system can be relied on to replace in one step: whoever reads in between, or
-after a crash there, finds the former one.
+They are written through Hadoop's file systems, as Spark's own checkpoint is, so a checkpoint works wherever Spark's
+does. A file is written under a temporary name and then renamed: it exists whole or not at all. Since not every file
+system can replace a file in one step, the former file is first renamed to a second name and deleted once its successor
+is in place. A reader in between, or after a crash in between, finds the former file.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointFiles", "UnplacedFileError", "UnreadableFileError"]
 
-# PySpark turns some of Java's errors into its own, wherever they come from.
+# PySpark converts some of Java's errors into its own, wherever they are raised.
 _JavaErrors = (Py4JJavaError, PySparkException)
 _FORMER = ".former"
 _TRIES = 5
 
 
 class UnreadableFileError(CheckpointError):
-    """A file is there and can't be read.
+    """A file exists and can't be read.
 
     Attributes:
-        why: What the file system says.
+        why: The file system's message.
     """
 
     def __init__(self, root: str, name: str, why: str) -> None:
@@ -44,19 +44,19 @@ class UnreadableFileError(CheckpointError):
 
 
 class UnplacedFileError(CheckpointError):
-    """A file was written and did not get its name: there is no right to, or another process was quicker each time."""
+    """A file was written and could not be renamed: permission is missing, or other processes replaced it each time."""
 
 
 class CheckpointFiles:
     """The small files below one directory.
 
     Args:
-        spark: The session whose Hadoop configuration reaches the directory.
+        spark: The session whose Hadoop configuration is used.
         root: The directory; a path without a scheme is on Spark's default file system.
         what: What the directory is, for messages.
 
     Raises:
-        CheckpointError: Spark has no file system for it.
+        CheckpointError: Spark has no file system for the directory.
     """
 
     def __init__(self, spark: SparkSession, root: str, what: str = "checkpoint") -> None:
@@ -82,23 +82,23 @@ class CheckpointFiles:
         return str(self._root.toString())
 
     def path(self, name: str) -> str:
-        """Return the full path of a file or directory below."""
+        """Return the full path of a file or directory below the root."""
         return self._path(name).toString()  # type: ignore[no-any-return]
 
     def url(self, name: str) -> str:
-        """Return the full path of a file as a URL, as Spark's own logs spell it: blanks and the like are escaped."""
+        """Return the full path of a file as a URL, as Spark's own logs write it: with blanks and the like escaped."""
         return str(self._path(name).toUri().toString())
 
     def exists(self, name: str = "") -> bool:
-        """Return whether a file or directory is there."""
+        """Return whether a file or directory exists."""
         with self._told(name, "looked for"):
             return any(self._system.exists(place) for place in self._places(name))
 
     def read(self, name: str) -> str | None:
-        """Return a file's text, or None where there is none.
+        """Return a file's text, or None where there is no such file.
 
         Raises:
-            UnreadableFileError: It is there and can't be read.
+            UnreadableFileError: The file exists and can't be read.
         """
         why = ""
         for _ in range(_TRIES):
@@ -111,7 +111,7 @@ class CheckpointFiles:
         raise UnreadableFileError(self.root, name, why)
 
     def _read_at(self, name: str, place: Any) -> tuple[str | None, str]:
-        """Return the text, or why there is none at this moment."""
+        """Return the text and no reason, or None and the reason why it can't be read at this moment."""
         try:
             stream = self._system.open(place)
             try:
@@ -119,21 +119,22 @@ class CheckpointFiles:
             finally:
                 stream.close()
         except _JavaErrors as error:
-            # A local file and its checksum are two files, of which a successor's may be the one and not the other.
+            # A local file's checksum is a second file: during a replacement, the two may not match.
             said = _said(error)
             if any(kind in said for kind in ("FileNotFoundException", "ChecksumException")):
                 return None, said
             raise UnreadableFileError(self.root, name, said) from error
 
     def write(self, name: str, text: str) -> None:
-        """Write a text file whole, in place of an earlier one."""
+        """Write a text file whole, in place of an earlier one; errors are those of ``write_bytes``."""
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole, in place of an earlier one.
 
         Raises:
-            CheckpointError: The directory is none that can be made, or none that can be written to.
+            CheckpointError: The directory can't be created or written to.
+            UnplacedFileError: The file was written and could not be renamed.
         """
         target = self._path(name)
         partial = self._hadoop_path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
@@ -146,7 +147,7 @@ class CheckpointFiles:
         former = self._former(target)
         for _ in range(_TRIES):
             with contextlib.suppress(*_JavaErrors):
-                # Whoever replaces it at the same moment may have moved it away since.
+                # Another process that replaces the file at the same moment may have renamed it since.
                 if self._system.exists(target):
                     self._system.delete(former, False)
                     self._system.rename(target, former)
@@ -160,18 +161,18 @@ class CheckpointFiles:
         raise UnplacedFileError(msg)
 
     def make_directory(self, name: str) -> None:
-        """Make a directory, where it is not there.
+        """Create a directory where it does not exist.
 
         Raises:
-            CheckpointError: It can't be made.
+            CheckpointError: The directory can't be created.
         """
         self._make(self._path(name), name)
 
     def check_place(self) -> None:
-        """See that the directory is there or can be made; one that was made to see it is taken away again.
+        """Check that the root directory exists or can be created; directories created for the check are deleted again.
 
         Raises:
-            CheckpointError: It can't be made.
+            CheckpointError: The directory can't be created.
         """
         made, place = [], self._root
         with self._told("", "looked for"):
@@ -181,7 +182,7 @@ class CheckpointFiles:
         if made:
             self._make(self._root, "")
             with contextlib.suppress(*_JavaErrors):
-                # What another process has put there meanwhile keeps it.
+                # Not recursive: the file system keeps a directory in which another process has written meanwhile.
                 for each in made:
                     self._system.delete(each, False)
 
@@ -196,21 +197,21 @@ class CheckpointFiles:
         return int(self._system.getFileStatus(self._path(name)).getModificationTime())
 
     def size(self, name: str) -> int:
-        """Return the bytes of a file, or of all files below a directory."""
+        """Return the size of a file, or of all files below a directory, in bytes."""
         return int(self._system.getContentSummary(self._path(name)).getLength())
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is not there is passed over."""
+        """Delete a file where it exists."""
         target = self._path(name)
         self._system.delete(self._former(target), False)
         self._system.delete(target, False)
 
     def delete_directory(self, name: str) -> None:
-        """Delete a directory with all that it holds; one that is not there is passed over."""
+        """Delete a directory with its content where it exists."""
         self._system.delete(self._path(name), True)
 
     def names(self, directory: str) -> list[str]:
-        """List the finished files of a directory, or nothing where it is not there."""
+        """Return the names of a directory's complete files in order; none where the directory does not exist."""
         if not self.exists(directory):
             return []
         with self._told(directory, "listed"):
@@ -220,7 +221,7 @@ class CheckpointFiles:
 
     @contextlib.contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:
-        """Return what the file system says, in a line."""
+        """Raise an error of the JVM as a ``CheckpointError`` with the file system's message on one line."""
         try:
             yield
         except _JavaErrors as error:
@@ -233,7 +234,7 @@ class CheckpointFiles:
         )
 
     def _places(self, name: str) -> Iterator[Any]:
-        """Yield where a file may be: at its path, aside, or at its path again, if its successor has come meanwhile."""
+        """Yield where a file may be: its path, its second name, and its path again, where it was replaced meanwhile."""
         target = self._path(name)
         yield target
         if name:
@@ -248,7 +249,7 @@ class CheckpointFiles:
 
 
 def _said(error: BaseException) -> str:
-    """Return what Java says, in a line, without the package of the error's class."""
+    """Return the first line of Java's message, without the package of the error's class."""
     said = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
     kind, colon, text = said.strip().partition("\n")[0].partition(": ")
     return f"{kind.rpartition('.')[2]}{colon}{text}"

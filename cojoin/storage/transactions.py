@@ -1,11 +1,13 @@
-"""Which batches of a query a Delta table has already: asked at every commit, so that none takes effect twice.
+"""The batches of a query that a Delta table already has, looked up at every commit so that none takes effect twice.
 
-Delta remembers of each application the newest version that it wrote; here that is the newest batch. To look it up
-takes a job on the table's log, of some tenths of a second. So this module reads the few commits that are new to it: all
-of a young table, those after the one that a manifest knows (``expect``), those after its own last. The job is for logs
-of many commits, or of which some were cleaned away. Each transaction also tells Delta that it depends on the
-application's own version, so that of two drivers that commit a batch at the same moment one fails, and looks again.
-(Delta's protocol, "Transaction Identifiers"; ``OptimisticTransaction.readTxn``.)
+Delta keeps the newest version that each application wrote; here the version is the batch. Delta's own look-up is a
+Spark job on the Delta log, which takes some tenths of a second. This module instead reads only the commits that are
+new to it: all commits of a young table, those after the one that a manifest names (``expect``), or those after its
+own last commit. It falls back on the job where there are more than 20 such commits, or where some were deleted.
+
+Each transaction also declares to Delta that it has read the application's version. Where two drivers commit a batch at
+the same moment, one of them therefore fails, and looks again. (Delta's protocol, "Transaction Identifiers";
+``OptimisticTransaction.readTxn``.)
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_BATCH", "TableTransactions"]
 
 NO_BATCH = -1
-"""The newest batch in a table that has none of the query's."""
+"""The newest batch of a table that has no batch of the query."""
 
 _TRIES, _MOST_COMMITS = 5, 20
 _CONFLICT = "ConcurrentTransactionException"
@@ -40,7 +42,7 @@ _CONFLICT = "ConcurrentTransactionException"
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is known of a table without asking: its identity, and of a version the newest batch and what it says."""
+    """What is known of a table without a look-up: its id, and a version with its newest batch and user metadata."""
 
     table_id: str
     version: int
@@ -52,12 +54,12 @@ _NO_TABLE = _Seen("", -1, NO_BATCH)
 
 
 class TableTransactions:
-    """The commits of one application, a query's output, in one Delta table.
+    """The commits of one application (one output of a query) to one Delta table.
 
     Args:
         spark: The session.
         location: The table's path, with a ``/``, or its name.
-        app_id: The application: it writes each batch once, in ascending order.
+        app_id: The application id; the application writes each batch once, in ascending order.
     """
 
     def __init__(self, spark: SparkSession, location: str, app_id: str) -> None:
@@ -66,15 +68,15 @@ class TableTransactions:
 
     @property
     def app_id(self) -> str:
-        """The application."""
+        """The application id."""
         return self._app_id
 
     def expect(self, table_id: str, version: int, batch_id: int) -> None:
-        """Take what a manifest says of the table, if the table's own log agrees.
+        """Start from a manifest's entry for the table, if the table's own log agrees with it.
 
         Args:
-            table_id: Its identity.
-            version: Its version after the batch was written.
+            table_id: The table's id.
+            version: The table's version after the batch was written.
             batch_id: The newest batch in that version.
         """
         log = table_log(self._spark, self._location)
@@ -84,7 +86,7 @@ class TableTransactions:
             self._seen = found
 
     def look(self) -> tuple[str | None, int]:
-        """Return the identity of the table and the newest batch that it has; None and ``NO_BATCH`` without a table."""
+        """Return the table's id and its newest batch; None and ``NO_BATCH`` where there is no table."""
         log = table_log(self._spark, self._location)
         transaction = None if log is None else log.startTransaction()
         if transaction is None or transaction.readVersion() < 0:
@@ -94,7 +96,7 @@ class TableTransactions:
         return seen.table_id, seen.newest
 
     def metadata(self, batch_id: int) -> str | None:
-        """Return what the commit of a batch says of itself, where the last look has come upon it; else None."""
+        """Return the user metadata of a batch's commit where the last look-up read that commit, else None."""
         seen = self._seen
         return None if seen is None or seen.newest != batch_id else seen.metadata
 
@@ -108,23 +110,23 @@ class TableTransactions:
         metadata: str | None = None,
         is_done: Callable[[int], bool],
     ) -> int:
-        """Append files that lie in the table's folder as a batch, unless the table has it already.
+        """Append files in the table's folder as a batch, unless the table already has the batch.
 
         Args:
             schema: The files' columns.
             files: The files.
             batch_id: The batch.
-            query_id: What the table's history says of who wrote.
-            metadata: What the commit says of itself.
-            is_done: Takes the newest batch that the table has of this application, and returns whether this one is
-                among them; it raises where that can't be.
+            query_id: The query id in the table's history.
+            metadata: The user metadata of the commit.
+            is_done: Takes the newest batch that the table has of this application, and returns whether this batch is
+                among those written; it raises where the newest batch is impossible.
 
         Returns:
             The table's version afterwards.
 
         Raises:
-            QueryFailedError: The table is not, or no longer, one of plain files with these columns; or others commit
-                to it without end.
+            QueryFailedError: The table does not consist, or no longer consists, of plain files with these columns; or
+                other runs of the query commit to it at the same time, in each of five tries.
         """
         for _ in range(_TRIES):
             log = table_log(self._spark, self._location)
@@ -133,7 +135,7 @@ class TableTransactions:
             seen = None if is_new else self._look(log, transaction)
             if is_done(NO_BATCH if seen is None else seen.newest):
                 return int(transaction.readVersion())
-            # Delta compares it with what was committed since the transaction began.
+            # Delta checks this id against those committed since the transaction began.
             transaction.readTxn().__getattr__("$plus$eq")(self._app_id)
             try:
                 version = append_files(
@@ -156,7 +158,7 @@ class TableTransactions:
         raise QueryFailedError(msg)
 
     def _look(self, log: Any, transaction: Any) -> _Seen:
-        """Return the newest batch in the version that a transaction reads, and remember it."""
+        """Return and store the newest batch in the version that a transaction reads."""
         table_id, version = str(transaction.metadata().id()), int(transaction.readVersion())
         seen, found = self._seen or _NO_TABLE, None
         if seen.table_id in (_NO_TABLE.table_id, table_id) and seen.version <= version:
@@ -165,7 +167,11 @@ class TableTransactions:
         return self._seen
 
     def _look_since(self, log: Any, seen: _Seen, version: int) -> _Seen | None:
-        """Return the newest batch by the commits after a known version; None where one of them can't be read."""
+        """Return the newest batch by reading the commits after a known version.
+
+        Returns:
+            None where there are too many commits, or one of them is not there.
+        """
         between = range(seen.version + 1, version + 1)
         if len(between) > _MOST_COMMITS:
             return None
@@ -177,12 +183,12 @@ class TableTransactions:
         return replace(seen, version=version)
 
     def _commit(self, log: Any, version: int) -> str | None:
-        """Return a commit of the table's log as its text; None where it is not there."""
+        """Return the text of a commit of the table's log; None where it is not there."""
         return CheckpointFiles(self._spark, log.logPath().toString()).read(f"{version:020d}.json")
 
 
 def _with_commit(seen: _Seen, commit: str, app_id: str) -> _Seen:
-    """Return what is known after a commit of Delta's log, too."""
+    """Return what is known of the table once a commit of its Delta log is read."""
     actions = [json.loads(line) for line in commit.splitlines() if '"txn"' in line or '"commitInfo"' in line]
     batches = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == app_id]
     if not batches or max(batches) < seen.newest:

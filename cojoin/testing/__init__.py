@@ -13,13 +13,16 @@ A ``Harness`` runs the operator that a query runs, with its watermarks, timers a
             7        | gold
         ''')
 
-All times are epoch milliseconds. Each call is a micro-batch of its own, so a test can move a watermark between two
-rows, where Spark moves it only between micro-batches; ``process_batch`` sends several rows in one.
+All times are epoch milliseconds. Each call is a micro-batch of its own, so a test can move the watermark between two
+rows, whereas Spark moves it only between micro-batches. ``process_batch`` sends several rows in one micro-batch.
 
-Not simulated: Spark itself, so packing, the shuffle, how micro-batches are cut, and the order of rows across keys; the
-real clock, which stands still but for ``set_processing_time``, so a source falls idle by its strategy's timeout only at
-calls made after the clock was moved; sinks, checkpoints on disk, progress, and the reading of sources. A schema's
-conversion from and to Spark's is not exercised either.
+The harness does not simulate:
+
+- Spark itself: packing, the shuffle, how micro-batches are cut, the order of rows across keys, and the conversion of
+  schemas from and to Spark's;
+- the real clock: it moves only with ``set_processing_time``, so a source becomes idle by its strategy's timeout only in
+  a call after the clock was moved;
+- sinks, checkpoints on disk, progress, and the reading of sources.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a harness is asked for, checked before anything runs: numbers of inputs, times, keys and partitions."""
+"""Checks of the arguments of a harness before anything runs: input numbers, times, keys and partitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def check_instance(operation: Any) -> None:
-    """Refuse a class where one of its instances is meant.
+    """Raise an error if the operation is a class and not an instance.
 
     Raises:
         ConfigurationError: It is a class.
@@ -42,11 +42,11 @@ def check_instance(operation: Any) -> None:
 
 
 def check_inputs(left: InputSpec, right: InputSpec) -> None:
-    """Refuse inputs of one name, and those whose keys can't be equal.
+    """Check that two inputs have different names and comparable keys.
 
     Raises:
-        ConfigurationError: They have the same name.
-        SchemaError: The types of their keys differ.
+        ConfigurationError: The inputs have the same name.
+        SchemaError: The types of their key columns differ.
     """
     if left.name == right.name:
         msg = (
@@ -65,7 +65,7 @@ def check_inputs(left: InputSpec, right: InputSpec) -> None:
 
 
 def input_number(number: Any) -> Literal[1, 2]:
-    """Return the number of an input.
+    """Return the number of an input, checked.
 
     Raises:
         HarnessError: It is neither 1 nor 2.
@@ -77,15 +77,15 @@ def input_number(number: Any) -> Literal[1, 2]:
 
 
 def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
-    """Return a watermark, or a time of the clock, in epoch milliseconds.
+    """Return a watermark or a processing time as an int, in epoch milliseconds.
 
     Args:
         value: A whole number.
-        what: What it is, for the message.
-        clock: Whether it is of the clock, which has no time below 0.
+        what: What the number is, for the message.
+        clock: Whether it is a processing time, which must not be negative.
 
     Raises:
-        HarnessError: It is no whole number of 64 bits.
+        HarnessError: It is not a whole number of 64 bits, or is negative as a processing time.
     """
     index = getattr(value, "__index__", None)
     least = 0 if clock else NONE
@@ -99,14 +99,14 @@ def epoch_millis(value: Any, what: str, *, clock: bool = False) -> int:
 
 
 def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
-    """Return the values of the key columns.
+    """Return the values of the key columns as a tuple.
 
     Args:
-        key: The value of the key column; a tuple or row where there are several.
-        spec: The input whose columns they are.
+        key: The value of the key column; a tuple or row if there are several key columns.
+        spec: The input whose key columns these are.
 
     Raises:
-        HarnessError: They do not fit the key columns.
+        HarnessError: The values do not fit the key columns.
     """
     fields = [spec.schema.field(name) for name in spec.key]
     values = (key,) if len(fields) == 1 else key
@@ -126,10 +126,10 @@ def key_values(key: Any, spec: InputSpec) -> tuple[Any, ...]:
 
 
 def partition_name(partition: Any) -> str:
-    """Return a source partition's name, as the map side spells it: JSON of its columns' values; "" for none.
+    """Return a source partition's name, as the map side spells it: the JSON of its columns' values; "" for None.
 
     Raises:
-        HarnessError: It is neither a name nor a tuple of values.
+        HarnessError: The partition is neither a name nor a tuple of values.
 
     >>> partition_name(("trades", 0))
     '["trades", 0]'
@@ -145,15 +145,20 @@ def partition_name(partition: Any) -> str:
 
 
 def unfinished(watermark: InputWatermark) -> list[str]:
-    """Return the source partitions of an input that are not finished."""
+    """Return the names of an input's source partitions that are not finished."""
     return [name for name, status in watermark.statuses().items() if status != "finished"]
 
 
 def refuse_finished(watermark: InputWatermark, what: str, partition: str | None = None) -> None:
-    """Refuse that something comes from an input, or from one of its source partitions, that is finished.
+    """Raise an error if an input, or the named one of its source partitions, is finished.
+
+    Args:
+        watermark: The input's watermark.
+        what: The input, for the message.
+        partition: The name of the source partition; None checks the input and its unnamed partition.
 
     Raises:
-        HarnessError: It is.
+        HarnessError: The input or the partition is finished.
     """
     if watermark.status() == "finished" or watermark.statuses().get(partition or "") == "finished":
         named = f", partition {partition!r}" if partition else ""
@@ -162,10 +167,15 @@ def refuse_finished(watermark: InputWatermark, what: str, partition: str | None 
 
 
 def found_partition(partition: Any, known: Mapping[str, Any], number: int) -> str:
-    """Return the name of a source partition that is known.
+    """Return the name of a known source partition.
+
+    Args:
+        partition: Its name, or a tuple of its columns' values.
+        known: The known partitions, by name.
+        number: The input's number, for the message.
 
     Raises:
-        HarnessError: It is not.
+        HarnessError: The partition is not known.
     """
     name = partition_name(partition)
     if name not in known:

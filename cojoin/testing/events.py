@@ -1,4 +1,4 @@
-"""What goes into a harness and what comes out of it, as plain values that compare by ``==``."""
+"""The input and output of a harness, as plain values that compare by ``==``."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = [
 
 
 class HarnessError(CojoinError, AssertionError):
-    """A test that asks for what can't happen in a job, or an operator that broke one of its laws."""
+    """A test that does what can't happen in a job, or an operator that lost a row or counted one twice."""
 
 
 class NotGiven(Enum):
-    """Tells a timestamp that was left out from None, which is a row without time."""
+    """The default of a timestamp argument, different from None, which is a row without event time."""
 
     NOT_GIVEN = "not given"
 
@@ -45,7 +45,7 @@ class NotGiven(Enum):
 NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
 Time: TypeAlias = "int | datetime | Literal[NotGiven.NOT_GIVEN] | None"
-"""A row's event time in epoch milliseconds, or as an aware datetime; None is a row without time."""
+"""A row's event time in epoch milliseconds or as an aware datetime; None is a row without event time."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ class Element:
     """A row for an input.
 
     Attributes:
-        value: A tuple, a dict or a ``Row``, with the event time among its values or without.
-        timestamp: Its event time in epoch milliseconds, or as an aware datetime. Left out where the value has it;
-            None where it has none, so that the row is rejected.
-        partition: The source partition that it came from; None is the first known one, else the only one.
+        value: A tuple, a dict or a ``Row``. It may contain the event time or leave it out.
+        timestamp: The event time in epoch milliseconds or as an aware datetime. Leave it out if the value contains
+            it. None is a row without event time, which is rejected.
+        partition: The source partition that the row comes from. None is the first known partition that is not
+            finished, or the input's only partition if none is known.
     """
 
     value: Any
@@ -70,9 +71,10 @@ class Record:
 
     Attributes:
         value: The row.
-        timestamp: Its event time in epoch milliseconds: the row's that made it, or the event-time timer's; None where
-            that row has none, and for what a processing-time timer gave. Of an as-of or temporal join the left row's,
-            of an interval join the later of both rows'.
+        timestamp: The event time of the output row in epoch milliseconds. In a function it is the time of the input
+            row or event-time timer whose callback yielded it; it is None if that row has no event time, and for rows
+            of a processing-time timer. In an as-of or temporal join it is the left row's time, in an interval join
+            the later of both rows' times.
     """
 
     value: Any
@@ -84,10 +86,10 @@ class SideRecord:
     """A row of a side output.
 
     Attributes:
-        tag: The id of its tag.
+        tag: The id of its ``OutputTag``.
         value: The row.
-        timestamp: As ``Record``'s. (Flink gives a processing-time timer's rows no time in the main output, but its own
-            time in side outputs; here neither has any.)
+        timestamp: The event time, as in ``Record``. Rows of a processing-time timer have none in any output. (In Flink
+            they have none in the main output, but the timer's time in side outputs.)
     """
 
     tag: str
@@ -97,14 +99,14 @@ class SideRecord:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that was not admitted.
+    """A rejected row.
 
     Attributes:
-        input: Its input's name.
+        input: The name of its input.
         reason: ``"late"``, ``"null_key"``, ``"null_event_time"`` or ``"too_far_ahead"``.
         row: Its columns, as JSON values.
-        timestamp: Its event time in epoch milliseconds, or None.
-        watermark: The operator's watermark before its batch in epoch milliseconds; None before there was one.
+        timestamp: Its event time in epoch milliseconds; None if it has none.
+        watermark: The operator's watermark before the row's batch, in epoch milliseconds; None if there was none yet.
     """
 
     input: str
@@ -116,11 +118,11 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Watermark:
-    """Time moved: no record with a timestamp at or below it comes out any more, unless it was late.
+    """A watermark of the output: no record with a timestamp at or below it follows, unless its input row was late.
 
     Attributes:
-        timestamp: The operator's watermark in epoch milliseconds, less the delay of a join that emits rows later than
-            their own time; ``2**63 - 1`` at the end of time.
+        timestamp: The operator's watermark in epoch milliseconds, minus the output delay of a join that emits rows
+            after the watermark has passed their own timestamp; ``2**63 - 1`` at the end of time.
     """
 
     timestamp: int
@@ -128,21 +130,21 @@ class Watermark:
 
 @dataclass(frozen=True)
 class StatusChange:
-    """The status of both inputs together changed.
+    """A change of the combined status of both inputs.
 
     Attributes:
-        status: ``"active"``, ``"idle"`` or ``"finished"``.
+        status: The new status: ``"active"``, ``"idle"`` or ``"finished"``.
     """
 
     status: Status
 
 
 Event: TypeAlias = Record | SideRecord | Rejected | Watermark | StatusChange
-"""What comes out of a harness."""
+"""Any entry of a harness's log."""
 
 
 class Timer(NamedTuple):
-    """A timer that waits: its key, ``"event_time"`` or ``"processing_time"``, and its epoch milliseconds."""
+    """A registered timer: its key, its domain (``"event_time"`` or ``"processing_time"``), and epoch milliseconds."""
 
     key: Any
     time_domain: str

@@ -1,4 +1,4 @@
-"""What a test expects of an output, as a text table, and the difference where it is another."""
+"""Assertions on an output: the expected rows are a text table, and a failure shows the difference."""
 
 from __future__ import annotations
 
@@ -28,17 +28,22 @@ def assert_output(
     schema: Any = None,
     any_order: bool = False,
 ) -> None:
-    """Assert that an output has exactly the rows of a text table (see ``cojoin.testing.harness_tables``).
+    """Assert that an output has exactly the rows of a text table.
+
+    ``cojoin.testing.harness_tables`` describes the format of the table.
 
     Args:
-        actual: A harness, whose whole main output is meant; or rows, such as ``harness.output[2:]``.
-        expected: The table; columns that its header leaves out are not looked at.
-        tag: The side output that is meant in place of the main one.
-        schema: The columns of the rows, where ``actual`` is no harness.
-        any_order: Whether the order of the rows does not matter.
+        actual: A harness, of which the whole main output is compared; or rows, such as ``harness.output[2:]``.
+        expected: The table. Columns that its header leaves out are not compared.
+        tag: The side output of the harness to compare in place of the main output, as an ``OutputTag`` or its id.
+        schema: The columns of the rows as DDL, a ``StructType`` or an Arrow schema; required for rows, and not allowed
+            for a harness.
+        any_order: Whether to ignore the order of the rows.
 
     Raises:
-        AssertionError: They differ: ``-`` marks a row that is missing, ``+`` one that is too much.
+        AssertionError: The rows differ: ``-`` marks a missing row, ``+`` an extra one.
+        ConfigurationError: ``schema`` is missing for rows or given for a harness, ``tag`` is given for rows, or the
+            tag is not declared.
         SchemaError: The table can't be read.
 
     >>> assert_output([("a", 1), ("b", 2)], '''
