@@ -1,15 +1,15 @@
-"""What can go wrong, as a tree.
+"""The errors that cojoin raises, as a tree.
 
 CojoinError
-├── ConfigurationError       known before a query starts; nothing was read or written
+├── ConfigurationError       found before a query starts; nothing was read or written
 │   ├── SchemaError          a type, schema or column that does not parse, exist or agree
 │   ├── CheckpointError      a checkpoint that can't be used by this query
 │   └── EnvironmentSetupError    Java, or a package, is missing or too old
-├── FunctionError            a user's function raised, or returned what it must not
+├── FunctionError            a user's function raised an error, or returned an invalid value
 ├── CodecError               state bytes that can't be read
 └── QueryFailedError         a running query ended with an error
 
-A message says what was expected, what was got, where, and what to do.
+Each message says what was expected, what was found, where, and what to do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CojoinError(Exception):
 
 
 class ConfigurationError(CojoinError, ValueError):
-    """A query that can't be right, refused before it starts."""
+    """A configuration that is rejected before the query starts."""
 
 
 class SchemaError(ConfigurationError):
@@ -48,18 +48,19 @@ class SchemaError(ConfigurationError):
 class CheckpointError(ConfigurationError):
     """A checkpoint that can't be used by this query.
 
-    Operator action: read the message's difference; start with a new checkpoint, or with the query that wrote this one.
+    Operator action: read in the message what differs; start with a new checkpoint, or with the query that wrote this
+    one.
     """
 
 
 class EnvironmentSetupError(ConfigurationError):
-    """Something that must be on the machine is missing or too old."""
+    """Something that must be installed on the machine is missing or too old."""
 
 
 class FunctionError(CojoinError, RuntimeError):
-    """A user's function raised, or returned what does not fit its declared output or state.
+    """A user's function raised an error, or returned a value that does not fit its declared output or state.
 
-    Operator action: mend the function and start the query again; it goes on from the last good batch.
+    Operator action: fix the function and start the query again; it resumes after the last good batch.
     """
 
 
@@ -71,18 +72,18 @@ class CodecError(CojoinError, ValueError):
 
 
 class QueryFailedError(CojoinError, RuntimeError):
-    """A running query ended with an error; its message is the cause's own."""
+    """A running query ended with an error; the message is that of the cause."""
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Return the end of a message that proposes the names nearest to a wrong one.
+    """Return the end of an error message that suggests the valid names nearest to a wrong one.
 
     Args:
-        name: What was written.
-        candidates: What would have been valid.
+        name: The wrong name.
+        candidates: The valid names.
 
     Returns:
-        ``"; did you mean 'a' or 'b'?"``, or the whole list where nothing is near.
+        ``"; did you mean 'a' or 'b'?"``, or the list of all valid names where none is near; empty where there are none.
 
     >>> did_you_mean("custmer_id", ["customer_id", "amount"])
     "; did you mean 'customer_id'?"

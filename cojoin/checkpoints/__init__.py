@@ -1,1 +1,1 @@
-"""What a query keeps on disk: its identity, lease, manifests, snapshots and progress."""
+"""The files of a query's checkpoint: its description, lease, manifests, snapshots and progress."""

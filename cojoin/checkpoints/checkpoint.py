@@ -1,4 +1,4 @@
-"""A checkpoint as people name it: a directory and a moment."""
+"""The public name of a checkpoint: a directory, and which of its snapshots is meant."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "Moment", "find_snapshot", "open_files"]
 
 Moment: TypeAlias = "int | datetime | None"
-"""A batch's number; a datetime with a time zone, for the last at or before it; None for the newest."""
+"""A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A moment of a query that can be read and restored.
+    """A query's checkpoint at one batch, which can be read and restored.
 
     Attributes:
-        path: The query's checkpoint directory, a text or a ``pathlib.Path``; it is kept as a text.
+        path: The query's checkpoint directory, a string or a ``pathlib.Path``; it is stored as a string.
         at: Which snapshot: a batch's number; a datetime with a time zone, for the last one taken at or before it; None
             for the newest.
 
     Raises:
-        ConfigurationError: A path or a moment that is none.
+        ConfigurationError: The path or the moment is invalid.
 
     >>> Checkpoint("/lake/_cojoin/enriched", at=12)
     Checkpoint(path='/lake/_cojoin/enriched', at=12)
@@ -53,11 +53,11 @@ class Checkpoint:
 
 
 def open_files(spark: SparkSession, path: str) -> CheckpointFiles:
-    """Open a directory that must be a checkpoint.
+    """Return the files of a checkpoint directory.
 
     Raises:
-        ConfigurationError: ``spark`` is no session that runs.
-        CheckpointError: It is none.
+        ConfigurationError: ``spark`` is not a running session.
+        CheckpointError: The directory is not a checkpoint.
     """
     check_session(spark, "spark")
     files = CheckpointFiles(spark, path)
@@ -66,10 +66,10 @@ def open_files(spark: SparkSession, path: str) -> CheckpointFiles:
 
 
 def find_snapshot(files: CheckpointFiles, at: Moment = None) -> Snapshot:
-    """Return the snapshot of a moment.
+    """Return the snapshot at a moment.
 
     Raises:
-        CheckpointError: There is none, and the message says which there are; or its index is damaged.
+        CheckpointError: There is no such snapshot (the message lists those that exist), or its index is damaged.
     """
     snapshots = Snapshots(files)
     ids = snapshots.batch_ids()
@@ -93,11 +93,11 @@ def find_snapshot(files: CheckpointFiles, at: Moment = None) -> Snapshot:
 
 
 def _compare(files: CheckpointFiles, snapshot: Snapshot) -> None:
-    """See that a snapshot has its sources stand where its batch's own manifest does: release 0.5.0 sealed neither."""
+    """Check a snapshot's source offsets against its batch's manifest: in release 0.5.0 neither had a checksum."""
     try:
         manifest = Manifests(files).read(snapshot.batch_id)
     except CheckpointError:
-        # It is needed no more, as one that was cleaned away.
+        # A damaged manifest is treated as a deleted one: the snapshot does not need it.
         return
     if manifest is not None and list(manifest.offsets) != list(snapshot.manifest.offsets):
         msg = (

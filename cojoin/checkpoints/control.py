@@ -1,12 +1,15 @@
-"""The control input (tag 0): what the driver tells every key group, in band and planned by Spark like any other rows.
+"""The control input (tag 0): messages of the driver to the key groups, as one more source of the Spark query.
 
-It is a folder of parquet files in the checkpoint, a message a row, for one key group or for all, that Spark streams:
-the state that a new query begins with, and the end of all inputs. A restored query's first batch and a drain's last one
-are planned by hand: the message is written, then an entry of Spark's offset log that leaves every other source where it
-stands. Spark runs a batch that is planned and not committed exactly as it was planned, so a crash in between runs the
-same batch again and nothing newer is read. A drain's message is a promise: once it is there, every start finishes the
-drain first. The logs are Spark's ``v1`` texts: a line with the version, for offsets a line of metadata, then a line a
-source in the order of the plan, the control input last.
+The control input is a folder of Parquet files in the checkpoint, which Spark reads as a stream. Each row is a message
+to one key group or to all of them: the state that a restored query begins with, or the end of all inputs.
+
+A restored query's first batch and a drain's last batch are planned here: the message is written, and then an entry of
+Spark's offset log that leaves the offsets of all other sources unchanged. Spark runs a batch that is planned and not
+committed exactly as it was planned. After a crash in between, the same batch therefore runs again, and nothing newer is
+read. Once a drain's message is written, every start finishes the drain first.
+
+Spark's logs are texts of version ``v1``: a line with the version, in the offset log a line of metadata, then a line for
+each source in the order of the plan. The control input is the last source.
 """
 
 from __future__ import annotations
@@ -50,11 +53,11 @@ __all__ = [
 ]
 
 CONTROL_DDL = "key_group int, payload binary"
-"""A message: the label of the key group that it is for, null for all; and its bytes."""
+"""A message: the label of the key group that it is for, null for all key groups; and its bytes."""
 
 END_OF_INPUT = b'{"end_of_input": true}'
 NOTHING_READ = "-"
-"""How Spark's offset log spells a source of which nothing was read."""
+"""The offset of a source of which nothing was read, in Spark's offset log."""
 
 _FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
 _OFFSETS, _COMMITS, _SOURCES, _METADATA = "spark/offsets", "spark/commits", "spark/sources", "spark/metadata"
@@ -75,7 +78,10 @@ _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
 def open_control(spark: SparkSession, files: CheckpointFiles, labels: Sequence[int], tag: int) -> DataFrame:
-    """Open the control input as ``(key_group, tag, payload)``, each message once for every key group's label."""
+    """Return the control input as a stream of ``(key_group, tag, payload)``.
+
+    A message to all key groups becomes one row for each label.
+    """
     files.make_directory(_FOLDER)
     messages = spark.readStream.schema(CONTROL_DDL).parquet(files.path(_FOLDER))
     every = F.array(*map(F.lit, labels))
@@ -86,33 +92,34 @@ def open_control(spark: SparkSession, files: CheckpointFiles, labels: Sequence[i
 
 
 def source_offsets(files: CheckpointFiles, batch_id: int) -> list[str]:
-    """Return where each source stands at the end of a batch, a line each, as Spark logged it; nothing without a log.
+    """Return each source's end offset of a batch, as its line in Spark's offset log; empty where there is no entry.
 
     Raises:
-        CheckpointError: The batch's file is damaged.
+        CheckpointError: The batch's entry is damaged.
     """
     return _planned(files, batch_id)[2:] if files.exists(f"{_OFFSETS}/{batch_id}") else []
 
 
 def drain_is_promised(files: CheckpointFiles) -> bool:
-    """Tell whether a drain was begun: it must be finished before anything newer is read."""
+    """Return whether a drain was begun, which must finish before anything newer is read."""
     return files.exists(_END_FILE)
 
 
 def plan_drain(files: CheckpointFiles) -> bool:
-    """Plan the drain's last batch after the last committed one; planning it twice is once.
+    """Plan the drain's last batch after the last committed batch; the call is idempotent.
 
     Returns:
-        False where no batch ever ran, so there is nothing to end.
+        False where no batch ever ran, so that there is nothing to end.
 
     Raises:
-        CheckpointError: The offset log is not as this version knows it; nothing was written.
+        CheckpointError: The offset log is damaged or of an unknown version, or the last planned batch is not committed;
+            nothing was written.
     """
     newest, committed = _newest(files, _OFFSETS), _newest(files, _COMMITS)
     if newest is None:
         return False
     lines = _planned(files, newest)
-    # Not the number of lines: an input that is read twice has a line for each, and one folder.
+    # Not the number of lines: a source that is read twice has two lines and one folder.
     control = _newest(files, _SOURCES)
     if control is None:
         msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {_PUT_BACK}"
@@ -134,33 +141,33 @@ def plan_drain(files: CheckpointFiles) -> bool:
 
 
 def plan_first_batch(spark: SparkSession, files: CheckpointFiles, sources: Sequence[str], control: int) -> None:
-    """Plan a new query's first batch, which reads the control input alone.
+    """Plan a restored query's first batch, which reads only the control input.
 
     Args:
         spark: The session; the query keeps its number of shuffle partitions.
         files: The new checkpoint.
-        sources: What the batch takes of each other source.
-        control: The number of the control source's entry.
+        sources: The offset of each other source at the end of the batch.
+        control: The number of the entry in the control input's log.
     """
-    # The settings that a query keeps for good are known to Spark alone.
+    # Only Spark knows which settings a query keeps from its first batch on.
     metadata = java_class(spark, "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
     entry = json.loads(metadata.apply(0, int(1000 * time.time()), spark._jsparkSession.conf()).json())  # noqa: SLF001
     entry["conf"] = {
         name: spark.conf.get(name, value) if value is None else value for name, value in entry["conf"].items()
     }
-    # Spark takes logs without it for those of somebody who has lost a file.
+    # Without this file, Spark takes the logs for damaged.
     files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
     files.write(f"{_OFFSETS}/0", "\n".join([_VERSION, json.dumps(entry), *sources, json.dumps({"logOffset": control})]))
 
 
 def begin_after(files: CheckpointFiles, sources: Sequence[str]) -> None:
-    """Once the first batch is committed, have every source go on where another query's stood; doing it twice is once.
+    """Set the sources' offsets to those of another query, once the first batch is committed; the call is idempotent.
 
     A second batch that reads nothing is planned with the same offsets: Spark initialises its sources from the last two.
 
     Args:
         files: The new checkpoint.
-        sources: Where each stood, in Spark's own spelling.
+        sources: Each source's offset, as a line of Spark's offset log.
     """
     version, metadata, *first = _planned(files, 0)
     text = "\n".join([version, metadata, *sources, first[-1]])
@@ -170,16 +177,16 @@ def begin_after(files: CheckpointFiles, sources: Sequence[str]) -> None:
 
 
 def register_messages(files: CheckpointFiles, source: int, names: Sequence[str], log_id: int) -> str:
-    """Enter files of messages into the control source's own log, as if Spark had found them.
+    """Write files of messages into the log of the control input's source, as if Spark had found them.
 
     Args:
         files: The checkpoint.
         source: The number of the control input among the query's sources.
-        names: The files, below the checkpoint.
+        names: The files, as paths below the checkpoint.
         log_id: The number of the entry.
 
     Returns:
-        The source's offset, as the offset log spells it, once they are read.
+        The source's offset after these files, as a line of the offset log.
     """
     entries = [
         json.dumps({"path": files.url(name), "timestamp": files.modified(name), "batchId": log_id}) for name in names
@@ -189,14 +196,14 @@ def register_messages(files: CheckpointFiles, source: int, names: Sequence[str],
 
 
 def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:
-    """Plan a batch without rows after the last committed one: what waits for the clock alone gets its turn.
+    """Plan a batch without rows after the last committed batch, for what depends on the processing time alone.
 
     Args:
         files: The checkpoint.
         now: The batch's processing time, in epoch milliseconds.
 
     Returns:
-        False where no batch ever ran, or one is planned and not yet committed: that one has a clock of its own.
+        False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
     """
     newest, committed = _newest(files, _OFFSETS), _newest(files, _COMMITS)
     if newest is None or newest != committed:
@@ -208,32 +215,32 @@ def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:
 
 
 def resumed_batches(files: CheckpointFiles) -> frozenset[int]:
-    """Note that a run starts, and return the batches with which the last runs began anew.
+    """Write down that a run starts, and return the first batch of each of the last five runs, this one included.
 
-    A batch that an earlier run planned belongs to that run: executed again, it must not take itself for a new start.
+    A batch that an earlier run planned belongs to that run: executed again by this run, it is not its first batch.
 
     Raises:
-        CheckpointError: The note of the earlier runs is damaged.
+        CheckpointError: The file about the earlier runs is damaged.
     """
     earlier = read_document(files, _RUNS_FILE, _RUNS, lambda content: [*map(int, content["starts"])]) or []
     newest = _newest(files, _OFFSETS)
     begins_with = 0 if newest is None else newest + 1
-    # Each once: however often a run fails before it plans a batch, the start of the last one that did is kept.
+    # Without repetitions: however often a run fails before it plans a batch, earlier runs' starts are kept.
     starts = [*dict.fromkeys([*earlier, begins_with])][-_KEPT_RUNS:]
     write_document(files, _RUNS_FILE, _RUNS, {"starts": starts})
     return frozenset(starts)
 
 
 def check_offsets(files: CheckpointFiles, batch_id: int, expected: Sequence[str]) -> None:
-    """See that Spark's offset log says of the last batch what its manifest says.
+    """Check that Spark's offset log agrees with the manifest of the last batch.
 
     Args:
         files: The checkpoint.
-        batch_id: The last batch that counts; those that Spark has committed since have moved no source.
-        expected: Where its manifest says that each source stood.
+        batch_id: The last batch that counts. Batches that Spark has committed since have moved no source.
+        expected: Each source's offset in that batch's manifest.
 
     Raises:
-        CheckpointError: It says something else, so the query would go on at another place than where it stopped.
+        CheckpointError: They differ, so the query would not continue where it stopped.
     """
     batch_id = max(batch_id, _newest(files, _COMMITS) or 0)
     found = source_offsets(files, batch_id)
@@ -252,10 +259,10 @@ def check_offsets(files: CheckpointFiles, batch_id: int, expected: Sequence[str]
 
 
 def _planned(files: CheckpointFiles, batch_id: int) -> list[str]:
-    """Return the lines of a batch in Spark's offset log."""
+    """Return the lines of a batch's entry in Spark's offset log."""
     name = f"{_OFFSETS}/{batch_id}"
     lines = (files.read(name) or "").splitlines()
-    # What other sources say of themselves is theirs; the control input is the last.
+    # The format of other sources' offsets is their own; the control input is the last line.
     if len(lines) < 3 or lines[0] != _VERSION or not _is_object(lines[1]) or not _is_position(lines[-1]):
         msg = (
             f"checkpoint {files.root}: {name}, a batch in Spark's offset log, is not in the form {_VERSION}: it was "

@@ -1,10 +1,13 @@
-"""Which query a checkpoint belongs to: ``query.json``, written before the first batch and compared at every start.
+"""The description of a checkpoint's query: ``query.json``, written before the first batch and compared at every start.
 
-Compared is what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
-columns, the key groups, whether the clock matters. Watermark strategies, triggers and sinks may change between runs;
-only from one that needs the clock (idleness, a lag behind it) to one that does not, or back, they may not. A new query
-that is restored from a checkpoint may have other key groups, clock or not, a further state or side output, a nullable
-column more, or wider types (``schema_evolution``). Also kept: which sources the inputs read, without their options.
+The comparison covers what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
+columns, the number of key groups, and whether the query needs the processing-time clock. Watermark strategies, triggers
+and sinks may change between runs, except that a strategy that needs the clock (idleness, a lag behind the clock) can't
+replace one that does not, or the reverse.
+
+A new query that is restored from a checkpoint may differ more: in its number of key groups and its need of the clock,
+by an added state, side output or nullable column, and by wider types (``schema_evolution``). The file also keeps which
+sources the inputs read, without their options.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ __all__ = [
 ]
 
 SourceDescription: TypeAlias = "Mapping[str, Any] | None"
-"""What tells a source from others: its ``format`` and ``location``, of Kafka also ids of the cluster and the topics;
-None for a bare DataFrame, of which nothing is known."""
+"""What identifies a source: its ``format`` and ``location``, for Kafka also the ids of the cluster and the topics; None
+for a bare DataFrame, of which nothing is known."""
 
 _FILE = "query.json"
 _FORM = Form(
@@ -49,7 +52,7 @@ _FORM = Form(
     unsealed=4,
 )
 _OTHERS = {"lease.json", "manifest", "spark", "snapshots", "state"}
-"""What lies beside it in a checkpoint that was used."""
+"""Other files and directories of a checkpoint that was used."""
 
 
 def describe_query(
@@ -60,14 +63,14 @@ def describe_query(
     *,
     needs_clock: bool = False,
 ) -> dict[str, Any]:
-    """Return the shape of a query, as JSON values.
+    """Return the description of a query, as JSON values.
 
     Args:
-        operation: What the operation says of itself.
+        operation: The description of the operation.
         inputs: Both inputs.
         output: The output's columns.
-        key_groups: How many there are.
-        needs_clock: Whether batches without rows matter: Spark's state has another form where they do.
+        key_groups: The number of key groups.
+        needs_clock: Whether batches without rows matter; where they do, Spark's state has another format.
     """
     return {
         **operation,
@@ -91,19 +94,19 @@ def describe_query(
 def claim_checkpoint(
     files: CheckpointFiles, query: dict[str, Any], sources: Sequence[SourceDescription] = (None, None)
 ) -> str:
-    """Make the checkpoint this query's, or see that it already is.
+    """Write the query's description into an empty checkpoint, or check that the checkpoint belongs to this query.
 
     Args:
         files: The checkpoint.
-        query: What ``describe_query`` gives.
-        sources: What the inputs read.
+        query: The description that ``describe_query`` returned.
+        sources: The descriptions of the inputs' sources.
 
     Returns:
         The query's id, the same for all runs on this checkpoint.
 
     Raises:
-        CheckpointError: It belongs to another query, to another shape of this one, or to something else; or its
-            description is damaged.
+        CheckpointError: The directory belongs to another query, to another shape of this one, or to something else; or
+            its description is damaged.
     """
     if not files.exists(_FILE):
         found = files.names("")
@@ -113,7 +116,7 @@ def claim_checkpoint(
         write_document(files, _FILE, _FORM, _content(query_id, query, sources))
         return query_id
     stored = read_query(files)
-    # Two operations have little in common, so that one differs says it all.
+    # Where the operations differ, the error names only them: nearly all else differs too.
     same_operation = stored["query"].get("operator") == query.get("operator")
     asked = query if same_operation else {**stored["query"], "operator": query.get("operator")}
     differences = _differences(stored["query"], asked)
@@ -129,29 +132,30 @@ def claim_checkpoint(
 
 
 def note_sources(files: CheckpointFiles, sources: Sequence[SourceDescription]) -> str:
-    """Keep what the inputs read from now on; only for who holds the checkpoint.
+    """Write which sources the inputs read from now on; only the holder of the lease may call this.
 
     Returns:
         The query's id.
     """
     stored = read_query(files)
     content = _content(stored["query_id"], stored["query"], sources)
-    # One of an earlier release is sealed now.
+    # A description of release 0.5.0 differs by its missing checksum, so it gets one here.
     if files.read(_FILE) != to_text(_FILE, _FORM, content):
         write_document(files, _FILE, _FORM, content)
     return str(stored["query_id"])
 
 
 def known_sources(files: CheckpointFiles) -> Sequence[SourceDescription]:
-    """Return what the inputs of a checkpoint's query have read; of both nothing is known where there is no query."""
+    """Return the descriptions of the sources that a checkpoint's query reads; two Nones where there is no query."""
     return (None, None) if files.read(_FILE) is None else list(read_query(files)["sources"])
 
 
 def read_query(files: CheckpointFiles) -> dict[str, Any]:
-    """Return what a checkpoint says of its query: ``query_id``, ``query``, ``sources``.
+    """Return the content of a checkpoint's description: ``query_id``, ``query``, ``sources``.
 
     Raises:
-        CheckpointError: It is no checkpoint, or one of another format; or its description is damaged.
+        CheckpointError: The directory is not a checkpoint, its format is not one that this version reads, or its
+            description is damaged.
     """
     stored = read_document(files, _FILE, _FORM, _parse)
     if stored is None:
@@ -160,15 +164,15 @@ def read_query(files: CheckpointFiles) -> dict[str, Any]:
 
 
 def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: str) -> None:
-    """See that a query can take the state of another: the same, or evolved from it.
+    """Check that a query can be restored from another's state: that it is the same query or has evolved from it.
 
     Args:
         stored: The description of the query that wrote the state.
-        asked: That of the query that is to go on.
+        asked: The description of the query to restore.
         root: The checkpoint, for the message.
 
     Raises:
-        CheckpointError: It lists the differences.
+        CheckpointError: The query can't be restored; the message lists the differences.
     """
     if stored.get("operator") != asked.get("operator"):
         differences = [f"operator is {stored.get('operator')!r} there and {asked.get('operator')!r} here"]
@@ -177,7 +181,7 @@ def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: s
         differences += _evolution("output", stored["output"], asked["output"])
         for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
             what = f"input {two['name']!r}"
-            # A wider key would be another key, in another key group.
+            # A key of a wider type hashes differently, which moves it to another key group.
             differences += _evolution(what, one["columns"], two["columns"], fixed=two["key"])
         for tag, columns in stored.get("side_outputs", {}).items():
             if tag not in asked.get("side_outputs", {}):
@@ -208,12 +212,12 @@ def _content(query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDe
 
 
 def _parse(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content, once it is seen that it describes two inputs and an operation."""
+    """Check that the content describes two inputs and an operation, and return it."""
     query, inputs = content["query"], content["query"]["inputs"]
     is_described = all(isinstance(query[name], str) for name in ("operator", "output")) and len(inputs) == 2
     for each in inputs:
         is_described &= all(isinstance(each[name], str) for name in ("name", "columns"))
-        # Rows that are taken in the order of their arrival may have no time.
+        # An input whose rows are processed in the order of their arrival may have no event time.
         is_described &= isinstance(each["event_time"], (str, type(None)))
         is_described &= all(isinstance(each[name], list) for name in ("key", "partition", "sequence"))
     if not is_described or not isinstance(query["key_groups"], int):
@@ -223,11 +227,11 @@ def _parse(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_description(files: CheckpointFiles, found: Sequence[str] | None) -> CheckpointError:
-    """Return the error of a directory without a description of its query.
+    """Return the error for a directory without a description of its query.
 
     Args:
         files: The directory.
-        found: What lies there; None where it is not there itself.
+        found: The names of its files; None where the directory does not exist.
     """
     if found is None:
         why = "there is no such directory, so it is no checkpoint of cojoin's; name a query's checkpoint="

@@ -1,14 +1,15 @@
-"""The lease: one query runs on a checkpoint at a time, and one that was killed starts again without anybody's help.
+"""The lease of a checkpoint: one query runs on it at a time, and a query that was killed can start again unaided.
 
-``lease.json`` names the holder: owner, epoch, host, process. A file beside it, which only the holder writes, has a beat
-that grows while it lives, and says when it has released or ended the checkpoint; so a holder that stood still and goes
-on overwrites nobody's name. On the same machine the process itself tells whether it lives; between machines no clock is
-compared, only whether the beat moves. Every take-over has a higher epoch, and who was taken over finds out at its next
-``check``.
+``lease.json`` names the holder: owner, epoch, host and process. A second file, which only the holder writes, has a
+heartbeat counter that grows while the holder is alive, and says whether the holder has released or ended the
+checkpoint. A holder that was suspended and continues therefore never overwrites the record of its successor.
 
-What this can't do: file systems have no compare-and-swap. Two that take over within the same moment both write, wait,
-and the one that finds the other's name loses; a holder that stands still for longer than the patience (a suspended
-machine) loses the lease, and may finish what it had begun before its next check.
+On the same machine, a holder is alive if its process is. Between machines no clocks are compared, only whether the
+heartbeat changes. Every takeover has a higher epoch, and the former holder notices it at its next ``check``.
+
+There is a limit to this, because file systems have no compare-and-swap. Two queries that take over at the same moment
+both write and wait, and the one that then reads the other's record gives up. A holder that is suspended for longer
+than the patience loses the lease, and may still finish what it had begun before its next check.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CURE = (
     "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "
     "this file"
 )
-# Release 0.5.0 had the beat and the end here, too.
+# Release 0.5.0 kept the beat and the end in this file, too.
 _FORM = Form(
     "the lease that keeps a second query away",
     2,
@@ -63,7 +64,7 @@ _BEAT_FORM = Form(
     _CURE,
     {"owner": str, "beat": int, "released": bool, "ended": (str, type(None))},
 )
-# Two takers must see each other's file: longer than one needs from its look to its write.
+# Longer than the time from a query's read to its write: two that take over then both read the later record.
 _SETTLE_SECONDS = 0.2
 _POLL_SECONDS = 0.25
 _STANDING_BEATS = 3
@@ -74,7 +75,7 @@ _live_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class _Record:
-    """What ``lease.json`` says, with what its holder's own file adds."""
+    """The content of ``lease.json``, merged with the holder's own file."""
 
     epoch: int
     owner: str
@@ -94,7 +95,7 @@ class _Record:
 
 
 class Lease:
-    """The right to run on a checkpoint; ``Lease.acquire`` gives it."""
+    """The right to run on a checkpoint; ``Lease.acquire`` creates it."""
 
     def __init__(self, files: CheckpointFiles, record: _Record) -> None:
         self._files, self._record = files, record
@@ -104,26 +105,29 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """Which holder this is, counted from 1."""
+        """The number of this holder, counted from 1."""
         return self._record.epoch
 
     @property
     def is_held(self) -> bool:
-        """Whether this process still beats for it: neither released, ended, nor known to be lost."""
+        """Whether this process still writes heartbeats: the lease is neither released, ended, nor known to be lost."""
         return not self._stopped.is_set()
 
     @classmethod
     def acquire(cls, files: CheckpointFiles, *, patience_seconds: float = 30.0, beat_seconds: float = 5.0) -> Lease:
-        """Take the checkpoint, from a holder that lives no more if need be.
+        """Acquire the lease of a checkpoint, taking it over where its holder is no longer alive.
 
         Args:
             files: The checkpoint.
-            patience_seconds: For how long another machine's beat must stand still; at least three of its beats.
-            beat_seconds: How often this lease beats.
+            patience_seconds: For how long a heartbeat from another machine must not change before the holder counts as
+                dead; at least three heartbeats.
+            beat_seconds: The interval between heartbeats of this lease.
+
+        Returns:
+            The lease, whose heartbeats have started.
 
         Raises:
-            CheckpointError: Another query runs on it; or it was ended for good; or nobody can tell, since its lease is
-                damaged.
+            CheckpointError: Another query runs on the checkpoint, the checkpoint was ended, or its lease is damaged.
         """
         before, text = _look(files)
         if before is not None:
@@ -139,7 +143,7 @@ class Lease:
             beat_seconds=beat_seconds,
         )
         lease = cls(files, record)
-        # Known as live before it is written: another thread that reads it must not take it for a dead one.
+        # Registered before it is written: another thread that reads it must not take the holder for dead.
         with _live_lock:
             _live[record.owner] = lease
         try:
@@ -151,7 +155,7 @@ class Lease:
         return lease
 
     def check(self) -> None:
-        """See that the lease is still held; one small read.
+        """Check that the lease is still held; this costs one read of a small file.
 
         Raises:
             QueryFailedError: Another query took over, or the checkpoint was ended or deleted, or its lease is damaged.
@@ -180,16 +184,16 @@ class Lease:
         raise QueryFailedError(msg)
 
     def release(self) -> None:
-        """Release the checkpoint; what is no longer held, or damaged, is left alone."""
-        # Whoever takes it next is told of the damage.
+        """Release the lease; one that is no longer held, or is damaged, is left unchanged."""
+        # A damaged lease is reported when it is acquired next.
         with contextlib.suppress(CheckpointError):
             self._finish(ended=None)
 
     def end(self, reason: str) -> None:
-        """End the checkpoint for good: nobody can take it again.
+        """End the checkpoint: its lease can never be acquired again.
 
         Args:
-            reason: What a person is told who tries.
+            reason: The reason, for the message of a later attempt.
         """
         self._finish(ended=reason)
 
@@ -203,11 +207,11 @@ class Lease:
                 self._say(released=True, ended=ended)
 
     def _take(self, seen: str) -> None:
-        """Write the record, unless someone was quicker, and see that it stays."""
+        """Write the record unless the lease has changed since, and check that it stays."""
         _, found = _look(self._files)
-        # The same text: whoever beats or took it in between is alive.
+        # Where the text has changed, a holder has written a heartbeat or taken over meanwhile.
         if found == seen:
-            # Another's rename may come between ours: then theirs stands, and the look below says so.
+            # Where another query's rename comes first, its record stays, and the read below finds it.
             with contextlib.suppress(UnplacedFileError):
                 self._files.write(_FILE, self._record.to_text())
             time.sleep(_SETTLE_SECONDS)
@@ -232,7 +236,7 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._record.beat_seconds):
-            # Whatever happens here (the JVM may have gone), the next beat or check will see.
+            # Errors, for example of a JVM that has ended, are left to the next beat or check.
             with contextlib.suppress(Exception), self._lock:
                 if not self.is_held:
                     return
@@ -252,11 +256,11 @@ class Lease:
 
 
 def end(files: CheckpointFiles, reason: str) -> None:
-    """Mark a checkpoint as ended for good; who holds it is fenced off.
+    """End a checkpoint: its lease can never be acquired again, and its holder is fenced off.
 
     Args:
         files: The checkpoint.
-        reason: What a person is told who tries to run on it.
+        reason: The reason, for the message of a later attempt.
     """
     before, _ = _look(files)
     if before is not None and before.ended is not None:
@@ -268,7 +272,7 @@ def end(files: CheckpointFiles, reason: str) -> None:
 
 
 def ended(files: CheckpointFiles) -> str | None:
-    """Return why a checkpoint was ended for good; None where it was not.
+    """Return the reason why a checkpoint was ended; None where it was not.
 
     Raises:
         CheckpointError: Its lease is damaged.
@@ -278,7 +282,7 @@ def ended(files: CheckpointFiles) -> str | None:
 
 
 def holder(files: CheckpointFiles) -> str | None:
-    """Return who holds a checkpoint, dead or alive, for people; None where it is free.
+    """Return a text that names a checkpoint's holder, dead or alive; None where it is free.
 
     Raises:
         CheckpointError: Its lease is damaged.
@@ -288,14 +292,14 @@ def holder(files: CheckpointFiles) -> str | None:
 
 
 def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
-    """Return whether a query runs on a checkpoint, without taking it.
+    """Return whether a query runs on a checkpoint, without acquiring its lease.
 
     Args:
         files: The checkpoint.
-        patience_seconds: For how long another machine's beat is watched, as in ``Lease.acquire``.
+        patience_seconds: For how long a heartbeat from another machine is watched, as in ``Lease.acquire``.
 
     Raises:
-        CheckpointError: Nobody can tell, since its lease is damaged.
+        CheckpointError: It is not known, because the lease is damaged.
     """
     record, text = _look(files)
     return record is not None and _lives(files, record, text, patience_seconds)
@@ -321,7 +325,7 @@ def _lives(files: CheckpointFiles, record: _Record, text: str, patience_seconds:
 
 
 def _look(files: CheckpointFiles) -> tuple[_Record | None, str]:
-    """Return who holds a checkpoint, with what its own file says of it, and both texts, which grow while it lives."""
+    """Return the holder of a checkpoint, and the text of both files, which changes while the holder is alive."""
     text = read_text(files, _FILE, _FORM)
     if text is None:
         return None, ""
@@ -357,11 +361,15 @@ def _machine(process_started: str) -> str:
 
 
 def _process_started(pid: int) -> str | None:
-    """Name a living process of this machine beyond its reusable number; None where there is none, or no way to know."""
+    """Return an id of a live process on this machine that, unlike its pid, is not reused.
+
+    Returns:
+        The boot and the start time of the process; None where there is no such process, or no ``/proc``.
+    """
     try:
-        # The command's name may hold blanks and brackets: what follows begins after the last one.
+        # The command's name may contain blanks and parentheses: the other fields follow the last parenthesis.
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        # A zombie has ended; only its parent has not looked yet.
+        # A zombie has ended; its parent has not yet read its exit status.
         return None if stat[0] in "ZX" else f"{_boot()}/{stat[19]}"
     except (OSError, IndexError):
         return None
@@ -369,6 +377,6 @@ def _process_started(pid: int) -> str | None:
 
 @functools.cache
 def _boot() -> str:
-    """Name the running kernel and the space of process numbers: containers share the one and not the other."""
+    """Return the ids of the boot and of the pid namespace: containers share the first and not the second."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot_id}/{Path('/proc/self/ns/pid').readlink()}"

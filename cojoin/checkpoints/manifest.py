@@ -1,7 +1,8 @@
-"""Manifests: a small file a batch, written last of all; a batch counts once its manifest is there.
+"""Manifests: one small file for each batch, written last; a batch counts once its manifest exists.
 
-Keeps: the batch's report, its source offsets, the outputs' Delta versions and how long each part took, for the newest
-batches and for all that are not yet in the progress table. Costs one small file a batch.
+Keeps: a manifest holds the batch's report, its source offsets, the outputs' Delta versions and how long each part of
+the batch took. The manifests of the newest batches are kept, and all that are not yet in the progress table.
+Costs: each batch writes one small file.
 """
 
 from __future__ import annotations
@@ -48,18 +49,17 @@ _FORM = Form(
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is true once a batch counts.
+    """The record of a batch that counts.
 
     Attributes:
         query_id: The query's own id.
         report: The counts and watermarks after the batch.
-        offsets: Where each source stood at the batch's end, as Spark's offset log has it; the control input is the
-            last.
-        outputs: For each output where it goes, in which batch it was written last, and a Delta table's version after;
-            null where nothing was written yet.
-        durations_ms: How long each part of the batch took on the driver.
-        epoch: Which of the query's runs wrote it: each start takes the checkpoint with a higher number.
-        segments: The files, beside Spark's own state, that the state after the batch names (``segment_files``).
+        offsets: Each source's end offset, as a line of Spark's offset log; the control input is the last.
+        outputs: For each output its location, the batch in which it was written last, and a Delta table's version after
+            that; null where nothing was written yet.
+        durations_ms: How long each part of the batch took on the driver, in milliseconds.
+        epoch: The lease epoch of the run that wrote the manifest; each start of the query has a higher one.
+        segments: The segments that the state after the batch names, beside Spark's own state (``segment_files``).
     """
 
     query_id: str
@@ -76,12 +76,12 @@ class Manifest:
         return self.report.batch_id
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the manifest as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Manifest:
-        """Read what ``as_dict`` returned."""
+        """Return the manifest that ``as_dict`` was called on."""
         return cls(**{**values, "report": BatchReport.from_dict(values["report"])})
 
 
@@ -92,10 +92,10 @@ class Manifests:
         self._files = files
 
     def write(self, manifest: Manifest) -> None:
-        """Make a batch count.
+        """Write a batch's manifest, which makes the batch count.
 
         Raises:
-            QueryFailedError: A later run of the query has made it count already.
+            QueryFailedError: A later run of the query has already written the batch's manifest.
         """
         there = self.read(manifest.batch_id)
         if there is not None and there.epoch > manifest.epoch:
@@ -107,10 +107,10 @@ class Manifests:
         write_document(self._files, self._name(manifest.batch_id), _FORM, manifest.as_dict())
 
     def read(self, batch_id: int) -> Manifest | None:
-        """Return a batch's manifest, or None where it does not count or was cleaned away.
+        """Return a batch's manifest; None where the batch does not count or its manifest was deleted.
 
         Raises:
-            CheckpointError: Its file is damaged, or of a newer format.
+            CheckpointError: Its file is damaged, or its format is newer.
         """
         name = self._name(batch_id)
         manifest = read_document(self._files, name, _FORM, Manifest.from_dict)
@@ -119,20 +119,20 @@ class Manifests:
         return manifest
 
     def batch_ids(self) -> list[int]:
-        """List the batches whose manifests are there, oldest first."""
+        """Return the batches that have a manifest, oldest first."""
         return numbers_in(self._files, _DIRECTORY)
 
     def last(self) -> Manifest | None:
-        """Return the newest manifest.
+        """Return the newest manifest; None where there is none.
 
         Raises:
-            CheckpointError: Its file is damaged, or of a newer format.
+            CheckpointError: Its file is damaged, or its format is newer.
         """
         ids = self.batch_ids()
         return self.read(ids[-1]) if ids else None
 
     def clean(self, before: int) -> None:
-        """Delete the manifests of batches before one."""
+        """Delete the manifests of all batches before a given one."""
         for batch_id in self.batch_ids():
             if batch_id < before:
                 self._files.delete(self._name(batch_id))

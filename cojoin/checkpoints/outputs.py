@@ -1,9 +1,10 @@
-"""A Delta output that a restored query goes on with: it must hold what it held at the checkpoint, and nothing else.
+"""The check of a Delta table that a restored query continues to write: it must be as it was at the checkpoint.
 
-Commits after the checkpoint's version that are all the old query's own can be taken back, if the user says so; with
-anybody else's among them nothing is touched, and a new table must be named. Whose a commit is says the transaction id
-in Delta's log (``cojoin-<query id>-<output>``). A log whose commits were cleaned away can't say, so it is refused as
-well. Taking back is a commit like any other: the table's history keeps what was there.
+Where all commits after the checkpoint's version are the old query's own, they can be reverted, if the user allows it.
+Where another writer's commit is among them, nothing is changed, and the user must name a new table. The writer of a
+commit is known by the transaction id in the Delta log (``cojoin-<query id>-<output>``). A log from which such commits
+were deleted is therefore refused as well. Reverting is a commit like any other: the table's history keeps what was
+there.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _ACTIONS = """
     operationParameters: map<string, string>, operationMetrics: map<string, string>, userMetadata: string>
 """
 _ALL_ROWS = ("[]", '["true"]')
-# Delta refuses to look back further than deleted files are kept; what is looked at here is checked to be there.
+# Delta refuses time travel beyond the retention of deleted files; its error for missing files is enough here.
 _LOOKING_BACK = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 
 
@@ -56,14 +57,14 @@ class Commit:
     """A commit of a Delta table.
 
     Attributes:
-        version: The table's version that it made.
-        app_id: The transaction id of the application that wrote it, if it gave one.
-        operation: Delta's name of what was done, such as ``"WRITE"``.
-        timestamp: When, if the log says so.
-        rows: How many rows it added, if the log says so.
+        version: The table version that it created.
+        app_id: The application id of its transaction id; None where it has none.
+        operation: Delta's name of the operation, such as ``"WRITE"``.
+        timestamp: The time of the commit, in UTC; None where the log does not have it.
+        rows: The number of rows that it added; None where the log does not have it.
         leaves: The version whose content a ``RESTORE`` brought back; -1 for a delete of all rows; else None.
-        app_version: Which of that application's writes it is, if it gave an id.
-        metadata: What the writer had the commit say of itself (``userMetadata``).
+        app_version: The version of its transaction id; None where it has none.
+        metadata: Its user metadata (``userMetadata``).
     """
 
     version: int
@@ -82,14 +83,14 @@ class Commit:
 
 @dataclass(frozen=True)
 class CutBack:
-    """What must be taken back before a query goes on with a table.
+    """The commits of a table that must be reverted before a query continues to write it.
 
     Attributes:
         location: The table's path or name.
-        version: The version whose content it shall have; None for no rows at all.
-        commits: How many commits are taken back.
-        rows: How many rows they added, if the log says so.
-        newest: The table's version when that was found out.
+        version: The version whose content is to be restored; None for no rows at all.
+        commits: The number of commits to revert.
+        rows: The number of rows that they added; None where the log does not have it.
+        newest: The table's version at the time of the check.
     """
 
     location: str
@@ -100,12 +101,16 @@ class CutBack:
 
 
 def open_log(spark: SparkSession, location: str) -> Any:
-    """Return Delta's log of a table as it is now, by path (with a ``/``) or name; None where there is no such table."""
-    session = spark._jsparkSession  # noqa: SLF001 - Delta's Python package has no way to the log
+    """Return the JVM's current ``DeltaLog`` of a table, by path (with a ``/``) or name.
+
+    Returns:
+        The log; None where there is no such table.
+    """
+    session = spark._jsparkSession  # noqa: SLF001 - Delta's Python package has no access to the log
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog")
     if is_path(location):
         path = java_class(spark, "org.apache.hadoop.fs.Path")(location)
-        # What this JVM remembers may be a table that was deleted and made anew since.
+        # The log in this JVM's cache may be that of a table that was deleted and created again since.
         log.invalidateCache(session, path)
     else:
         known = table_log(spark, location)
@@ -117,7 +122,7 @@ def open_log(spark: SparkSession, location: str) -> Any:
 
 
 def is_same_table(spark: SparkSession, one: str, two: str) -> bool:
-    """Tell whether two locations, paths or names however they are spelled, are of one Delta table."""
+    """Return whether two locations, each a path or a name in any spelling, are those of one Delta table."""
     if one == two:
         return True
     first, second = open_log(spark, one), open_log(spark, two)
@@ -127,20 +132,20 @@ def is_same_table(spark: SparkSession, one: str, two: str) -> bool:
 
 
 def commit_versions(spark: SparkSession, log: Any) -> list[int]:
-    """List the versions whose commits are still in the log, oldest first."""
+    """Return the versions whose commits are still in the log, oldest first."""
     names = CheckpointFiles(spark, log.logPath().toString()).names("")
     return sorted(int(found[1]) for name in names if (found := _COMMIT_FILE.fullmatch(name)))
 
 
 def session_with_long_history(spark: SparkSession) -> Any:
-    """Return a JVM session like this one that may look back as far as a table's log goes."""
+    """Return a copy of the JVM session that allows time travel as far back as a table's log goes."""
     session = spark._jsparkSession.cloneSession()  # noqa: SLF001 - the user's own session keeps its setting
     session.conf().set(_LOOKING_BACK, "false")
     return session
 
 
 def later_commits(spark: SparkSession, location: str, version: int) -> list[Commit]:
-    """List a Delta table's commits after a version, oldest first.
+    """Return a Delta table's commits after a version, oldest first.
 
     Args:
         spark: The session.
@@ -170,17 +175,17 @@ def later_commits(spark: SparkSession, location: str, version: int) -> list[Comm
 
 
 def find_commit(spark: SparkSession, location: str, app_id: str, app_version: int, *, after: int) -> Commit | None:
-    """Return the commit of a Delta table that is a given write of an application.
+    """Return the commit of a Delta table that has a given transaction id.
 
     Args:
         spark: The session.
         location: The table's path, with a ``/``, or its name.
-        app_id: The application.
-        app_version: Which of its writes.
+        app_id: The application id of the transaction id.
+        app_version: The version of the transaction id.
         after: A version that the commit follows; -1 where none is known.
 
     Returns:
-        None where the log does not have it, or no longer.
+        The commit; None where the log does not have it, or no longer has it.
     """
     log = open_log(spark, location)
     versions = [] if log is None else [each for each in commit_versions(spark, log) if each > after]
@@ -209,21 +214,22 @@ def check_output(
     *,
     cut_back: bool,
 ) -> CutBack | None:
-    """See whether a restored query may go on with a Delta table; nothing is changed.
+    """Check whether a restored query may continue to write a Delta table; nothing is changed.
 
     Args:
         spark: The session.
         location: The table's path, with a ``/``, or its name.
         version: The table's version at the checkpoint; None where the query had not written it yet.
         query_id: The id of the query that wrote the checkpoint.
-        output: Which of its outputs this is.
-        cut_back: Whether the user allows that later commits of that query are taken back.
+        output: The name of the output.
+        cut_back: Whether the user allows later commits of that query to be reverted.
 
     Returns:
-        None where the table is as it was at the checkpoint; else what to take back.
+        None where the table is as it was at the checkpoint; else the commits to revert.
 
     Raises:
-        CheckpointError: It was written by others since, was replaced, can't say, or ``cut_back`` is not allowed.
+        CheckpointError: The table was changed by others since, was replaced, is gone, or its log no longer has the
+            commits since; or commits must be reverted and ``cut_back`` is False.
     """
     where, app_id = f"output {output!r}, Delta table {location}", f"cojoin-{query_id}-{output}"
     log = open_log(spark, location)
@@ -251,7 +257,7 @@ def check_output(
         later = later_commits(spark, location, version)
     if not later or later[-1].leaves == version:
         return None
-    # What a restore took back earlier, but not as far, leaves only the query's own rows behind.
+    # A restore to the checkpoint's version or a later one is allowed: it adds no rows but the query's own.
     others = [each for each in later if each.app_id != app_id and (each.leaves is None or each.leaves < version)]
     if others:
         msg = (
@@ -274,16 +280,17 @@ def check_output(
 
 
 def cut_back(spark: SparkSession, found: CutBack) -> None:
-    """Bring back the content that a Delta table had at a version.
+    """Restore the content that a Delta table had at a version.
 
-    It takes back whatever came after, so it is called right after ``check_output``.
+    All later commits are reverted, so it is called right after ``check_output``.
 
     Args:
         spark: The session.
-        found: What ``check_output`` has found.
+        found: The result of ``check_output``.
 
     Raises:
-        CheckpointError: The table was written since; or Delta can't do it, as when the table only allows to append.
+        CheckpointError: The table was written since the check; or Delta can't do it, for example because the table is
+            append-only.
     """
     location, version = found.location, found.version
     log = open_log(spark, location)

@@ -1,8 +1,8 @@
-"""The ``progress`` table: a row a batch with content, for people and their queries.
+"""The ``progress`` table: one row for each batch with content, for users to query.
 
-Rows are added in groups, since a Delta commit costs some tenths of a second. Until then they stand in the manifests,
-so a crash loses none: the next run adds what is missing. Times are timestamps; a watermark before every input has
-spoken, or at the end of time, is null.
+Rows are added in groups, because a Delta commit costs some tenths of a second. Until then they are in the manifests,
+so a crash loses none: the next run adds those that are missing. Times are timestamps. A watermark is null where there
+is none yet, and after the end of all inputs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _KEPT_MANIFESTS, _TRIES = 100, 5
 
 
 class ProgressTable:
-    """Adds batches to the progress table, in groups."""
+    """Writes batches to the progress table, in groups."""
 
     def __init__(self, spark: SparkSession, files: CheckpointFiles, manifests: Manifests) -> None:
         self._spark = spark
@@ -70,7 +70,7 @@ class ProgressTable:
         self._lock = threading.RLock()
 
     def recover(self) -> None:
-        """Take the batches that count but are not yet in the table."""
+        """Read the manifests of the batches that are not yet in the table, to be written with the next group."""
         if self._files.exists("progress") and DeltaTable.isDeltaTable(self._spark, self._path):
             newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
             self._written = -1 if newest is None or newest[0] is None else int(newest[0])
@@ -80,19 +80,19 @@ class ProgressTable:
                 self._waiting.append(manifest)
 
     def prepare(self) -> None:
-        """Make the table, where it is not there; for the JVM it is also the first of its kind, which takes a second."""
+        """Create the table where it does not exist, which also spares a batch the second that a first commit takes."""
         with self._lock:
             if self._written < 0 and plain_defaults(self._spark) and not self._files.exists("progress"):
                 self._make()
 
     def add(self, manifest: Manifest) -> None:
-        """Take a batch; the group is written once it is large or old enough."""
+        """Add a batch to the group, which is written once it has 20 batches or is 60 seconds old."""
         with self._lock:
             self._add(manifest)
 
     def _add(self, manifest: Manifest) -> None:
         if manifest.batch_id <= self._written:
-            # It counted, and its row was written, before a crash made Spark run it again.
+            # The batch's row was written before a crash made Spark run the batch again.
             return
         if not self._waiting:
             self._since = time.monotonic()
@@ -102,7 +102,7 @@ class ProgressTable:
             self.flush()
 
     def flush(self) -> None:
-        """Write the batches that wait, and clean away old manifests that are no longer needed."""
+        """Write the batches of the group, and delete old manifests that are no longer needed."""
         with self._lock:
             self._flush()
 
@@ -112,7 +112,7 @@ class ProgressTable:
         last = self._waiting[-1]
         transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress")
         for _ in range(_TRIES):
-            # A driver that was taken for dead, or its successor, may have written some of them.
+            # Another driver, which held the lease before or after this one, may have written some of them.
             _, newest = transactions.look()
             waiting = [each for each in self._waiting if each.batch_id > newest]
             if not waiting or self._append(waiting, newest, transactions):
@@ -122,11 +122,11 @@ class ProgressTable:
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
 
     def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
-        """Add batches that come after the newest in the table; return whether it was still the newest."""
+        """Write batches that follow the table's newest batch; return whether that was still the newest."""
         rows = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
         last = waiting[-1]
         if not plain_defaults(self._spark):
-            # As Arrow they become a local relation; as Python rows they would start a worker.
+            # An Arrow table becomes a local relation; Python rows would start a Python worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
             writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id).save(self._path)
             return True
@@ -136,13 +136,13 @@ class ProgressTable:
             found.append(now)
             return now > newest
 
-        # Few rows of the driver's own: as a file and a transaction they take a fifth of what a job of Spark's takes.
+        # For a few rows, a file and a transaction take a fifth of the time of a Spark job.
         files = [self._write_file(rows)]
         transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
         return found[-1] == newest
 
     def _make(self) -> None:
-        """Make the table, without rows."""
+        """Create the table, without rows."""
         append_files(
             self._spark,
             table_log(self._spark, self._path).startTransaction(),
@@ -204,7 +204,7 @@ def progress_row(manifest: Manifest) -> dict[str, Any]:
 
 
 def _timestamp(millis: int) -> datetime | None:
-    """Return a time as Spark takes it; None where it stands for no moment that a timestamp can hold."""
+    """Return a time as a datetime; None where a timestamp can't represent it."""
     if millis in (NONE, END_OF_TIME):
         return None
     try:

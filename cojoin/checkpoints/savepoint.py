@@ -1,7 +1,8 @@
-"""A savepoint: a snapshot of the last batch that is finished, taken beside the query or when it rests.
+"""Savepoints: snapshots of the last finished batch, taken while the query runs or while it is stopped.
 
-It is read from Spark's own state store, so it waits for no batch and disturbs none. The batch is the newest that Spark
-has committed; where batches without content came after the last manifest, they changed nothing that counts.
+A savepoint is read from Spark's own state store, so it does not wait for a batch or delay one. Its state is that after
+the newest batch that Spark has committed. Batches after the last manifest had no content, and changed nothing that a
+manifest records.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ __all__ = ["take_savepoint"]
 
 
 def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
-    """Take a savepoint; where the last batch has a snapshot already, it becomes one.
+    """Take a savepoint; where the last batch has a snapshot already, that becomes the savepoint.
 
     Returns:
-        The checkpoint at that batch. It is kept until somebody removes it.
+        The checkpoint at that batch. It is kept until a user removes it.
 
     Raises:
-        CheckpointError: No batch is finished yet, or the query was drained: then nothing can go on from it.
+        CheckpointError: No batch is finished yet; the query was drained, so that no query can continue from it; or the
+            state is damaged.
     """
     query = read_query(files)
     with STATE_LOCK:
-        # In this order: a batch is committed after its manifest is written.
+        # The commits are listed first: a batch is committed after its manifest is written.
         committed = committed_batches(files)
         manifests = Manifests(files)
         counted = [batch_id for batch_id in manifests.batch_ids() if committed and batch_id <= committed[-1]]
@@ -53,13 +55,13 @@ def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
             snapshots.write(replace(there, kind="savepoint"))
         else:
             key_groups, table = int(query["query"]["key_groups"]), StateTable(spark, files)
-            # Of this batch a try that came to nothing may have left rows: they are replaced.
+            # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
             holders = snapshots.holders() - {manifest.batch_id}
             check_segments(spark, files, committed[-1])
             rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, holders)
             table.write(rows, manifest, "savepoint", key_groups, remembered=False)
             if not holders <= snapshots.holders():
-                # Meanwhile another process has cleaned: what this one points to may be gone, so it gets all of its own.
+                # Another process has deleted snapshots, perhaps some that this one points to: write all content.
                 rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, ())
                 table.write(rows, manifest, "savepoint", key_groups, remembered=False)
     return Checkpoint(files.root, manifest.batch_id)

@@ -1,12 +1,14 @@
-"""The segments of a checkpoint: files that the workers write and map into memory, and the driver removes.
+"""The segments of a checkpoint: files that tasks write and read, and that the driver deletes.
 
-They lie in ``<checkpoint>/segments/``. A local one is written aside and renamed, and mapped when it is read; elsewhere
-they go through pyarrow's own file systems, a whole file at a time, and each process keeps the last ones read. Where
-pyarrow can't reach the checkpoint, which the driver tries before the start, all state stays in Spark's. A file is
-removed once no state that a restart, a batch that is run again or a savepoint may read names it: the manifests of the
-last ten batches that count don't, and it was written two batches before the last or earlier. (Two would do for a
-restart; a savepoint that another process takes reads while batches go on.) A crash in between leaves files, which a
-later run finds, and never takes one away that is needed.
+They are in ``<checkpoint>/segments/``. A local file is written under a temporary name and renamed, and mapped into
+memory when it is read. On other file systems, pyarrow writes and reads whole files, and each process caches those that
+it read last. Where pyarrow can't access the checkpoint, which the driver tries before the start, all state stays in
+Spark's state store.
+
+A segment is deleted once no state names it that a restart, a repeated batch or a savepoint may read: the manifests of
+the last ten batches that count do not name it, and it was written at least two batches before the last one. (Two
+manifests are enough for a restart; a savepoint in another process reads the state while batches continue.) A crash in
+between may leave files behind, which a later run deletes. It never loses a file that is needed.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ _LOG = logging.getLogger(__name__)
 
 FOLDER = "segments"
 KEPT_MANIFESTS = 10
-"""Files that the last so many batches name are kept."""
+"""Segments that the manifests of the last so many batches name are kept."""
 
 _KEPT_BATCHES = 2
 _LISTED_EVERY = 100
 _CACHE_BYTES = 256 << 20
 
 _read: OrderedDict[str, pa.Buffer] = OrderedDict()
-"""What this process has read last from other file systems than the local one; a name never changes its content."""
+"""The files that this process read last from non-local file systems; a file of one name never changes."""
 
 
 @dataclass(frozen=True)
 class SegmentFolder:
-    """Where a checkpoint's segments lie (``state.segments.SegmentStore``); it travels to the workers.
+    """The folder of a checkpoint's segments (``state.segments.SegmentStore``); it is serialized with the tasks.
 
     Attributes:
         uri: The directory, as a URL.
@@ -62,7 +64,7 @@ class SegmentFolder:
         return self.uri
 
     def write(self, name: str, content: pa.Buffer) -> None:
-        """Write a file whole or not at all; one of the name that is there already has the same content."""
+        """Write a file whole or not at all; an existing file of that name has the same content."""
         system, path = file_system(f"{self.uri}/{name}", "segments")
         if system.type_name == "local":
             partial = Path(path).with_name(f".{name}.{uuid.uuid4().hex}.tmp")
@@ -74,15 +76,15 @@ class SegmentFolder:
                 stream.write(content)
             system.move(partial_path, path)
         else:
-            # An object is there once it is complete.
+            # An object store shows an object only once it is complete.
             with system.open_output_stream(path) as stream:
                 stream.write(content)
 
     def open(self, name: str) -> pa.Buffer:
-        """Return a file's bytes: mapped where it is local.
+        """Return a file's bytes, mapped into memory where the file is local.
 
         Raises:
-            OSError: It is not there, or can't be read.
+            OSError: The file does not exist or can't be read.
         """
         uri = f"{self.uri}/{name}"
         system, path = file_system(uri, "segments")
@@ -101,7 +103,11 @@ class SegmentFolder:
 
 
 def open_segments(files: CheckpointFiles) -> SegmentFolder | None:
-    """Make the directory of a checkpoint's segments; None where pyarrow can't write into it and read from it."""
+    """Create the directory of a checkpoint's segments.
+
+    Returns:
+        The folder; None where pyarrow can't write to it and read from it.
+    """
     folder, probe = SegmentFolder(files.url(FOLDER)), f"probe-{uuid.uuid4().hex}"
     try:
         files.make_directory(FOLDER)
@@ -116,12 +122,12 @@ def open_segments(files: CheckpointFiles) -> SegmentFolder | None:
 
 
 def obsolete(names: Collection[str], last_batch_id: int, needed: Collection[str]) -> list[str]:
-    """List the files that can go.
+    """Return the files that can be deleted.
 
     Args:
         names: The files.
         last_batch_id: The last batch that counts.
-        needed: What the manifests of the last batches name.
+        needed: The files that the manifests of the last batches name.
 
     >>> obsolete(["000000000003-00000-ab.arrow", "000000000005-00000-cd.arrow"], 5, [])
     ['000000000003-00000-ab.arrow']
@@ -135,7 +141,7 @@ def _batch_id(name: str) -> int:
 
 
 class SegmentCleaner:
-    """Removes the segments of one checkpoint that nobody needs any more.
+    """Deletes the segments of one checkpoint that are no longer needed.
 
     Args:
         files: The checkpoint.
@@ -150,9 +156,10 @@ class SegmentCleaner:
         self._until_listed = 0
 
     def take(self, manifest: Manifest) -> list[str]:
-        """Take the manifest of a batch that counts, and list the files that can go since.
+        """Register the manifest of a batch that counts, and return the files that can now be deleted.
 
-        The directory is listed at the first batch and then seldom: for what crashes and lost tasks have left.
+        The directory is listed at the first and then at every 100th batch, to find files that crashes and lost tasks
+        have left behind.
         """
         if self._recent and self._recent[-1].batch_id == manifest.batch_id:
             self._recent.pop()
@@ -164,11 +171,11 @@ class SegmentCleaner:
         self._names.update(manifest.segments)
         needed = {name for each in self._recent for name in each.segments}
         outlived = obsolete(self._names, manifest.batch_id, needed)
-        # What can't be removed now is found when the directory is listed again.
+        # A file that can't be deleted now is found again when the directory is listed.
         self._names.difference_update(outlived)
         return outlived
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove files; what ``take`` gave."""
+        """Delete the files that ``take`` returned."""
         for name in names:
             self._files.delete(f"{FOLDER}/{name}")

@@ -1,8 +1,8 @@
-"""One key group's part of a snapshot, as a row of the ``state`` table; made where the state is, on the workers.
+"""One key group's part of a snapshot, as a row of the ``state`` table; the row is made in the task that has the state.
 
-The tables of a state are its content. They are written only when they changed since the snapshot before, which their
-fingerprint tells; else the row points to the snapshot that has them. What is small and always changes, the watermarks
-and the counters, is the header, and stands in every row.
+The *content* of a row is the tables of the key group's state. It is written only if it changed since the previous
+snapshot, by its fingerprint; otherwise the row points to the snapshot that has it. The *header*, with the watermarks
+and the counters, is small and always changes, so every row has it.
 """
 
 from __future__ import annotations
@@ -47,23 +47,25 @@ STATE_SCHEMA = pa.schema(
 )
 """A row of the ``state`` table.
 
-- *batch_id*, *key_group*: of which snapshot, and which part of it.
-- *segment*: the key group again where the row has the content, else null: what the table's files are cut by.
+- *batch_id*, *key_group*: the snapshot and the key group.
+- *segment*: the key group again where the row has the content, else null; the table is partitioned by it.
 - *header*: watermarks and counters, as JSON.
-- *content_batch_id*: the snapshot whose row has the content; *fingerprint*: its BLAKE2b; *content_bytes*: its size.
-- *seal*: the BLAKE2b of header and fingerprint, from which the snapshot's index file has one of its own.
-- *content*: the tables, in the form of ``cojoin.engine.values.codec``.
-- *tables*: their names, rows, bytes in memory, and columns as DDL.
+- *content_batch_id*: the snapshot whose row has the content; *fingerprint*: the content's BLAKE2b; *content_bytes*: its
+  size in bytes.
+- *seal*: the BLAKE2b of header and fingerprint; the snapshot's index file has a BLAKE2b of all seals.
+- *content*: the tables, in the format of ``cojoin.engine.values.codec``.
+- *tables*: the tables' names, rows, bytes in memory, and columns as DDL.
 """
 
 
 @dataclass(frozen=True)
 class SnapshotCadence:
-    """When a snapshot is due; by what the state itself knows, so all key groups agree and a repeated batch does too.
+    """When a snapshot is due, computed from the state alone, so that all key groups and a repeated batch agree.
 
     Attributes:
-        batches: Every so many batches; None goes by time.
-        interval_ms: Once so many milliseconds of the batches' own processing time have passed; None with ``batches``.
+        batches: The interval in batches; None where it is in milliseconds, or snapshots are never due.
+        interval_ms: The interval in milliseconds of the batches' processing time; None where it is in batches, or
+            snapshots are never due.
 
     >>> SnapshotCadence.of("10 minutes").interval_ms, SnapshotCadence.of(5).batches
     (600000, 5)
@@ -74,10 +76,10 @@ class SnapshotCadence:
 
     @classmethod
     def of(cls, declared: Duration | int | None) -> SnapshotCadence:
-        """Take what a user says: a duration, a number of batches, or None for never.
+        """Return the cadence of a user's setting: a duration, a number of batches, or None for never.
 
         Raises:
-            ConfigurationError: It is neither, or not more than nothing.
+            ConfigurationError: The setting is none of these, or not positive.
         """
         if declared is None:
             return cls()
@@ -93,12 +95,12 @@ class SnapshotCadence:
         return cls(interval_ms=interval)
 
     def is_due(self, saved: Mapping[str, Any] | None, batch_id: int, now: int) -> bool:
-        """Tell whether a batch ends with a snapshot.
+        """Return whether a batch ends with a snapshot.
 
         Args:
-            saved: What the state remembers of the last one, or of its own beginning.
+            saved: The header's entry about the last snapshot, or about the beginning of the state.
             batch_id: The batch.
-            now: Its processing time.
+            now: Its processing time, in epoch milliseconds.
         """
         if self.batches is not None:
             return batch_id - (-1 if saved is None else int(saved["batch_id"])) >= self.batches
@@ -108,12 +110,12 @@ class SnapshotCadence:
 def snapshot_row(
     key_group: int, batch_id: int, header: Mapping[str, Any], tables: Mapping[str, pa.Table]
 ) -> tuple[pa.Table, dict[str, Any]]:
-    """Return a key group's row, and what its state is to remember of it.
+    """Return a key group's row, and the ``"saved"`` entry for the header of its state.
 
     Args:
-        key_group: The group's number.
+        key_group: The key group's number.
         batch_id: The batch after which this is the state.
-        header: The state's header; its ``"saved"`` is what the last snapshot gave to remember.
+        header: The state's header; its ``"saved"`` is the entry that the last snapshot returned.
         tables: The state's tables.
     """
     saved = header.get("saved") or {}
@@ -151,7 +153,7 @@ def snapshot_row(
 
 
 def seal_of(*texts: str) -> str:
-    """Return the BLAKE2b of some texts.
+    """Return the BLAKE2b of a sequence of texts.
 
     >>> seal_of("a", "b") == seal_of("ab", "")
     False
@@ -164,17 +166,17 @@ def _digest(content: bytes) -> str:
 
 
 def read_content(content: bytes | None, fingerprint: str, where: str) -> dict[str, pa.Table]:
-    """Read the tables of a row, after comparing their fingerprint.
+    """Read the tables of a row's content, and check their fingerprint.
 
     Raises:
-        CodecError: They are not what was written, or of a newer version; the message begins with ``where``.
+        CodecError: The content is missing, was changed, or is of a newer version; the message begins with ``where``.
     """
     if content is None:
         msg = f"{where}: its content is not there; the table's files were removed; restore another snapshot"
         raise CodecError(msg)
     found = _digest(content)
     try:
-        # First, since a newer version says more than a fingerprint that differs.
+        # Decoded before the comparison: an error about a newer version says more than a differing fingerprint.
         _, tables = codec.decode(content)
     except CodecError as error:
         msg = f"{where}: {error}; restore another snapshot"

@@ -1,8 +1,8 @@
-"""The index of a checkpoint's snapshots: a small file each, which makes the snapshot count.
+"""The index of a checkpoint's snapshots: a small file for each snapshot, which makes the snapshot count.
 
-Written after the snapshot's rows and before the manifest of the same batch, whose copy it holds: so state, offsets and
-outputs of one batch stay together however long manifests are kept. Kept are all savepoints and the newest of those that
-were taken by the clock; what the newest of them needs is never removed.
+The file is written after the snapshot's rows and before the manifest of the same batch. It has a copy of that manifest,
+so the state, offsets and outputs of a batch stay together however long manifests are kept. All savepoints are kept,
+the newest of the other snapshots, and the snapshot on which the next one builds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot", "SnapshotKind", "Snapshots"]
 
 SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored"]
-"""Why a snapshot was taken: its time had come; somebody asked for it; the query began with it."""
+"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it."""
 
 _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
 _FORM = Form(
@@ -49,18 +49,18 @@ _FORM = Form(
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment that can be restored.
+    """A query's state, offsets and outputs after a batch, which can be restored.
 
     Attributes:
-        manifest: What was true after its batch.
+        manifest: The manifest of its batch.
         kind: Why it was taken.
-        key_groups: How many key groups its state has.
-        rows: The rows of its state.
-        state_bytes: The size of its state.
-        written_bytes: How much of that was written for it; the rest is in snapshots before.
-        content_batch_ids: The snapshots that hold its content: each batch with its key groups.
+        key_groups: The number of key groups of its state.
+        rows: The number of rows of its state.
+        state_bytes: The size of its state, in bytes.
+        written_bytes: How much of that was written for it; the rest is in earlier snapshots.
+        content_batch_ids: The snapshots that have its content: for each batch the key groups.
         seal: The BLAKE2b of the seals of all its rows.
-        remembered: Whether the query's own state points to it: the next snapshot builds on the newest of these.
+        remembered: Whether the query's own state points to it; the next snapshot builds on the newest of these.
     """
 
     manifest: Manifest
@@ -91,11 +91,11 @@ class Snapshots:
         self._files = files
 
     def write(self, snapshot: Snapshot, check: Callable[[], None] = lambda: None) -> None:
-        """Make a snapshot count.
+        """Write a snapshot's index file, which makes the snapshot count.
 
         Args:
             snapshot: The snapshot.
-            check: Raises an error where it must not count: another query may have taken over and cleaned its rows.
+            check: Raises an error where it must not count: another run may have taken over and deleted its rows.
         """
         check()
         self._write(snapshot, _DIRECTORY)
@@ -104,10 +104,10 @@ class Snapshots:
         write_document(self._files, numbered_name(directory, snapshot.batch_id), _FORM, asdict(snapshot))
 
     def read(self, batch_id: int) -> Snapshot | None:
-        """Return the snapshot of a batch, or None.
+        """Return the snapshot of a batch; None where there is none.
 
         Raises:
-            CheckpointError: Its file is damaged, or of a newer format.
+            CheckpointError: Its file is damaged, or its format is newer.
         """
         return self._read(batch_id, _DIRECTORY)
 
@@ -119,32 +119,32 @@ class Snapshots:
         return snapshot
 
     def batch_ids(self) -> list[int]:
-        """List the batches that have one, oldest first."""
+        """Return the batches that have a snapshot, oldest first."""
         return numbers_in(self._files, _DIRECTORY)
 
     def all(self) -> list[Snapshot]:
-        """Return all, oldest first.
+        """Return all snapshots, oldest first.
 
         Raises:
-            CheckpointError: A file is damaged, or of a newer format.
+            CheckpointError: A file is damaged, or its format is newer.
         """
         return [snapshot for batch_id in self.batch_ids() if (snapshot := self.read(batch_id)) is not None]
 
     def holders(self) -> set[int]:
-        """Return the batches whose rows have content that a snapshot has or points to."""
+        """Return the batches whose rows have content of some snapshot."""
         return {int(batch_id) for snapshot in self.all() for batch_id in snapshot.content_batch_ids}
 
     def remove(self, batch_id: int) -> None:
-        """Have a snapshot count no longer; ``removed`` remembers it until its rows are gone."""
+        """Remove a snapshot from those that count; ``removed`` returns it until ``forget``."""
         snapshot = self.read(batch_id)
         if snapshot is not None:
             self._write(snapshot, _REMOVED)
             self._files.delete(numbered_name(_DIRECTORY, batch_id))
 
     def removed(self) -> list[Snapshot]:
-        """Return the snapshots that count no longer and whose rows may still be there.
+        """Return the snapshots that no longer count and whose rows may still exist.
 
-        One whose file is damaged is passed over: its rows stay, and do no harm.
+        A snapshot whose file is damaged is skipped: its rows stay, and do no harm.
         """
         found = []
         for batch_id in numbers_in(self._files, _REMOVED):
@@ -153,15 +153,15 @@ class Snapshots:
         return [snapshot for snapshot in found if snapshot is not None]
 
     def forget(self, batch_id: int) -> None:
-        """Forget a removed snapshot: its rows are gone."""
+        """Delete the file of a removed snapshot, once its rows are deleted."""
         self._files.delete(numbered_name(_REMOVED, batch_id))
 
     def obsolete(self, keep: int, *, savepoints_too: bool = False) -> list[int]:
-        """List the batches whose snapshots are not to be kept.
+        """Return the batches whose snapshots need not be kept.
 
         Args:
-            keep: How many are kept of those that nobody asked for: the newest.
-            savepoints_too: Whether savepoints count as the others do.
+            keep: How many of the newest snapshots to keep, besides savepoints.
+            savepoints_too: Whether savepoints are treated like the others.
         """
         found: Sequence[Snapshot] = self.all()
         mine = [each.batch_id for each in found if savepoints_too or each.kind != "savepoint"]
@@ -170,7 +170,7 @@ class Snapshots:
 
     @staticmethod
     def base_of(snapshots: Iterable[Snapshot]) -> int | None:
-        """Return the batch of the snapshot on which the query's next one builds; None where there is none."""
+        """Return the batch of the snapshot on which the query's next snapshot builds; None where there is none."""
         return max((each.batch_id for each in snapshots if each.remembered), default=None)
 
 

@@ -1,8 +1,8 @@
-"""A query's state as Spark itself keeps it: read without the query, for savepoints and for looking.
+"""Reads a query's state from Spark's own state store without the query, for savepoints and for inspection.
 
-Spark keeps the state after each of its last batches (``spark.sql.streaming.minBatchesToRetain``), a value a key group.
-What is read here is the state after a batch that Spark has committed, so whether the query runs, rests or was killed
-makes no difference. (Spark: ``StateDataSource``.)
+Spark keeps the state after each of its last batches (``spark.sql.streaming.minBatchesToRetain``), with one value for
+each key group. Only the state after a batch that Spark has committed is read, so it makes no difference whether the
+query runs, is stopped or was killed. (Spark: ``StateDataSource``.)
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = ["check_segments", "committed_batches", "open_batch", "snapshot_rows"]
 
 
 def committed_batches(files: CheckpointFiles) -> list[int]:
-    """List the batches that Spark has committed and still knows, oldest first."""
+    """Return the batches in Spark's commit log, oldest first."""
     return sorted(int(name) for name in files.names("spark/commits") if name.isdigit())
 
 
 def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> StoredState:
-    """Open the state after a batch.
+    """Return the state after a batch, opened for reading.
 
     Raises:
-        CheckpointError: Spark does not have it any more, or a segment that it names is gone or damaged.
+        CheckpointError: Spark no longer has the state, or a segment that it names is missing or damaged.
     """
     values, segments = _load(spark, files, batch_id), SegmentFolder(files.url(FOLDER))
     described = _told(values, files, batch_id, partial(_describe, segments=segments))
@@ -54,10 +54,10 @@ def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> St
 
 
 def check_segments(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> None:
-    """See that the segments of the state after a batch are there, before anything is done with it.
+    """Check that the segments that the state after a batch names exist and are undamaged.
 
     Raises:
-        CheckpointError: Spark does not have the state any more, or a segment that it names is gone or damaged.
+        CheckpointError: Spark no longer has the state, or a segment that it names is missing or damaged.
     """
     check = partial(_check, segments=SegmentFolder(files.url(FOLDER)))
     _told(_load(spark, files, batch_id), files, batch_id, check)
@@ -72,12 +72,12 @@ def snapshot_rows(
         spark: The session.
         files: The checkpoint.
         batch_id: The batch whose state is read.
-        as_of: The batch that the snapshot is of: those between had no content.
-        key_groups: How many key groups there are.
+        as_of: The batch of the snapshot; batches between the two had no content.
+        key_groups: The number of key groups.
         there: The batches whose rows have content that a row may point to.
 
     Raises:
-        CheckpointError: Spark does not have it any more.
+        CheckpointError: Spark no longer has the state.
     """
     numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
     segments = SegmentFolder(files.url(FOLDER))
@@ -90,7 +90,7 @@ def snapshot_rows(
 
 
 def _load(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> DataFrame:
-    # A session that never ran a stream has not loaded what the format needs.
+    # The format needs classes that a session loads only with its first stream.
     _ = spark.streams
     try:
         store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
@@ -122,7 +122,11 @@ def _missing(files: CheckpointFiles, batch_id: int) -> CheckpointError:
 def _told(
     values: DataFrame, files: CheckpointFiles, batch_id: int, tell: Callable[[bytes], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Have the workers tell something of each value; what is wrong with one is told as well, and raised here."""
+    """Return what ``tell`` returns for each value, computed in tasks.
+
+    Raises:
+        CheckpointError: A value is damaged; with several, the first message in alphabetical order is raised.
+    """
 
     def texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,7 +1,7 @@
-"""The ``state`` table: a row a key group and snapshot, the content only of those that changed.
+"""The ``state`` table: one row for each key group and snapshot, with the content only where it changed.
 
-A row with content is a file of its own (the table is partitioned by batch and segment), so cleaning removes whole files
-and rewrites nothing. A snapshot is one commit; done again it replaces what it wrote.
+A row with content has a data file of its own (the table is partitioned by batch and segment), so cleaning deletes whole
+files and rewrites none. A snapshot is one commit; written again, it replaces the rows that it wrote before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["STATE_LOCK", "StateTable"]
 
 STATE_LOCK = threading.RLock()
-"""Held by whoever takes a savepoint or cleans, in this process: neither may see the other half done."""
+"""Held in this process while a savepoint is taken or snapshots are cleaned: the two must not overlap."""
 
 _NAME = "state"
 _PARTITIONS = ("batch_id", "segment")
@@ -44,7 +44,7 @@ _WITHOUT_CONTENT = from_arrow_schema(
     pa.schema([field for field in STATE_SCHEMA if field.name not in ("content", *_PARTITIONS)])
 )
 _LOOKED_AT = 20
-"""How many files of the log are looked at, checksums among them: the commit that was just made is the first."""
+"""How many of the newest files of the Delta log, checksum files included, are searched for the commit just made."""
 
 
 class StateTable:
@@ -65,23 +65,23 @@ class StateTable:
         remembered: bool,
         check: Callable[[], None] = lambda: None,
     ) -> Snapshot | None:
-        """Write a snapshot's rows, in place of those of an earlier try, and make it count.
+        """Write a snapshot's rows, in place of those of an earlier attempt, and make it count.
 
         Args:
             rows: Rows of ``STATE_SCHEMA``.
-            manifest: What is true after the batch.
-            kind: Why it is taken.
-            key_groups: How many key groups there are.
-            remembered: Whether the query's own state points to it.
-            check: Raises an error where it must not count, right before it would.
+            manifest: The manifest of the batch.
+            kind: Why the snapshot is taken.
+            key_groups: The number of key groups.
+            remembered: Whether the query's own state points to the snapshot.
+            check: Raises an error where the snapshot must not count; called right before it is made to.
 
         Returns:
-            The snapshot; None where not every key group has a row: then it can't be restored.
+            The snapshot; None where some key group has no row, so that the snapshot could not be restored.
         """
-        # In place of an earlier try's: its rows may stand in another order, which makes other fingerprints.
+        # An earlier attempt's rows must go: their state may be in another order, with other fingerprints.
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*_PARTITIONS)
         writer.option("replaceWhere", f"batch_id = {manifest.batch_id}").save(self._path)
-        # Of what was written: rows that a lost worker's successor makes again may have other fingerprints.
+        # The index is made from the rows as written: rows that a task computes again may have other fingerprints.
         written = self._read_written(manifest.batch_id, key_groups)
         if len(written) != key_groups:
             return None
@@ -104,13 +104,13 @@ class StateTable:
         return snapshot
 
     def _read_written(self, batch_id: int, key_groups: int) -> list[Row]:
-        """Return the rows that the newest commit of a batch has, without their content.
+        """Return the rows of a batch that the newest commit wrote, without their content.
 
-        They are read from that commit's own files, in one small job; a read of the table would take several, and most
-        of a small snapshot's time. Where the files alone can't be read or do not hold all key groups, the table tells.
+        They are read from that commit's data files, in one small job. To read the table would take several jobs, and
+        most of a small snapshot's time; it is read only where the files can't be read or lack a key group.
         """
         files = self._newest_files(batch_id)
-        # Spark takes a path such as ``[a]`` for a pattern, which then has no file.
+        # Spark takes a path such as ``[a]`` for a glob pattern, which matches no file.
         with contextlib.suppress(PySparkException, Py4JError):
             rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*(f"{self._path}/{file}" for file in files))
             found: list[Row] = rows.collect()
@@ -119,7 +119,7 @@ class StateTable:
         return list(self._load().where(F.col("batch_id") == batch_id).drop("content").collect())
 
     def _newest_files(self, batch_id: int) -> list[str]:
-        """List the files that the newest of the log's last commits with any of a batch has added of it."""
+        """Return the data files of a batch that were added by the newest commit with such files."""
         for name in sorted(self._files.names(f"{_NAME}/_delta_log"), reverse=True)[:_LOOKED_AT]:
             commit = self._files.read(f"{_NAME}/_delta_log/{name}") if name.endswith(".json") else None
             added = [action["add"] for line in (commit or "").splitlines() if "add" in (action := json.loads(line))]
@@ -131,10 +131,10 @@ class StateTable:
         return []
 
     def headers(self, snapshot: Snapshot) -> list[Row]:
-        """Return a snapshot's rows without their content, by key group, once they are what its index says.
+        """Check a snapshot's rows against its index, and return them without their content, by key group.
 
         Raises:
-            CheckpointError: The table, or its files, are not there, or not as they were written.
+            CheckpointError: The table or its files are missing or were changed.
         """
         rows = self._load().where(F.col("batch_id") == snapshot.batch_id).drop("content")
         found = {row.key_group: row for row in self._collect(rows, snapshot)}
@@ -161,7 +161,11 @@ class StateTable:
         return rows_in_order
 
     def contents(self, snapshot: Snapshot) -> DataFrame:
-        """Return ``(key_group, content)`` of a snapshot, wherever it lies."""
+        """Return ``(key_group, content)`` of a snapshot, also where the content is in earlier snapshots' rows.
+
+        Raises:
+            CheckpointError: The snapshot's index names no content, or the table does not exist or can't be read.
+        """
         held = None
         for batch_id, groups in snapshot.content_batch_ids.items():
             here = (F.col("batch_id") == int(batch_id)) & F.col("segment").isin(groups)
@@ -172,10 +176,10 @@ class StateTable:
         return self._load().where(held).select("key_group", "content")
 
     def check(self, snapshot: Snapshot) -> None:
-        """Read all of a snapshot and compare it with its fingerprints, before anything is done with it.
+        """Check all of a snapshot's content against its fingerprints.
 
         Raises:
-            CheckpointError: Something is missing or not as it was written; the message says what.
+            CheckpointError: Something is missing or was changed; the message says what.
         """
         what = self._what(snapshot)
         expected = {
@@ -199,13 +203,13 @@ class StateTable:
             raise CheckpointError(msg)
 
     def clean(self, batch_ids: Sequence[int]) -> int:
-        """Remove snapshots with their files; what a kept one points to stays.
+        """Delete snapshots with their files, except content to which other snapshots point.
 
         Args:
             batch_ids: The snapshots' batches.
 
         Returns:
-            How many bytes of files are gone.
+            The size of the deleted files, in bytes.
         """
         for batch_id in batch_ids:
             self._snapshots.remove(batch_id)
@@ -233,9 +237,9 @@ class StateTable:
         return freed
 
     def _unneeded(self, removed: Sequence[Snapshot]) -> list[tuple[int, int | None]]:
-        """List the batches and segments that removed snapshots had or pointed to, and no other has.
+        """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
 
-        Other rows are left alone: they may be those of a snapshot that is being written.
+        Other partitions are left unchanged: they may belong to a snapshot that is being written.
         """
         needed: dict[int, set[int]] = {}
         kept = self._snapshots.all()
@@ -294,7 +298,7 @@ class StateTable:
 
 
 _Expected: TypeAlias = "tuple[str, list[tuple[str, int, str]]]"
-"""Of a key group's content: its fingerprint, and each table's name, rows and columns."""
+"""The fingerprint of a key group's content, and each table's name, number of rows and columns as DDL."""
 
 
 def _faults(batches: Iterable[pa.RecordBatch], expected: dict[int, _Expected], what: str) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""Values of Spark's state store as people read them: with the rows that lie in segments.
+"""Reads values of Spark's state store together with the rows that are in segments.
 
-A value holds the newest rows of a key group and names the segments that have the others; whoever looks at a state, or
-saves it, must see the whole.
+A value has the newest rows of a key group, and names the segments that have the others. Inspection and savepoints need
+all rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def read_value(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], 
 
     Args:
         content: The value.
-        segments: Where the checkpoint's segments lie.
+        segments: The store of the checkpoint's segments.
 
     Raises:
-        CodecError: It is not what was written, or a segment is not.
-        CheckpointError: A segment that it names is not there.
+        CodecError: The value, or a segment that it names, is damaged.
+        CheckpointError: A segment that it names does not exist.
     """
     header, tables = codec.decode(content)
     return header, whole_tables(header.pop("segments", {}), tables, segments)

@@ -1,7 +1,7 @@
-"""A query's state after one batch, opened for reading: from a snapshot, or from Spark's own state store.
+"""A query's state after one batch, opened for reading from a snapshot or from Spark's own state store.
 
-Both hold, for each key group, a header and tables in the form of the engine's ``codec``. A table's rows come as a
-DataFrame, each key group's brought to the columns that all of them can take.
+Both have a header and tables for each key group, in the format of the engine's ``codec``. The rows of a table are read
+as a DataFrame, with the columns of each key group evolved to the widest types among them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["ContentOpener", "StoredState", "StoredTable", "describe_tables"]
 
 @dataclass(frozen=True)
 class StoredTable:
-    """One table of the state, all key groups together.
+    """The description of one table of the state, over all key groups.
 
     Attributes:
-        schema: Its columns.
-        rows: How many rows it has.
-        bytes: How many bytes they take in memory.
+        schema: The columns.
+        rows: The number of rows.
+        bytes: The rows' size in memory, in bytes.
     """
 
     schema: pa.Schema
@@ -48,15 +48,15 @@ class StoredTable:
 
 @dataclass(frozen=True)
 class StoredState:
-    """The state after one batch.
+    """The state of a query after one batch.
 
     Attributes:
         batch_id: The batch.
         headers: Each key group's header: watermarks and counters.
-        tables: What there is, by name.
+        tables: The tables, by name.
         contents: ``key_group int, content binary``: each key group's tables.
-        fingerprints: What each key group's content must have; None where it comes from Spark's own state.
-        segments: Where rows of Spark's own state may lie besides.
+        fingerprints: The fingerprint of each key group's content; None where the state is from Spark's state store.
+        segments: The folder of the segments with the other rows of Spark's state; None for a snapshot.
     """
 
     batch_id: int
@@ -68,10 +68,10 @@ class StoredState:
 
     @classmethod
     def of_snapshot(cls, table: StateTable, snapshot: Snapshot) -> StoredState:
-        """Open a snapshot.
+        """Return the state of a snapshot.
 
         Raises:
-            CheckpointError: It is not there, or not as it was written.
+            CheckpointError: The snapshot's rows are missing or were changed.
         """
         rows = table.headers(snapshot)
         headers = [json.loads(row.header) for row in rows]
@@ -99,18 +99,18 @@ class StoredState:
 
     @property
     def opener(self) -> ContentOpener:
-        """What opens the contents on a worker."""
+        """The function with which tasks read the contents."""
         return ContentOpener(self.fingerprints, f"snapshot of batch {self.batch_id}", self.segments)
 
 
 @dataclass(frozen=True)
 class ContentOpener:
-    """Reads the tables of ``StoredState.contents``, key group by key group; it travels to the workers.
+    """Reads the tables of ``StoredState.contents``, key group by key group; it is serialized with the tasks.
 
     Attributes:
-        fingerprints: What each key group's content must have; None where nothing is known.
-        where: What it is, for messages.
-        segments: Where rows may lie besides; None where the content is whole.
+        fingerprints: The fingerprint of each key group's content; None where the state is from Spark's state store.
+        where: The name of the state, for messages.
+        segments: The folder of the segments with further rows; None where the content has all rows.
     """
 
     fingerprints: Mapping[int, str] | None
@@ -118,10 +118,11 @@ class ContentOpener:
     segments: SegmentFolder | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
-        """Open each key group's content.
+        """Read each key group's content.
 
         Raises:
-            CodecError: It is not what was written.
+            CodecError: The content, or a segment, is damaged.
+            CheckpointError: A segment does not exist.
         """
         for batch in batches:
             for group, content in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
@@ -133,7 +134,7 @@ class ContentOpener:
 
 
 def describe_tables(groups: Sequence[Sequence[Any]], what: str) -> dict[str, StoredTable]:
-    """Put together what the key groups say of their tables: each ``name``, ``rows``, ``bytes`` and ``columns``."""
+    """Return the tables by name, merged from each key group's ``name``, ``rows``, ``bytes`` and ``columns``."""
     schemas: dict[str, dict[str, pa.Schema]] = {}
     sizes: dict[str, list[int]] = {}
     for tables in groups:

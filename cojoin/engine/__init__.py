@@ -1,17 +1,29 @@
-"""What decides a result: two keyed inputs in, rows in event-time order out. Knows neither Spark nor Java.
+"""The engine: it joins and processes two keyed inputs by event time.
 
-The rooms, lowest first; each imports its own modules and those above it in this list:
+It decides what is in a result, and knows neither Spark nor Java. Rows come in and go out as Arrow tables.
 
-* ``values``: types, rows, keys and Arrow tables, and the way to bytes and back.
-* ``time``: durations, watermarks, strategies, idleness, timers.
-* ``state``: keyed state, with its time-to-live, in memory and in segments.
-* this folder: ``inputs`` admits rows, ``ordering`` orders them, ``operator`` holds them back until the watermark comes,
-  ``keyed_process`` and ``callbacks`` run a user's function (``functions``), ``rescaling`` cuts a state into other key
-  groups, ``batch_report`` says what a batch did.
-* ``joins``: what the operator does for an as-of, a temporal and an interval join.
+A subpackage imports only from itself and from those above it in this list:
 
-A few words are ours. A *key group* is a share of all keys, with an operator of its own, as Flink's. A *segment* is an
-immutable file of rows at rest. A *manifest* is the file that makes a batch count. A *drain* is the end of all inputs,
-which brings out what still waits. Watermarks travel *in band*: as rows beside the data, so that Spark plans and logs
-them alike.
+* ``values``: types, rows, keys and Arrow tables, and their conversion to bytes and back.
+* ``time``: durations, watermarks and their strategies, idleness, timers.
+* ``state``: keyed state with its time-to-live, in memory and in segments.
+* The modules of this package: ``inputs`` admits rows, and ``ordering`` sorts them. ``operator`` holds them back until
+  the watermark passes them. ``keyed_process`` and ``callbacks`` run a user's function (``functions``,
+  ``side_outputs``), whose states and timers ``keyed_state_backend`` keeps. ``key_groups`` labels the key groups, and
+  ``rescaling`` cuts a state into another number of them. ``batch_report`` reports on a batch.
+* ``joins``: the operators of the as-of, the temporal and the interval join.
+
+Glossary:
+
+* *Key group*: a share of all keys, chosen by the key's hash, with one operator and one state, as in Flink.
+* *Total order*: the order of a key's rows by event time, input, source sequence and content, which does not depend on
+  the order in which the rows arrived.
+* *Held row*: a row that an operator keeps in its state until the watermark passes the row's timestamp.
+* *In-band watermark*: a watermark that is computed from control rows, which every map task sends to every key group
+  beside the data rows, so that a batch that Spark runs again computes the same watermark.
+* *Memtable*: the rows of a state table that are not flushed to a segment yet, and lie in the state value, which is the
+  bytes that the state store keeps for a key group (a term of LSM trees).
+* *Segment*: an immutable file of rows that were flushed from a memtable, sorted by the hash of their key.
+* *Manifest*: a small file that is written last in each batch; a batch counts only if its manifest exists.
+* *Drain*: the end of all inputs, at which the watermark goes to the end of time, so all held rows are processed.
 """

@@ -1,8 +1,8 @@
-"""What a batch reports of itself: counts, watermarks, sizes; and how people read it.
+"""The report of a batch: counters, watermarks and state sizes, as JSON values and as text for people.
 
-Every key group reports its own counters and, since watermarks travel in band, the same watermarks; here they become one
-report, or an error where they differ. The law of conservation is checked on it: per input, rows in = done + buffered +
-rejected.
+Every key group reports its own counters. Watermarks travel in band, so all key groups report the same ones.
+``BatchReport.merge`` makes one report of them, and raises an error where the watermarks differ. The report checks the
+law of conservation: per input, rows in = done + buffered + rejected.
 """
 
 from __future__ import annotations
@@ -22,24 +22,27 @@ __all__ = ["BatchReport", "InputReport", "text_table"]
 
 @dataclass(frozen=True)
 class InputReport:
-    """One input after a batch; counts are since the query's first batch, times are epoch milliseconds.
+    """The counters and watermarks of one input after a batch.
+
+    Counters start with the query's first batch, and times are epoch milliseconds.
 
     Attributes:
         name: The input's name.
-        rows_in: Rows that the map side sent.
-        done: Rows that are finished: emitted, unmatched in an inner join, in force, superseded, or processed by a
-            function.
-        buffered: Rows that wait for the watermark.
+        rows_in: Rows that the map side sent, including faults that its source returned instead of rows.
+        done: Rows that are finished: emitted, unmatched in an inner join, in force or superseded as a version, or
+            processed by a function.
+        buffered: Rows that wait for the watermark, or for a match.
         rejected: Rows that were not admitted, by reason.
-        late_applied: Late rows that were processed all the same; they are among ``done``.
-        watermark: The input's watermark; ``-2**63`` before it has spoken.
-        max_timestamp: The largest timestamp seen.
+        late_applied: Late rows that were processed nevertheless; they are also counted in ``done`` or ``buffered``.
+        watermark: The input's watermark; ``-2**63`` before it has one.
+        max_timestamp: The largest timestamp seen; ``-2**63`` before the first row.
         status: ``"active"``, ``"idle"`` or ``"finished"``.
-        holding_partition: The active source partition that has come least far.
+        holding_partition: The active source partition with the smallest watermark; None where none is active.
         partitions: Each source partition's watermark.
         idle_partitions: The source partitions that are idle.
-        source_agrees: Whether the times that its source goes by, such as those of Kafka's records, are near the rows'
-            event times, so that silent partitions hold nothing; None where it goes by none, or no row came yet.
+        source_agrees: Whether the times by which its source is read, such as Kafka's record timestamps, are near the
+            rows' event times, so that silent partitions do not hold the watermark back. None where the source is not
+            read by times, or no row came yet.
     """
 
     name: str
@@ -63,28 +66,28 @@ class InputReport:
 
     @property
     def lag(self) -> int | None:
-        """How many milliseconds the watermark is behind the largest timestamp; None before the input has spoken."""
+        """How many milliseconds the watermark is behind the largest timestamp; None before there is a watermark."""
         return None if self.watermark == NONE else max(0, self.max_timestamp - self.watermark)
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """A query after a batch.
+    """The report of a query after a batch.
 
     Attributes:
-        batch_id: The micro-batch, counted from 0 in one checkpoint.
-        processing_time: Its processing time in epoch milliseconds, as Spark logged it.
-        watermark: The operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken.
-        holding_input: The name of the input that holds time back; None where none is active.
+        batch_id: The micro-batch's number, counted from 0 in each checkpoint; -1 before the first.
+        processing_time: The batch's processing time in epoch milliseconds, as Spark logged it.
+        watermark: The operator's watermark in epoch milliseconds; ``-2**63`` before every input has one.
+        holding_input: The name of the input that holds the watermark back; None where none is active.
         inputs: The left and the right input.
         rows_out: Output rows since the first batch.
         emitted: Rows of this batch alone, by output.
-        state_bytes: The size of the state, all key groups together, in segments too.
-        state_bytes_by_key_group: The size of each key group's state, by its number.
-        details: What the operation adds, such as ``versions_in_force`` or ``timers``.
+        state_bytes: The size in bytes of the state of all key groups, segments included.
+        state_bytes_by_key_group: The size in bytes of each key group's state, by the group's number.
+        details: Counters that the operator adds, such as ``versions_in_force`` or ``timers``.
         drained: Whether all inputs are finished.
-        output_delay_ms: How far an output row's own time may be behind the watermark when it comes out.
-        segment_bytes_written: How much of the state this batch has written as segments.
+        output_delay_ms: How far an output row's event time may be behind the watermark when the row is emitted.
+        segment_bytes_written: How many bytes of state this batch wrote as segments.
     """
 
     batch_id: int
@@ -103,11 +106,11 @@ class BatchReport:
 
     @classmethod
     def merge(cls, batch_id: int, names: tuple[str, str], groups: Sequence[Mapping[str, Any]]) -> BatchReport:
-        """Return one report of all key groups' statistics.
+        """Return one report made of the statistics of all key groups.
 
         Raises:
-            CheckpointError: The key groups have different watermarks, statuses or holding inputs: their states are not
-                of one moment.
+            CheckpointError: The key groups have different watermarks, statuses or holding inputs, so their states do
+                not belong to the same batch.
         """
         first = groups[0]
         for group in groups[1:]:
@@ -140,13 +143,13 @@ class BatchReport:
 
     @classmethod
     def before_the_first(cls, names: tuple[str, str]) -> BatchReport:
-        """Make the report of a query that has seen no row."""
+        """Return the report of a query that has seen no row."""
         left, right = (InputReport(name, 0, 0, 0, {}, 0, NONE, NONE, "active", None) for name in names)
         return cls(-1, 0, NONE, left.name, (left, right), 0, {}, 0, {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BatchReport:
-        """Read what ``as_dict`` gave."""
+        """Return the report that ``as_dict`` wrote as JSON values."""
         left, right = (_read_input(each) for each in values["inputs"])
         return cls(**{**values, "inputs": (left, right)})
 
@@ -160,10 +163,10 @@ class BatchReport:
         return all(each.is_conserved for each in self.inputs)
 
     def ending(self) -> str:
-        """Return a line that says how a run over what was available ended.
+        """Return a line that says how a run over the available input ended.
 
-        It says how many rows wait, and for what; and of each input how many were rejected, or applied late, since the
-        query's first batch, and why.
+        It says how many rows wait, and for what. For each input it also says how many rows were rejected, with the
+        reason, and how many late rows were applied, since the query's first batch.
         """
         rejected = [
             f"{_rows(count)} of {each.name!r} {_REASONS[reason]}"
@@ -223,7 +226,7 @@ class BatchReport:
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows of texts, the first being the header; numbers to the right."""
+    """Return rows of texts as an aligned table; the first row is the header, and numbers are right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     numeric = [all(row[column].replace(",", "").isdigit() for row in rows[1:]) for column in range(len(rows[0]))]
     lines = []
@@ -252,7 +255,7 @@ def _rows(count: int) -> str:
 
 
 def _held_by(each: InputReport) -> str:
-    """Name what holds an input back, for the table; an input without source partitions has only itself."""
+    """Return what holds an input back, for the table; empty for an input without source partitions."""
     if each.status != "active":
         return each.status
     return "" if each.holding_partition in (None, "[]") else str(each.holding_partition)
@@ -270,7 +273,7 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
 
 
 def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """See that two key groups know the same of time, as all that is said of it goes to every key group."""
+    """Check that two key groups have the same watermarks, since every control row goes to every key group."""
     pairs = [("the operator", "watermark", first["watermark"], other["watermark"])]
     pairs += [("the operator", "holding input", first["holding_input"], other["holding_input"])]
     for name, mine, its in zip(names, first["input_watermarks"], other["input_watermarks"], strict=True):

@@ -1,9 +1,12 @@
-"""The calls of a user's function: which callback sees what, in which order, and what is said when one raises.
+"""The calls of a user's function: the order of its callbacks, and the errors that they raise.
 
-Order ``"event_time"``: a key's rows and event-time timers in one sequence of time, key after key; rows of a millisecond
-come before its timers. Order ``"arrival"``: a key's rows, key after key, then the event-time timers of all keys by
-timestamp. In both, processing-time timers come last, of all keys by timestamp. What callbacks yield gathers in a list,
-and whoever drives the run empties it whenever the run yields: so a sweep of any length needs bounded memory.
+In the order ``"event_time"`` a key's rows and event-time timers form one sequence of time, key after key; the rows of a
+millisecond come before its timers. In the order ``"arrival"`` the rows are processed first, key after key, and then the
+event-time timers of all keys fire by timestamp. In both orders the processing-time timers of all keys come last, by
+timestamp.
+
+The rows that callbacks yield are collected in a list. The caller empties the list whenever the run yields, so a sweep
+of any length needs bounded memory.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ class CallbackRunner:
 
     Args:
         function: The user's function, opened.
-        store: Its states and timers, begun.
-        context: What its callbacks get.
+        store: Its states and timers, loaded by ``begin``.
+        context: The context that its callbacks get.
         inputs: Both inputs, for their names.
-        yielded: Where the callbacks' rows gather.
-        last_event: In a drain, the largest timestamp seen: ``on_timer`` sets no event-time timer beyond it, and no
-            processing-time timer beyond the clock. Else None.
+        yielded: The list that collects the rows of the callbacks.
+        last_event: In a drain, the largest timestamp seen; else None. In a drain ``on_timer`` sets no event-time timer
+            beyond it, and no processing-time timer beyond the clock.
     """
 
     def __init__(
@@ -63,17 +66,17 @@ class CallbackRunner:
         self._service = store.timer_service
         self._context = context
 
-    def in_event_time(  # noqa: C901 - the hot loop, where a call an element would show
+    def in_event_time(  # noqa: C901 - the hot loop: a further call for each element costs time
         self, code: int, rows: Iterable[tuple[int, bool, Any]], before: int, after: int
     ) -> Iterator[None]:
-        """Take a key's rows, in total order, and its timers up to a watermark in one sequence of time.
+        """Process a key's rows, in total order, and its timers up to a watermark, in one sequence of time.
 
         Args:
             code: The key.
             rows: Each row's timestamp, whether it is of the second input, and the row.
-            before: The operator's watermark before the micro-batch; a timer that a timer of the clock has set for the
-                past sees it, as time never goes back.
-            after: The one after it.
+            before: The operator's watermark before the micro-batch. A timer at or below it, set by a processing-time
+                timer, sees this watermark, since the watermark never goes back.
+            after: The operator's watermark after it.
         """
         self._select(code)
         service, context, yielded, on_timer = self._service, self._context, self._yielded, self._on_timer
@@ -82,7 +85,7 @@ class CallbackRunner:
         heap, live = timers.of_key(code)
         service.watermark = before
         now = None
-        # The end stands like a row behind the last one that is due, for the timers between them.
+        # A sentinel after the last due row makes the timers up to ``after`` fire.
         for timestamp, is_right, value in chain(rows, ((after + 1, None, None),)):
             if timestamp != now:
                 now = timestamp
@@ -119,7 +122,7 @@ class CallbackRunner:
                 yield
 
     def in_arrival(self, code: int, rows: Iterable[tuple[int | None, bool, Any]], before: int) -> Iterator[None]:
-        """Take a key's rows at once; they see the watermark before the micro-batch."""
+        """Process a key's rows at once; they see the watermark before the micro-batch."""
         self._select(code)
         context, yielded = self._context, self._yielded
         self._service.watermark = before
@@ -135,7 +138,13 @@ class CallbackRunner:
                 yield
 
     def sweep(self, domain: TimeDomain, until: int, watermark: int | None) -> Iterator[None]:
-        """Fire all keys' timers of a domain up to a time, by timestamp; they see the watermark, or each its own."""
+        """Fire the timers of all keys in one time domain up to a time, by timestamp.
+
+        Args:
+            domain: The time domain.
+            until: The time, in epoch milliseconds, itself included.
+            watermark: The watermark that the timers see; None means that each sees its own timestamp.
+        """
         timers = self._store.timers if domain is TimeDomain.EVENT_TIME else self._store.processing_timers
         queue = timers.due(until)
         if not queue:
@@ -199,7 +208,10 @@ class CallbackRunner:
 
 
 def fault(error: Exception) -> str:
-    """Return what a callback did wrong, and where: it raised, or what it returned was refused in our own frame."""
+    """Return what a callback did wrong, and where.
+
+    Either it raised an error, or it returned a value that is not iterable: then the error's only frame is cojoin's.
+    """
     is_ours = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if is_ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
         return f"returned what is no iterable of rows ({error}); yield its rows, or return a list of them"

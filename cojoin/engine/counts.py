@@ -1,4 +1,4 @@
-"""The counters of an input: what the law of conservation is checked on."""
+"""The counters of one input, by which the law of conservation is checked."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class InputCounts:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take what ``as_dict`` gave."""
+        """Restore the counters that ``as_dict`` returned."""
         self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
         self.rejected = Counter(saved["rejected"])

@@ -1,8 +1,8 @@
-"""The user's contract: a function over two keyed inputs, with PyFlink's names (``pyflink.datastream``).
+"""The contract of a user's function over two keyed inputs, with PyFlink's names (``pyflink.datastream``).
 
-The callbacks of one key never overlap and see the rows and timers of that key in the declared order. A function must
-keep what it remembers in states: its own attributes are copied fresh for every call of a key group, so they carry
-nothing over.
+The callbacks of one key never overlap, and they see the key's rows and timers in the declared order. A function must
+keep its data in states: each call of a key group works on a fresh copy of the function, so attributes carry nothing
+over to the next call.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ _OF_TIMERS = tuple(name for name in vars(TimerService) if not name.startswith("_
 _NEARLY = 0.88
 
 Order: TypeAlias = Literal["event_time", "arrival"]
-"""In which order a function sees its rows.
+"""The order in which a function sees its rows.
 
-- *event_time*: rows wait until the watermark passes them; a key's rows and timers come in one sequence of time, key
-  after key: one sequence of all keys would cost two fifths of the speed. Deterministic; late rows are rejected.
-- *arrival*: Flink's. A micro-batch's rows come at once, late ones too; then the watermark moves, and the timers of all
-  keys of a key group fire by timestamp.
+- *event_time*: rows wait until the watermark passes them. A key's rows and timers form one sequence of time, key after
+  key; one sequence of all keys would cost two fifths of the speed. The result is deterministic, and late rows are
+  rejected.
+- *arrival*: the order of Flink. A micro-batch's rows are processed at once, late ones too unless the input rejects
+  them. Then the watermark advances, and the timers of all keys of a key group fire by timestamp.
 """
 
 
 class RuntimeContext(ABC):
-    """What ``open`` gets: the way to the keyed states."""
+    """The context that ``open`` gets: it returns the handles of the keyed states."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
@@ -76,7 +77,7 @@ class RuntimeContext(ABC):
 
 
 class OpenContext(RuntimeContext):
-    """What ``open`` gets of an engine: the states and nothing else, since no key, no row and no time is current."""
+    """The context that ``open`` gets from an engine. It has only states, since no key, row or time is current."""
 
     __slots__ = ("_states",)
 
@@ -104,7 +105,7 @@ class OpenContext(RuntimeContext):
         return self._states.get_aggregating_state(descriptor)
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Reached only where there is nothing of this name.
+        # Python calls this only for a name that does not exist.
         of_rows = [known for known in vars(Context) if not known.startswith("_")]
         if _as_in_python(name) in (*of_rows, *_OF_TIMERS):
             msg = (
@@ -118,9 +119,9 @@ class OpenContext(RuntimeContext):
 
 
 class Context:
-    """What the callbacks get: the current key, its time, and the timers.
+    """The context that callbacks get: the current key, its time, and the timers.
 
-    One object serves a whole call, so it must not be kept beyond a callback.
+    One object serves a whole call of a key group, so a callback must not keep it.
     """
 
     __slots__ = ("_domain", "_key", "_timer_service", "_timestamp")
@@ -132,17 +133,17 @@ class Context:
         self._domain: TimeDomain | None = None
 
     def timestamp(self) -> int | None:
-        """Return the row's event time, or the timer's time, in epoch milliseconds (floored).
+        """Return the row's event time, or the timer's time, in epoch milliseconds (rounded down).
 
         None for a row of an input without event time.
         """
         return self._timestamp
 
     def time_domain(self) -> TimeDomain:
-        """Tell which clock the timer went by; only in ``on_timer``.
+        """Return the time domain of the timer that fires; only valid in ``on_timer``.
 
         Raises:
-            FunctionError: It is asked for a row.
+            FunctionError: The current element is a row.
         """
         if self._domain is None:
             msg = "ctx.time_domain() has an answer in on_timer only: a row has no time domain"
@@ -154,11 +155,11 @@ class Context:
         return self._key
 
     def timer_service(self) -> TimerService:
-        """Return the timers and the watermarks."""
+        """Return the service for timers and watermarks."""
         return self._timer_service
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Reached only where there is nothing of this name.
+        # Python calls this only for a name that does not exist.
         if name.startswith("get_") and name.endswith("state"):
             msg = f"ctx.{name} is not declared here: states are asked for in open(self, ctx), and kept on self"
             raise FunctionError(msg)
@@ -175,10 +176,10 @@ class Context:
 
 
 class KeyedCoProcessFunction:
-    """A function over two keyed inputs with state and timers. Subclass it; every callback may be left out.
+    """A function over two keyed inputs with state and timers. Subclass it; every callback is optional.
 
-    The callbacks return None or an iterable of rows (usually they are generators): tuples or dicts that fit the
-    ``output_type``, or ``(OutputTag, row)`` for a side output. ``open`` and ``close`` give nothing out.
+    The callbacks return None or an iterable of rows; usually they are generators. A row is a tuple or a dict that fits
+    the ``output_type``, or ``(OutputTag, row)`` for a side output. ``open`` and ``close`` emit no rows.
 
     >>> class Latest(KeyedCoProcessFunction):
     ...     def open(self, ctx):
@@ -190,26 +191,31 @@ class KeyedCoProcessFunction:
     """
 
     def open(self, ctx: RuntimeContext) -> None:
-        """Get the states. Called once for each call of a key group, before its first element."""
+        """Get the states. It is called once in each call of a key group, before the first element."""
 
     def process_element1(self, value: Row, ctx: Context) -> Iterable[Any] | None:
-        """Take a row of the first (left) input."""
+        """Process a row of the first (left) input."""
 
     def process_element2(self, value: Row, ctx: Context) -> Iterable[Any] | None:
-        """Take a row of the second (right) input."""
+        """Process a row of the second (right) input."""
 
     def on_timer(self, timestamp: int, ctx: Context) -> Iterable[Any] | None:
-        """Take a timer that fires, in epoch milliseconds; ``ctx.time_domain()`` tells of which clock."""
+        """Process a timer that fires.
+
+        Args:
+            timestamp: The timer's time in epoch milliseconds.
+            ctx: The context; ``ctx.time_domain()`` returns the timer's time domain.
+        """
 
     def close(self) -> None:
-        """Let go of what ``open`` took. Called at the end of each call, after an error too."""
+        """Release what ``open`` acquired. It is called at the end of each call, also after an error."""
 
 
 def check_callbacks(function: KeyedCoProcessFunction) -> None:
-    """Refuse a function with a method that is nearly a callback which it lacks: it would never be called.
+    """Check that no method is named nearly like a callback that the function lacks, since it would never be called.
 
     Raises:
-        ConfigurationError: It has one, such as ``processElement1`` or ``on_timers``.
+        ConfigurationError: There is such a method, for example ``processElement1`` or ``on_timers``.
     """
     kind = type(function)
     lacking = [name for name in _CALLBACKS if getattr(kind, name) is getattr(KeyedCoProcessFunction, name)]
@@ -227,10 +233,10 @@ def check_callbacks(function: KeyedCoProcessFunction) -> None:
 
 
 def own_copy(function: KeyedCoProcessFunction) -> KeyedCoProcessFunction:
-    """Return a copy of a function for a call of its own, so that what it keeps in attributes carries nothing over.
+    """Return a copy of a function for one call, so that its attributes carry nothing over to the next call.
 
     Raises:
-        FunctionError: It holds what can't be copied, such as an open file.
+        FunctionError: The function holds an object that can't be copied, such as an open file.
     """
     try:
         return copy.deepcopy(function)
@@ -252,5 +258,5 @@ def _takes_two(member: Any) -> bool:
 
 
 def _as_in_python(name: str) -> str:
-    """Spell a name as PyFlink does: Flink's own ``currentWatermark`` is ``current_watermark``."""
+    """Return a name in PyFlink's spelling: Flink's ``currentWatermark`` becomes ``current_watermark``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,8 +1,9 @@
-"""An input as the engine sees it, and which of its rows are admitted.
+"""An input as the engine sees it, and the check that admits or rejects its rows.
 
-A row with a null event time, one too far ahead of the clock, and one with a null key is rejected with the first of
-these reasons. Only the last moves the watermark: nothing is wrong with its time. Whether a row is late is the
-operator's to say: it knows the watermark. The map side asks for the same verdict, so both agree.
+A row is rejected if its event time is null, if it is too far ahead of the clock, or if its key is null; the first of
+these reasons is reported. Of these rows, only those with a null key move the watermark, since their event time is
+valid. The operator decides whether a row is late, since it knows the watermark. The map side runs the same check, so
+both always agree.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ __all__ = [
 ]
 
 LatePolicy: TypeAlias = Literal["reject", "apply"]
-"""What becomes of a row at or below the operator's watermark before its batch.
+"""What happens to a row at or below the operator's watermark before its batch.
 
 - *reject*: it goes to the ``rejected`` output.
-- *apply*: it is processed all the same, and counted as ``late_applied``.
+- *apply*: it is processed nevertheless, and counted as ``late_applied``.
 """
 
 Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "late", "undecodable", "tombstone", "gone"]
@@ -54,15 +55,15 @@ Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "lat
 - *null_event_time*: its event time is null.
 - *too_far_ahead*: its event time is later than the batch's processing time by more than ``max_ahead``.
 - *late*: its timestamp is at or below the operator's watermark before its batch.
-- *undecodable*: its source gave a record that is none of the input's (``cojoin.kafka``).
-- *tombstone*: its source gave a record without a value.
-- *gone*: its source no longer has a range of records; the range is one row.
+- *undecodable*: its source returned a record that does not decode as a row of the input (``cojoin.kafka``).
+- *tombstone*: its source returned a record without a value.
+- *gone*: its source no longer has a range of records; the whole range is one row.
 """
 
 _ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead")
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""Spark's own spelling of them in JSON, where numbers can't be."""
+"""Spark's spelling of the floats that JSON numbers can't express."""
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -75,24 +76,25 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("row", pa.string()),
     ]
 )
-"""A rejected row of any input: the input's name, the reason, the operator's watermark before the batch (in epoch
-milliseconds; null is none), the row's event time, and the whole row as JSON."""
+"""The columns of a rejected row of any input: the input's name, the reason, the operator's watermark before the batch
+(in epoch milliseconds, null where there is none), the row's event time, and the whole row as JSON."""
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input of the operator. Picklable; holds no data and no Spark.
+    """The specification of one input of the operator. It is picklable, and holds no data and no Spark objects.
 
     Attributes:
-        name: What people call it, such as ``"trades"``.
-        schema: Its columns as declared; event time is ``timestamp[us, UTC]``.
+        name: The input's name in messages and reports, such as ``"trades"``.
+        schema: Its declared columns; event time is ``timestamp[us, UTC]``.
         key: The names of its key columns.
-        event_time: The name of its event-time column; None where its rows have no time (``order="arrival"`` only).
-        partition: The columns that tell which source partition a row came from; none means one partition.
+        event_time: The name of its event-time column; None where its rows have no event time (``order="arrival"``
+            only).
+        partition: The columns that identify a row's source partition; none means one partition.
         sequence: The columns that order rows of one partition at the source, such as Kafka's offset.
         watermark: How its watermark follows its rows.
         max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None means any distance.
-        late: What becomes of late rows; None leaves it to the operation.
+        late: What happens to late rows; None means the operation's default.
     """
 
     name: str
@@ -106,7 +108,7 @@ class InputSpec:
     late: LatePolicy | None = None
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
-        """Return the event times of rows of this input in epoch microseconds; 0 where it is null, or there is none."""
+        """Return the event times of rows of this input in epoch microseconds; 0 for a null, or if there is none."""
         if self.event_time is None:
             return np.zeros(table.num_rows, dtype=np.int64)
         return event_micros(table, self.event_time)
@@ -116,7 +118,7 @@ class InputSpec:
         return event_millis(self.micros(table))
 
     def timestamps(self, table: pa.Table) -> NDArray[np.int64]:
-        """Return what rows of this input say of time, in epoch milliseconds: ``NONE`` where they have no event time."""
+        """Return the timestamps of rows of this input in epoch milliseconds; ``NONE`` if it has no event time."""
         if self.event_time is None:
             return np.full(table.num_rows, NONE, dtype=np.int64)
         return self.millis(table)
@@ -127,20 +129,20 @@ class InputSpec:
 
     @property
     def source_order(self) -> tuple[str, ...]:
-        """The columns of the source's own sequence: the partition's, then the sequence's, each once."""
+        """The columns of the source's own order: the partition's, then the sequence's, each once."""
         return tuple(dict.fromkeys((*self.partition, *self.sequence)))
 
 
 def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.int8]:
-    """Judge every row by itself.
+    """Return the reason for which each row is rejected, judged by the row alone.
 
     Returns:
-        0 for an admitted row, else 1 + the position of its reason.
+        0 for an admitted row, 1 for a null key, 2 for a null event time, 3 for a row too far ahead.
     """
     reasons = np.zeros(table.num_rows, dtype=np.int8)
     for name in spec.key:
         _mark_nulls(table, name, reasons, 1)
-    # A fault of the time outweighs one of the key: else a null key would let a poisoned timestamp move the watermark.
+    # A wrong time outranks a null key: rows with a null key move the watermark, and a wrong time must not.
     if spec.event_time is not None:
         if spec.max_ahead_ms is not None:
             reasons[spec.millis(table) > processing_time + spec.max_ahead_ms] = 3
@@ -151,13 +153,13 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
 def watermark_marks(
     table: pa.Table, spec: InputSpec, timestamps: NDArray[np.int64], processing_time: int
 ) -> NDArray[np.int64]:
-    """Return each row's mark, by which its partition's watermark goes (``strategies``).
+    """Return each row's mark, from which its partition's watermark is computed (``watermark_strategies``).
 
-    Rows without time may still say how far time has come, in a column of their own. A mark further ahead of the clock
-    than ``max_ahead`` says nothing: it would end the join as a poisoned time would.
+    Rows without event time may carry a mark in a column of their own. A mark that is further ahead of the clock than
+    ``max_ahead`` counts as none, because it would make all later rows late, as a wrong event time would.
 
     Raises:
-        FunctionError: A generator of the user's raised an error, or gave other than a whole number a row.
+        FunctionError: A user's generator raised an error, or did not return one whole number for each row.
     """
     generator = spec.watermark.generator
     what = f"input {spec.name!r}: {type(generator).__name__}.marks"
@@ -176,7 +178,7 @@ def watermark_marks(
 
 
 def check_late(late: Any, what: str) -> None:
-    """Refuse what is no way to treat late rows; None leaves it to the operation.
+    """Check an input's policy for late rows; None means the operation's default.
 
     Raises:
         ConfigurationError: It is none of ``LatePolicy``.
@@ -191,10 +193,10 @@ def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason:
 
 
 def split_admitted(table: pa.Table, spec: InputSpec, processing_time: int) -> tuple[pa.Table, dict[str, pa.Table]]:
-    """Part the admitted rows from the rejected ones, by reason.
+    """Split rows into the admitted ones and the rejected ones.
 
     Returns:
-        The admitted rows in their order, and for each reason that occurs its rows.
+        The admitted rows in their order, and the rejected rows by each reason that occurs.
     """
     reasons = reject_reasons(table, spec, processing_time)
     if not reasons.any():
@@ -208,7 +210,7 @@ def split_admitted(table: pa.Table, spec: InputSpec, processing_time: int) -> tu
 
 
 def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int) -> pa.Table:
-    """Turn rows of an input into rows of the ``rejected`` output.
+    """Return rows of an input as rows of the ``rejected`` output.
 
     Args:
         table: The rows.
@@ -217,7 +219,7 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
         watermark: The operator's watermark before the batch, in epoch milliseconds.
     """
     count = table.num_rows
-    # What is rejected may well be the moment that Python can't hold: its spelling stands for it.
+    # A rejected time may be out of the range of Python's datetimes; it is written as text.
     rows = [dump_json(_json(row)) for row in decode_rows(table, beyond=str)]
     return pa.Table.from_arrays(
         [
@@ -232,10 +234,10 @@ def rejected_table(table: pa.Table, spec: InputSpec, reason: str, watermark: int
 
 
 def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) -> pa.Table:
-    """Turn what a source gave that is no row into rows of the ``rejected`` output.
+    """Return faults, which a source returned instead of rows, as rows of the ``rejected`` output.
 
     Args:
-        faults: Each with its reason, and as JSON what is known of it.
+        faults: For each fault the reason, and what is known of it as JSON.
         name: The input's name.
         watermark: The operator's watermark before the batch, in epoch milliseconds.
     """
@@ -252,8 +254,8 @@ def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) ->
     )
 
 
-def _json(value: Any) -> Any:  # noqa: PLR0911 - one a class
-    """Return a decoded value as JSON has it: rows and maps are objects, bytes hex digits, what it lacks a string."""
+def _json(value: Any) -> Any:  # noqa: PLR0911 - one for each class
+    """Return a decoded value as JSON values: rows and maps as objects, bytes as hex digits, other types as strings."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, Row):

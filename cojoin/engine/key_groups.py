@@ -1,10 +1,10 @@
 """Labels for the key groups, chosen so that Spark spreads the groups evenly over its shuffle partitions.
 
-Spark sends a group to the partition that Murmur3 of its label gives, so 32 groups labelled 0 to 31 fall 12 to 20 on
-two partitions, and one core waits for the other. A group's label is instead the smallest number whose hash, taken
-modulo 10,080, is the group's own number: then group g goes to partition g modulo n for every n that divides 10,080 (1
-to 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, ...). Labels depend on nothing but the number of groups, so a state
-finds its groups.
+Spark chooses a group's partition by the Murmur3 hash of its label. If 32 groups had the labels 0 to 31, 12 would go to
+one of two partitions and 20 to the other, and one core would wait. A group's label is instead the smallest number whose
+hash, taken modulo 10,080, is the group's own number: then group g goes to partition g modulo n for every n that divides
+10,080 (1 to 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, ...). Labels depend only on the number of groups, so a stored
+state is found again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def group_labels(key_groups: int) -> tuple[int, ...]:
 
 
 def spark_hash(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Hash integers as Spark's ``hash`` does: Murmur3 of 32 bits, signed."""
+    """Return the hashes of integers, as Spark's ``hash`` computes them: Murmur3 of 32 bits, signed."""
     with np.errstate(over="ignore"):
         mixed = values.astype(np.uint32) * np.uint32(0xCC9E2D51)
         mixed = _rotate(mixed, 15) * np.uint32(0x1B873593)

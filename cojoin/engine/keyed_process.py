@@ -1,11 +1,15 @@
-"""Runs a ``KeyedCoProcessFunction`` for one key group: Arrow in, Python rows for the function, Arrow out.
+"""The operator that runs a ``KeyedCoProcessFunction`` for one key group: Arrow tables in and out, Python rows between.
 
-Keeps: each declared state and the timers, as Arrow tables with the key's columns; rows that wait (``operator``). Only
-the keys that a batch touches, by a due row or a due timer, are decoded. Emits: what the callbacks yield, in pieces, the
-main output and each side output by itself. Order ``"event_time"``: a key's rows and timers in one sequence of time,
-whatever the batches were; a row of time t sees the watermark t - 1, a timer t sees t. Order ``"arrival"``: the batch's
-rows at once, seeing the watermark before the batch, then the due timers, seeing the one after. Costs: some microseconds
-of Python a row or timer. (Flink: ``KeyedCoProcessOperator``.)
+It keeps each declared state and the timers, as Arrow tables with the key's columns, and the rows that wait for the
+watermark (``operator``). A batch decodes only the keys that have a due row or a due timer.
+
+It emits the rows that the callbacks yield, in pieces, separately for the main output and each side output. It costs
+some microseconds of Python for each row or timer.
+
+In the order ``"event_time"`` a key's rows and timers form one sequence of time, however rows were batched; a row of
+time t sees the watermark t - 1, and a timer t sees t. In the order ``"arrival"`` the batch's rows are processed at once
+and see the watermark before the batch; then the due timers fire and see the watermark after it. (Flink:
+``KeyedCoProcessOperator``.)
 """
 
 from __future__ import annotations
@@ -48,24 +52,24 @@ __all__ = ["KeyedCoProcess", "KeyedCoProcessOperator"]
 
 _CHUNK_ROWS = 50_000
 _OWN_COLUMNS = ("@timestamp", "@value")
-"""What the tables of timers and states have beside the key's columns."""
+"""The columns that the tables of timers and states have besides the key's."""
 
 
 @dataclass(frozen=True)
 class KeyedCoProcess:
-    """The configuration of a function's run.
+    """The configuration of an operator that runs a function.
 
     Attributes:
-        function: The user's function; every call of a key group gets a copy of its own.
-        output: The columns of what it yields.
-        order: In which order it sees its rows.
-        side_outputs: The tags that it may yield to.
-        processing_time_timers: Whether it sets timers of processing time: then micro-batches without rows matter. None
-            looks whether one of its methods names ``register_processing_time_timer``.
+        function: The user's function; every call of a key group gets its own copy.
+        output: The columns of the main output.
+        order: The order in which the function sees its rows.
+        side_outputs: The tags to which the function may yield.
+        processing_time_timers: Whether the function sets processing-time timers, which need micro-batches without rows.
+            None means that it does if one of its methods names ``register_processing_time_timer``.
 
     Raises:
-        ConfigurationError: The function is no instance of ``KeyedCoProcessFunction``, or has a callback misspelled; or
-            another value can't be right.
+        ConfigurationError: The function is not an instance of ``KeyedCoProcessFunction``, a callback is misspelled, or
+            another value is invalid.
     """
 
     function: KeyedCoProcessFunction
@@ -88,7 +92,7 @@ class KeyedCoProcess:
 
     @property
     def sets_processing_time_timers(self) -> bool:
-        """Whether the function sets timers of processing time."""
+        """Whether the function sets processing-time timers."""
         if self.processing_time_timers is not None:
             return self.processing_time_timers
         return any(
@@ -102,8 +106,8 @@ class KeyedCoProcess:
         """Return the declared columns of the result.
 
         Raises:
-            ConfigurationError: Event-time order over an input that has no time, or that applies late rows.
-            SchemaError: A key column that is called as a column of the states' own tables.
+            ConfigurationError: The order is event time, and an input has no event time or applies late rows.
+            SchemaError: A key column has the name of a column of the states' own tables.
         """
         for spec in (left, right):
             for name in spec.key:
@@ -124,11 +128,11 @@ class KeyedCoProcess:
     def create_operator(
         self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
     ) -> KeyedCoProcessOperator:
-        """Make the operator of one key group."""
+        """Return the operator of one key group."""
         return KeyedCoProcessOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes two functions' runs the same query, as JSON values."""
+        """Return the settings that must stay the same for a checkpoint to be used again, as JSON values."""
         return {
             "operator": "process",
             "function": type(self.function).__qualname__,
@@ -142,7 +146,7 @@ def _names(code: CodeType, name: str) -> bool:
 
 
 class KeyedCoProcessOperator(Operator):
-    """Runs a function for one key group."""
+    """The operator that runs a function for one key group."""
 
     def __init__(
         self, process: KeyedCoProcess, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
@@ -173,7 +177,7 @@ class KeyedCoProcessOperator(Operator):
         return self._store
 
     def gather(self, make: Callable[[Context], list[Any]]) -> None:
-        """Gather what the callbacks yield in a list of another kind, which can look at the context; for harnesses."""
+        """Replace the list that collects what callbacks yield with one that reads the context; for test harnesses."""
         self._yielded = make(self._context)
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
@@ -185,8 +189,8 @@ class KeyedCoProcessOperator(Operator):
         service.input_watermarks = None if self._by_time else own_before
         for counts, rows in zip(self.counts, due, strict=True):
             counts.done += rows.num_rows
-        # In arrival order timers wait for a watermark that moves; in event-time order time never stands below one.
-        # Before there is one nothing is due, not even a timer at the beginning of time.
+        # In arrival order timers fire only when the watermark moves; in event-time order whenever it has reached them.
+        # Before the first watermark nothing is due, not even a timer at the smallest timestamp.
         until = after if after > NONE and (self._by_time or after > before) else None
         if not (due[0].num_rows or due[1].num_rows or self._store.has_due_timers(until, clock)):
             return
@@ -206,14 +210,14 @@ class KeyedCoProcessOperator(Operator):
         for _ in self._sweeps(run, until, clock, after, drains=last_event is not None):
             yield from self._flush()
         yield from self._flush()
-        # What a state's time-to-live goes by from here on: no row and no timer is current.
+        # From here on a time-to-live uses the watermark, since no row and no timer is current.
         self._context._timestamp, service.watermark = None, after  # noqa: SLF001
         self._store.end()
 
     def _sweeps(
         self, run: CallbackRunner, until: int | None, clock: int, after: int, *, drains: bool
     ) -> Iterator[None]:
-        """Fire all keys' timers: of event time, then of processing time; in a drain until neither has set another."""
+        """Fire the timers of all keys, of event time first; in a drain, repeat until no event-time timer is due."""
         service, domains = self._store.timer_service, (self._store.timers, self._store.processing_timers)
         stalled = 0
         while stalled < MAX_STALLED_TIMERS:
@@ -233,7 +237,7 @@ class KeyedCoProcessOperator(Operator):
         raise FunctionError(msg)
 
     def process(self, batch: Batch) -> Iterator[Emission]:
-        """Run a micro-batch; see ``Operator.process``."""
+        """Process a micro-batch; see ``Operator.process``."""
         self._own_watermarks = self._inputs_own()
         return super().process(batch)
 
@@ -245,7 +249,7 @@ class KeyedCoProcessOperator(Operator):
         if self._opened:
             return
         self._opened = True
-        # A callback that yields returns a generator, whatever its type says, and would do nothing in silence.
+        # An ``open`` with a yield returns a generator, whatever its type says, and its body would never run.
         callback: Any = self._function.open
         try:
             given = callback(OpenContext(self._store))
@@ -260,7 +264,7 @@ class KeyedCoProcessOperator(Operator):
         """Close the function, if it was opened.
 
         Raises:
-            FunctionError: It raised an error, or yields.
+            FunctionError: ``close`` raised an error, or yields rows.
         """
         if not self._opened:
             return
@@ -286,7 +290,7 @@ class KeyedCoProcessOperator(Operator):
         try:
             tables = list(encode_outputs(self._yielded, process.output, process.side_outputs, self._name))
         except FunctionError as error:
-            # Which line yielded the row is not known any more.
+            # The line that yielded the row is no longer known, so the message names the class.
             msg = f"{error}{defined_at(self._function)}"
             raise FunctionError(msg) from error
         yield from (Emission(tag_id or OUTPUT, table) for tag_id, table in tables)
@@ -295,7 +299,7 @@ class KeyedCoProcessOperator(Operator):
     def _rows_by_key(
         self, touched: list[int], due: Sides, row_codes: list[NDArray[np.int64]]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield each touched key with its rows (timestamp, whether of the second input, row) in the declared order."""
+        """Yield each touched key with its rows in the declared order: (timestamp, whether of the second input, row)."""
         micros = [spec.micros(table) for spec, table in zip(self.inputs, due, strict=True)]
         parts = [
             OrderedPart(codes, times, rank, table, spec.source_order)
@@ -314,7 +318,7 @@ class KeyedCoProcessOperator(Operator):
                 yield touched[position], zip(*(column[rows] for column in columns), strict=True)
 
     def _decode(self, due: Sides, positions: NDArray[np.int64], millis: NDArray[np.int64]) -> tuple[list[Any], ...]:
-        """Decode rows given by their positions in both inputs, one after the other: times, sides and rows."""
+        """Return the times, sides and rows at some positions, which count the left rows first, then the right ones."""
         count = due[0].num_rows
         from_right = positions >= count
         flags: list[bool] = from_right.tolist()
@@ -341,11 +345,11 @@ class KeyedCoProcessOperator(Operator):
             raise FunctionError(msg) from None
 
     def state_tables(self) -> dict[str, pa.Table]:
-        """Return the states and timers."""
+        """Return the tables of the states and timers."""
         return self._store.tables()
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take the states and timers."""
+        """Restore the states and timers."""
         self._store.load_tables(tables)
 
     def segmented_tables(self) -> dict[str, SegmentedTable]:
@@ -353,11 +357,11 @@ class KeyedCoProcessOperator(Operator):
         return self._store.segmented_tables()
 
     def check_states(self) -> None:
-        """Open the function, so that stored states which are not as it declares them show before any row is processed.
+        """Open the function, and check that the stored states fit those that it declares, before any row is processed.
 
         Raises:
             CheckpointError: A stored state can't become what is declared, or is no longer declared.
-            FunctionError: ``open`` raised an error, or yields.
+            FunctionError: ``open`` raised an error, or yields rows.
         """
         self._open()
         if undeclared := self._store.undeclared():
@@ -370,12 +374,12 @@ class KeyedCoProcessOperator(Operator):
             raise CheckpointError(msg)
 
     def details(self) -> dict[str, int]:
-        """Report the timers that wait, and those that a drain left."""
+        """Return how many timers wait, and how many a drain left unfired."""
         return {"timers": self._store.timer_count(), "timers_not_fired": self._store.timers_not_fired()}
 
 
 def _chunk_bounds(stops: list[int]) -> list[int]:
-    """Cut keys, given by where their rows end, into runs of some ten thousand rows."""
+    """Return the bounds of runs of keys of about ``_CHUNK_ROWS`` rows each, given where each key's rows end."""
     bounds, limit = [0], _CHUNK_ROWS
     for position, stop in enumerate(stops, start=1):
         if stop >= limit or position == len(stops):

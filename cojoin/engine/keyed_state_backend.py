@@ -1,11 +1,12 @@
-"""The keyed states and timers of one key group, between Arrow at rest and Python at work.
+"""The keyed states and timers of one key group: Arrow tables at rest, Python values during a batch.
 
-Keeps: per state a table (key columns, ``@value``), and two of timers (key columns, ``@timestamp``), one a time domain.
-``begin`` finds the entries of the keys that a batch touches, ``end`` puts those that were used back beside the
-untouched ones; a key without entry and timer leaves nothing behind. A state's entries may lie in segments
-(``segmented_table``), the timers never do. States are known once the function's ``open`` asks
-for them, and then have the type that it declares; a stored state that it no longer asks for is kept as it is, expired
-or not.
+It keeps for each state a table (key columns, ``@value``), and for each time domain a table of timers (key columns,
+``@timestamp``). ``begin`` finds the entries of the keys that a batch touches, and ``end`` puts the used ones back
+beside the untouched ones. A key without entries and timers takes no space. A state's entries may lie in segments
+(``segmented_table``); timers never do.
+
+A state is known once the function's ``open`` asks for it, and then has the type that ``open`` declares. A stored state
+that ``open`` does not ask for is kept unchanged, whether it is expired or not.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ if TYPE_CHECKING:
 __all__ = ["KeyedStateBackend"]
 
 _TIMERS, _PROCESSING_TIMERS, _STATE = "timers", "processing_timers", "state:"
-# No column of a DataFrame that a person writes begins like this, so none collides with a key's.
+# These collide with no key column: ``KeyedCoProcess.output_schema`` refuses such names.
 _TIMESTAMP, _VALUE = "@timestamp", "@value"
 
 
 class KeyedStateBackend(RuntimeContext):
-    """Holds what a function remembers; it is also the context that ``open`` gets.
+    """The keyed states and timers of one key group; also the context that ``open`` gets.
 
     Args:
         key_schema: The key columns, under the left input's names.
         owner: The function's name, for messages.
-        clock: What times-to-live go by; by default the timer service's processing time and watermark.
+        clock: The clock of times-to-live; by default the timer service's processing time and watermark.
     """
 
     def __init__(self, key_schema: pa.Schema, owner: str, clock: Clock | None = None) -> None:
@@ -78,7 +79,7 @@ class KeyedStateBackend(RuntimeContext):
         self.timer_service = TimerService(self.timers, self.processing_timers)
         self.clock: Clock = ServiceClock(self.timer_service) if clock is None else clock
         self._states: dict[str, KeyedState] = {}
-        # Of the batch at work: its keys, as Arrow and as functions see them, and the codes of the tables that it reads.
+        # During a batch: its keys, in Arrow and as functions see them, and the tables that it read, with their codes.
         self._touched: TouchedKeys | None = None
         self._key_values: list[Any] = []
         self._taken: dict[str, tuple[pa.Table, NDArray[np.int64]]] = {}
@@ -130,7 +131,7 @@ class KeyedStateBackend(RuntimeContext):
         return SegmentedTable(rows, self._key_schema.names, f"{self._owner}: state {name!r}")
 
     def has_due_timers(self, watermark: int | None, processing_time: int) -> bool:
-        """Return whether a timer of any key waits at or below the watermark, if there is one, or the clock."""
+        """Return whether a timer of any key is due at the watermark, if there is one, or at the processing time."""
         earliest = self.earliest_timers()
         return any(
             first is not None and now is not None and first <= now
@@ -138,30 +139,30 @@ class KeyedStateBackend(RuntimeContext):
         )
 
     def earliest_timers(self) -> tuple[int | None, int | None]:
-        """Return the earliest timer of all keys in event time and in processing time."""
+        """Return the earliest timer of all keys in event time and in processing time; None where there is none."""
         first, second = (pc.min(self._timers_at_rest[name].column(_TIMESTAMP)).as_py() for name in self._domains)
         return first, second
 
     def timer_count(self) -> int:
-        """Count the timers that wait, in both domains."""
+        """Return how many timers wait, in both domains."""
         return sum(int(self._timers_at_rest[name].num_rows) for name in self._domains)
 
     def timers_not_fired(self) -> int:
-        """Count the timers that a drain left."""
+        """Return how many timers a drain left unfired."""
         return sum(timers.not_fired for timers in self._domains.values())
 
     def begin(
         self, row_keys: Sequence[pa.Table], watermark: int | None, processing_time: int
     ) -> tuple[list[int], list[NDArray[np.int64]]]:
-        """Find what the touched keys have: those of the due rows and of the timers that are due.
+        """Load the entries and timers of the touched keys: those with a due row or a due timer.
 
         Args:
-            row_keys: The key columns of the due rows, a table an input.
-            watermark: Up to which time timers of event time are due; None where none is.
-            processing_time: Up to which time timers of processing time are due.
+            row_keys: The key columns of the due rows, one table for each input.
+            watermark: The time up to which event-time timers are due; None where none is due.
+            processing_time: The time up to which processing-time timers are due.
 
         Returns:
-            The codes of the touched keys, and the codes of each table's rows.
+            The codes of the touched keys, and for each table of ``row_keys`` the codes of its rows.
         """
         due = [
             self._timers_at_rest[name].filter(pc.less_equal(self._timers_at_rest[name].column(_TIMESTAMP), now))
@@ -187,7 +188,7 @@ class KeyedStateBackend(RuntimeContext):
         return self._key_values[code]
 
     def _stored(self, name: str) -> tuple[list[int], pa.ChunkedArray]:
-        """Return what a table has of the touched keys: their codes, and its last column."""
+        """Return the codes of a table's rows that belong to touched keys, and their values in its last column."""
         assert self._touched is not None
         stored = self._tables.get(name)
         table = self._timers_at_rest[name] if stored is None else stored.take([self._touched.keys])
@@ -225,16 +226,17 @@ class KeyedStateBackend(RuntimeContext):
             self._timers_at_rest[name] = whole.combine_chunks() if whole.column(0).num_chunks > MAX_CHUNKS else whole
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the states and timers at rest, after removing for good what has expired; of states the newest entries.
+        """Return the timers at rest and the states' memtables, after removing what has expired.
 
-        Takes a scan of the last accesses of each state with a time-to-live; what has expired costs a copy of the rest.
+        This costs a scan of the last accesses of each state with a time-to-live, and a copy of the rest where something
+        has expired.
         """
         for name, expiry in self._expiries().items():
             self._tables[name].expire(Expired(expiry.cutoff()))
         return {**self._timers_at_rest, **{name: table.memtable for name, table in self._tables.items()}}
 
     def segmented_tables(self) -> dict[str, SegmentedTable]:
-        """Return the states' tables: of many keys a batch touches few."""
+        """Return the states' tables, whose rows may lie in segments, since a batch touches few of their keys."""
         return self._tables
 
     def _expiries(self) -> dict[str, Expiry]:
@@ -242,10 +244,10 @@ class KeyedStateBackend(RuntimeContext):
         return {name: expiry for name, expiry in found.items() if expiry is not None}
 
     def load_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take what ``tables`` gave; a table that is not there is empty.
+        """Restore what ``tables`` returned; a missing table is empty.
 
         Raises:
-            CheckpointError: They are kept by other key columns.
+            CheckpointError: Their key columns do not fit the query's.
         """
         loaded, names = {}, self._key_schema.names
         for name, table in tables.items():
@@ -266,22 +268,23 @@ class KeyedStateBackend(RuntimeContext):
         self._tables = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
 
     def undeclared(self) -> list[str]:
-        """Return the names of the stored states that were not asked for yet."""
+        """Return the names of the stored states that ``open`` has not asked for."""
         stored = (name.removeprefix(_STATE) for name in self._tables)
         return [name for name in stored if name not in self._states]
 
     def state_of(self, key: Any) -> dict[str, Any]:
-        """Return what a key has in every state, between batches; reading it changes nothing.
+        """Return the entries of a key in every state, between batches, without changing anything.
 
         Args:
             key: As functions see it: a value, or a tuple or row where the key has several columns.
 
         Returns:
             By state name: the value, the list, the dict, or of an aggregating state the accumulator, without times of
-            last access. A state is absent where the key has nothing, or only what has expired and won't be returned.
+            last access. A state is absent where the key has no entry, or only an expired one that a read does not
+            return.
 
         Raises:
-            FunctionError: The key has other values than the key columns.
+            FunctionError: The key does not fit the key columns.
         """
         expiries, found = self._expiries(), {}
         for name, table in self._tables.items():
@@ -297,13 +300,13 @@ class KeyedStateBackend(RuntimeContext):
         """Return the timers that wait, between batches.
 
         Args:
-            key: See ``state_of``; None for those of all keys.
+            key: See ``state_of``; None means all keys.
 
         Returns:
-            Sorted: the key, ``"event_time"`` or ``"processing_time"``, and the epoch milliseconds.
+            Sorted tuples: the key, ``"event_time"`` or ``"processing_time"``, and the timestamp in epoch milliseconds.
 
         Raises:
-            FunctionError: The key has other values than the key columns.
+            FunctionError: The key does not fit the key columns.
         """
         found: list[tuple[Any, str, int]] = []
         for name, domain in zip(self._domains, (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME), strict=True):
@@ -315,9 +318,10 @@ class KeyedStateBackend(RuntimeContext):
         return sorted(found)
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Return how large the timers and each state are: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
+        """Return the sizes of the timers and of each state: ``{"state:customer": {"rows": 2, "bytes": 80}, …}``.
 
-        A row is a key's entry, or a timer; the bytes are those in memory, and those of segments (``segmented_table``).
+        A row is one key's entry, or one timer. The bytes are those in memory and those of segment files
+        (``segmented_table``).
         """
         timers = {name: size_of(table) for name, table in self._timers_at_rest.items()}
         return {**timers, **{name: {"rows": table.rows, "bytes": table.bytes} for name, table in self._tables.items()}}

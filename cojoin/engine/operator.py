@@ -1,13 +1,15 @@
-"""The operator of two keyed inputs: what every join and every function runs on, one instance a key group.
+"""The operator over two keyed inputs on which every join and every function runs; each key group has one instance.
 
-Keeps: rows that wait for the watermark, as one Arrow table an input; every source partition's largest timestamp; the
-counters. Takes: a micro-batch's rows and control rows. Folds the watermarks first, so all key groups agree on the
-watermark before the batch (it judges what is late) and after it (it says what is due). Emits: what the new watermark
-makes due, in the same batch. Forgets: a row once it is done. At the end of input the watermark first goes where the
-rows took it, then to the end of time.
+It keeps the rows that wait for the watermark, as one Arrow table for each input; each source partition's largest
+timestamp; and the counters. It forgets a row once the row is done.
 
-Conservation, at every batch and input: rows in = rows done + rows buffered + rows rejected. Subclasses count what they
-have done, and count what still waits in their own buffers.
+It processes a micro-batch's rows and control rows. It folds the watermarks first, so all key groups agree on the
+watermark before the batch, which decides what is late, and on the watermark after it, which decides what is due. It
+emits what is due in the same batch. At the end of input the watermark first advances as far as the rows move it, and
+then to the end of time.
+
+The law of conservation, for each batch and input: rows in = rows done + rows buffered + rows rejected. Subclasses count
+the rows that they have done, and the rows that wait in their own buffers.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "InputCounts", "Operator", "Sides"]
 
 OUTPUT, REJECTED = "output", "rejected"
-"""The names of the main output and of the rejected rows; side outputs have their tags' ids."""
+"""The names of the main output and of the output of rejected rows; a side output is named by its tag's id."""
 
 Sides: TypeAlias = "tuple[pa.Table, pa.Table]"
-"""Rows of the left (first) and of the right (second) input."""
+"""The rows of the left (first) and of the right (second) input."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,14 @@ class Batch:
 
     Attributes:
         rows: The rows of both inputs, as they came.
-        controls: What the map tasks of both inputs saw.
-        end_of_input: All inputs are finished after these rows.
-        processing_time: The micro-batch's, in epoch milliseconds; 0 where only the map tasks know it, or nobody.
-        resumed: The query stood still before this batch, so the silence since the last one means nothing.
-        holds: How far the time of an input may come in this batch, by its number, in epoch milliseconds: its source
-            is known to have more rows from then on.
+        controls: What the map tasks observed of both inputs.
+        end_of_input: Whether all inputs are finished after these rows.
+        processing_time: The micro-batch's processing time in epoch milliseconds; 0 where only the controls have it, or
+            it is unknown.
+        resumed: Whether the query was not running before this batch, so that the silence since the last batch does not
+            count.
+        holds: For some inputs, by number, how far their watermark may advance in this batch, in epoch milliseconds,
+            since their source is known to have more rows from then on.
     """
 
     rows: Sides
@@ -70,10 +74,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Emission:
-    """A piece of what an operator gives out.
+    """A piece of an operator's output.
 
     Attributes:
-        kind: Which output it belongs to: ``"output"``, ``"rejected"``, or a side output's tag id.
+        kind: The output to which it belongs: ``"output"``, ``"rejected"``, or a side output's tag id.
         table: Rows in that output's schema.
     """
 
@@ -82,23 +86,23 @@ class Emission:
 
 
 class Operator(ABC):
-    """Runs one key group: restore, process, snapshot, close. Subclasses say what a row that is due does.
+    """The operator of one key group: restore, process, snapshot, close. Subclasses decide what a due row does.
 
     Args:
         inputs: The left and the right input.
-        late: What becomes of late rows of each, where the input does not say.
-        time: What is made of the inputs' watermarks.
-        holds_rows: Whether rows wait until the watermark passes them, or are due at once.
+        late: What happens to late rows of each input, where the input does not say.
+        time: How the operator's watermark is computed from the inputs' watermarks.
+        holds_rows: Whether rows wait until the watermark passes them; otherwise they are due at once.
     """
 
     output_delay_ms: int = 0
-    """How far an output row's own time may be behind the watermark when it comes out."""
+    """How far an output row's event time may be behind the watermark when the row is emitted, in milliseconds."""
 
     saved: dict[str, Any] | None = None
-    """Where the last snapshot of this state lies; the surroundings' own, the engine never looks at it."""
+    """Where the last snapshot of this state is stored, as noted by the caller; the engine only keeps it."""
 
     segmenting: SegmentContext | None = None
-    """What the surroundings let the operator do with segments; None keeps all rows in the state value."""
+    """How the operator may read and write segments; None keeps all rows in the state value."""
 
     def __init__(
         self,
@@ -119,27 +123,27 @@ class Operator(ABC):
 
     @abstractmethod
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
-        """Take the rows that are due and give the output that the watermark's advance makes due.
+        """Process the rows that are due, and emit what the watermark's advance makes due.
 
-        It counts the rows that it has done with in ``counts``, the others in ``waiting_rows``.
+        It adds the rows that are done to ``counts``; ``waiting_rows`` counts those that it keeps.
 
         Args:
             due: The due rows of both inputs, in no order.
             before: The operator's watermark before, in epoch milliseconds.
-            after: The operator's watermark after.
+            after: The operator's watermark after, in epoch milliseconds.
             last_event: At the end of time, the largest timestamp seen in any input; else None.
         """
 
     @abstractmethod
     def state_tables(self) -> dict[str, pa.Table]:
-        """Return what the subclass keeps, as tables; of ``segmented_tables`` the memtables."""
+        """Return the subclass's state as tables; of ``segmented_tables`` the memtables."""
 
     @abstractmethod
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take what ``state_tables`` gave."""
+        """Restore what ``state_tables`` returned."""
 
     def process(self, batch: Batch) -> Iterator[Emission]:
-        """Run a micro-batch; exhaust the iterator before asking for a report or a snapshot."""
+        """Process a micro-batch; exhaust the iterator before taking a report or a snapshot."""
         before = self.watermark.current()
         if batch.resumed:
             self.watermark.resume()
@@ -168,14 +172,14 @@ class Operator(ABC):
             yield from self._advance_to((self._held[0], self._held[1]), after, self.watermark.current(), last_event)
 
     def _reject_faults(self, control: Control, watermark: int) -> Iterator[Emission]:
-        """Count what the source gave that is no row, and tell it."""
+        """Count the faults, which the source returned instead of rows, and emit them as rejected."""
         if control.faults:
             self.counts[control.input - 1].rejected.update(reason for reason, _ in control.faults)
             name = self.inputs[control.input - 1].name
             yield Emission(REJECTED, fault_table(control.faults, name, watermark))
 
     def _admit(self, side: int, rows: pa.Table, watermark: int) -> tuple[pa.Table, list[Emission]]:
-        """Part the rows to process from those to reject, and count both."""
+        """Split rows into those to process and those to reject; count the rejected and the late ones."""
         spec, counts = self.inputs[side], self.counts[side]
         admitted, rejected = split_admitted(rows, spec, self.processing_time)
         late = spec.millis(admitted) <= watermark
@@ -213,7 +217,7 @@ class Operator(ABC):
         return {}
 
     def waiting_rows(self) -> tuple[int, int]:
-        """Count the rows of both inputs that the subclass has taken and not done with."""
+        """Return how many rows of each input the subclass has taken but not done."""
         return 0, 0
 
     def held_rows(self) -> Sides:
@@ -221,7 +225,7 @@ class Operator(ABC):
         return self._held[0], self._held[1]
 
     def close(self) -> None:  # noqa: B027 - most operators hold nothing
-        """Let go of what the operator holds; called once, after an error too."""
+        """Release what the operator holds; called once, also after an error."""
 
     def report(self) -> dict[str, Any]:
         """Return the counters, buffers and watermarks after the batch, as JSON values."""
@@ -251,7 +255,7 @@ class Operator(ABC):
         }
 
     def details(self) -> dict[str, int]:
-        """Return what the subclass adds to the report."""
+        """Return the counters that the subclass adds to the report."""
         return {}
 
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
@@ -264,10 +268,10 @@ class Operator(ABC):
         return codec.encode(*self.parts())
 
     def flush(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
-        """Return what the state value has to hold, once rows that are too many in it are written as segments.
+        """Return the content of the state value, after memtables that are too large were written as segments.
 
         Returns:
-            As ``parts``, but for rows in segments their names; and the bytes written.
+            As ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
         """
         tables = self._tables()
         flushed = flush(self.segmented_tables(), self.segmenting)
@@ -292,7 +296,7 @@ class Operator(ABC):
         return {**held, **self.state_tables()}
 
     def restore(self, data: bytes) -> None:
-        """Take what ``snapshot`` gave, or the encoded ``flush``.
+        """Restore what ``snapshot`` returned, or the encoded result of ``flush``.
 
         Raises:
             CodecError: The bytes can't be read.
@@ -301,14 +305,16 @@ class Operator(ABC):
         self.load(*codec.decode(data))
 
     def load(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
-        """Take what ``parts`` gave; rows of an input that has changed since get its columns of now (``evolution``).
+        """Restore what ``parts`` returned.
+
+        Rows of an input that has changed since are converted to its present columns (``schema_evolution``).
 
         Args:
             header: The JSON values.
-            tables: The tables; one that is not there is empty.
+            tables: The tables; a missing one is empty.
 
         Raises:
-            CheckpointError: They are of another operator, or of columns that can't become the inputs'.
+            CheckpointError: They were written by another operator, or have columns that can't become the inputs'.
         """
         if header.get("operator") != type(self).__name__:
             msg = (
@@ -330,15 +336,15 @@ class Operator(ABC):
         self.saved = header.get("saved")
 
     def load_parts(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool) -> None:
-        """Take this key group's part of a state that was cut into other key groups (``parts``).
+        """Restore this key group's part of a state that was cut into other key groups (``rescaling``).
 
-        The counters of what is done or rejected can't be told by key: one key group gets them all. What is buffered
-        every key group counts for itself, so the law of conservation holds in each.
+        The counters of rows done and rejected can't be divided by key, so one key group gets all of them. Every key
+        group counts its own buffered rows, so the law of conservation holds in each.
 
         Args:
             header: The merged header, the same for every key group.
-            tables: This key group's tables; one that is not there is empty.
-            keeps_counts: Whether this key group gets those counters, which one must.
+            tables: This key group's tables; a missing one is empty.
+            keeps_counts: Whether this key group gets those counters; exactly one must.
 
         Raises:
             CheckpointError: As ``load`` says.
@@ -350,11 +356,13 @@ class Operator(ABC):
             counts.rows_in = counts.done + held.num_rows + waiting + counts.rejected.total()
 
     def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
-        """Return stored rows of an input in its columns of now; the key's keep their types, for key groups hash them.
+        """Return stored rows of an input in its present columns.
+
+        The key columns keep their types, since the hash of a key decides its key group.
 
         Args:
             side: 0 for the left input, 1 for the right.
-            table: The rows as they were stored; None is none.
+            table: The rows as they were stored; None means no rows.
 
         Raises:
             CheckpointError: Their columns can't become the input's.
@@ -365,7 +373,7 @@ class Operator(ABC):
         return evolve(table, spec.schema, f"input {spec.name!r}", fixed=spec.key)
 
     def check_states(self) -> None:  # noqa: B027 - joins declare no states
-        """See that what was loaded is what is declared now, before any row is processed.
+        """Check that the restored states fit the declared ones, before any row is processed.
 
         Raises:
             CheckpointError: A stored state can't become what is declared, or is no longer declared.

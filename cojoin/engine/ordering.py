@@ -1,9 +1,11 @@
-"""The total order of a key's rows, the same whatever order they arrived in.
+"""The total order of a key's rows, which does not depend on the order in which they arrived.
 
-Event time in microseconds; at equal time input 2 (right) before input 1 (left); the source's own sequence; the row's
-content, column by column as declared, nulls first, NaN last, -0.0 before 0.0. Rows equal in all of these are the same
-row twice. Costs one sort of one integer a row; sequence and content are looked at only for rows that tie in key, time
-and input.
+Rows are sorted by event time in microseconds; at equal time, input 2 (right) comes before input 1 (left); then by the
+source's own sequence; then by the row's content, column by column as declared, with nulls first, NaN last, and -0.0
+before 0.0. Rows that are equal in all of these are interchangeable.
+
+It costs one sort of one integer for each row. Sequence and content are compared only for rows that tie in key, time and
+input.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class OrderedPart:
     Attributes:
         codes: Each row's key code.
         micros: Each row's event time in epoch microseconds.
-        rank: Where the input stands at equal times: 0 for input 2, 1 for input 1.
-        table: The rows, for their sequence and content.
+        rank: The input's place at equal times: 0 for input 2, 1 for input 1.
+        table: The rows, whose sequence and content break ties.
         source_order: The columns of the source's own sequence.
     """
 
@@ -54,14 +56,14 @@ def total_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
 
 
 def arrival_order(parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
-    """Return the positions of a micro-batch's rows, sorted by key code, input, sequence and content; not by time."""
+    """Return the positions of a micro-batch's rows, sorted by key code, input, sequence and content, not by time."""
     codes = np.concatenate([part.codes for part in parts])
     inputs = np.repeat([1 - part.rank for part in parts], [len(part.codes) for part in parts])
     return _sort(combine(codes, inputs), parts)
 
 
 def combine(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Fold columns of integers into one that sorts as they do, one after the other, and is equal where all are equal.
+    """Return one column of integers that sorts and ties like several columns, compared one after the other.
 
     >>> combine(np.array([1, 0, 1]), np.array([5, 9, -2])).tolist()
     [19, 11, 12]
@@ -73,7 +75,7 @@ def combine(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
         low, high = int(column.min()), int(column.max())
         span, most = high - low + 1, int(folded.max()) - int(folded.min()) + 1
         if span * most >= 1 << 62:
-            # Too wide for 63 bits: ranks sort alike and are dense.
+            # The values need too many bits; their ranks sort in the same order and are dense.
             folded, column = _ranks(folded), _ranks(column)  # noqa: PLW2901
             low, span = 0, int(column.max()) + 1
         folded = (folded - folded.min()) * span + (column - low)
@@ -100,7 +102,7 @@ def _sort(primary: NDArray[np.int64], parts: Sequence[OrderedPart]) -> NDArray[n
 
 
 def _untie(members: NDArray[np.int64], groups: NDArray[np.int64], parts: Sequence[OrderedPart]) -> NDArray[np.int64]:
-    """Sort tied rows within their groups; a group's rows are all of one part, since its rank is in the group."""
+    """Return tied rows sorted within their groups; a group has rows of one part only, since it includes the rank."""
     start = 0
     resolved: NDArray[np.int64] = members.copy()
     for part in parts:
@@ -116,7 +118,7 @@ def _untie(members: NDArray[np.int64], groups: NDArray[np.int64], parts: Sequenc
     return resolved
 
 
-def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:  # noqa: PLR0911 - one a type
+def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:  # noqa: PLR0911 - one for each type
     """Return arrays whose lexicographic order is the column's canonical order."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     types, dtype = pa.types, array.type
@@ -141,7 +143,7 @@ def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:  # noqa
 
 
 def _comparable(dtype: pa.DataType) -> pa.DataType:
-    """Return a type with numbers in place of moments, of which Python's classes can't hold all."""
+    """Return a type with integers in place of dates and times, since Python's classes can't hold all of them."""
     types = pa.types
     if types.is_struct(dtype):
         return pa.struct([field.with_type(_comparable(field.type)) for field in dtype])
@@ -156,7 +158,7 @@ def _comparable(dtype: pa.DataType) -> pa.DataType:
 
 
 def _dense_ranks(array: pa.Array) -> NDArray[np.int64]:
-    """Rank values that only Arrow can compare: strings and binaries by their bytes, decimals by value."""
+    """Return ranks of values that only Arrow can compare: strings and binaries by their bytes, decimals by value."""
     encoded = array.dictionary_encode()
     ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
     ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
@@ -173,7 +175,7 @@ def _float_keys(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _spell(value: Any) -> tuple[Any, ...]:
-    """Return a form of a nested value that Python can compare: nulls first, NaN last, maps by their sorted keys."""
+    """Return a nested value in a form that Python can compare: nulls first, NaN last, maps by their sorted keys."""
     if value is None:
         return (0,)
     if isinstance(value, dict):

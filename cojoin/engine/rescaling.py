@@ -1,9 +1,9 @@
-"""A snapshot in parts: states put together from key groups, and cut into another number of them.
+"""Rescaling: a state is put together from its key groups, and cut into another number of key groups.
 
-Every row of a state's tables carries its key, so tables are put together by name and cut by key group, whatever the
-operator. Key groups may have been written before and after a function or an input changed: what differs is brought to
-the widest schema first. Counters can't be cut by key: those of all key groups are summed, and ``Operator.load_parts``
-gives them to one; what is buffered every key group counts for itself.
+Every row of a state's tables carries its key, so tables are concatenated by name and cut by key group, whatever the
+operator. Key groups may have been written before and after a function or an input changed, so their tables are first
+brought to the widest schema. Counters can't be divided by key: those of all key groups are summed, and
+``Operator.load_parts`` gives the sums to one key group. Every key group counts its own buffered rows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["assemble", "cut", "key_columns", "merged_header"]
 
 _SIDES = {"held1": 0, "left": 0, "waiting": 0, "held2": 1, "right": 1, "versions": 1}
-"""The tables of an operator's state that hold rows of an input; all others begin with the key, as the left names it."""
+"""The tables of an operator's state that hold rows of an input, and which: 0 is the left. All other tables begin with
+the key columns, under the left input's names."""
 
 _FLAGGED = frozenset({"left", "right"})
-"""Those with a column more, the last, whose name is no column's of the input, so another where the input has others."""
+"""The tables that have one more column, the last. No column of the input has its name, so its name may change with the
+input's columns."""
 
 
 def key_columns(name: str, inputs: tuple[InputSpec, InputSpec]) -> list[str]:
-    """Return the names of the key's columns in a table of an operator's state.
+    """Return the names of the key columns in a table of an operator's state.
 
     Args:
         name: The table's name.
@@ -50,19 +52,19 @@ def cut(
     groups_of: Callable[[pa.Table], NDArray[np.int64]],
     count: int,
 ) -> list[dict[str, pa.Table]]:
-    """Cut the tables of a whole state into those of key groups; within one the rows keep their order.
+    """Return the tables of a whole state cut into those of key groups; within one the rows keep their order.
 
     Args:
         tables: The tables, of all keys.
         inputs: The left and the right input.
-        groups_of: Gives the key group of each row of a table of key columns.
+        groups_of: Returns the key group of each row of a table of key columns.
         count: How many key groups there are.
 
     Returns:
         For each key group all tables, also those without a row.
 
     Raises:
-        CheckpointError: A table lacks a column of the key.
+        CheckpointError: A table lacks a key column.
     """
     pieces: list[dict[str, pa.Table]] = [{} for _ in range(count)]
     for name, table in tables.items():
@@ -85,11 +87,10 @@ def cut(
 
 
 def merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the header of all key groups together: what they agree on, and their counters summed.
+    """Return the header of all key groups together: the values on which they agree, and their counters summed.
 
-    Where the key groups' last snapshots lie (``saved``) is left out: the whole lies nowhere yet. Of key groups that do
-    not agree on time, which a query of release 0.5.0 could leave, the one that has come least far counts: so no row of
-    the others becomes late.
+    The place of the key groups' last snapshots (``saved``) is left out, since the whole is not stored yet. In an older
+    checkpoint the key groups may not agree on time; then the smallest watermark is taken, so that no row becomes late.
 
     Args:
         headers: Those of all key groups, one or more.
@@ -113,13 +114,13 @@ def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
-    """Put the tables of key groups together, by name; a key group may lack a table.
+    """Return the tables of all key groups concatenated by name; a key group may lack a table.
 
     Args:
         pieces: The tables of each key group.
 
     Raises:
-        CheckpointError: Tables of one name have schemas of which none can take in the others.
+        CheckpointError: Tables of one name have schemas that can't be widened to one.
     """
     found: dict[str, list[pa.Table]] = {}
     for piece in pieces:
@@ -136,7 +137,7 @@ def _alike(name: str, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     if name not in _FLAGGED:
         schema = widest([table.schema for table in tables], what)
         return [evolve(table, schema, what) for table in tables]
-    # Columns are matched by name, but the flag by its place: an input's new column may have its name.
+    # Columns are matched by name, but the flag by its position: a new column of the input may have the flag's name.
     rows = [table.drop_columns([table.column_names[-1]]) for table in tables]
     schema = widest([each.schema for each in rows], what)
     flag = next(table.schema.field(-1) for table, each in zip(tables, rows, strict=True) if each.schema.equals(schema))

@@ -1,7 +1,7 @@
-"""Side outputs: rows that leave a function beside its main output, each kind with columns of its own.
+"""Side outputs: rows that a function emits beside its main output, each output with its own columns.
 
-A callback yields ``(tag, row)`` for a side output and ``row`` for the main one. Tags are declared where the function is
-connected, so that every output has its schema and its sink before the query starts. (PyFlink:
+A callback yields ``(tag, row)`` for a side output and ``row`` for the main output. Tags are declared where the function
+is connected, so that every output has its schema and its sink before the query starts. (PyFlink:
 ``pyflink.datastream.OutputTag``.)
 """
 
@@ -28,14 +28,16 @@ _RESERVED = ("main", "output", "rejected", "progress", "control", "manifest", "s
 
 @dataclass(frozen=True)
 class OutputTag:
-    """Names a side output and its columns.
+    """The name of a side output and its columns.
 
     Attributes:
-        tag_id: Its name: letters, digits, ``-`` and ``_``; it names a folder of the checkpoint where no sink is given.
+        tag_id: Its name, which begins with a letter: letters, digits, ``-`` and ``_``. Without a sink, the output goes
+            to a folder of this name in the checkpoint.
         output_type: Its columns, as DDL, a ``StructType`` or an Arrow schema.
+        schema: Its columns as an Arrow schema.
 
     Raises:
-        ConfigurationError: It is no such name, or one that has a meaning already.
+        ConfigurationError: The name is invalid or reserved.
         SchemaError: The columns do not parse.
 
     >>> OutputTag("unknown-customers", "trade_id long, customer_id string").schema.names
@@ -57,10 +59,10 @@ class OutputTag:
 
 
 def check_tags(tags: Any, what: str) -> tuple[OutputTag, ...]:
-    """Take the tags that a function declares.
+    """Return the tags that a function declares, after checking them.
 
     Raises:
-        ConfigurationError: Something that is no tag, or two of one name.
+        ConfigurationError: A value is not a tag, or two tags have the same name.
     """
     is_one = isinstance(tags, (OutputTag, str, bytes)) or not hasattr(tags, "__iter__")
     declared = (tags,) if is_one else tuple(tags)
@@ -78,10 +80,12 @@ def check_tags(tags: Any, what: str) -> tuple[OutputTag, ...]:
 def encode_outputs(
     yielded: list[Any], main: pa.Schema, tags: Sequence[OutputTag], owner: str
 ) -> Iterator[tuple[str | None, pa.Table]]:
-    """Turn what a function yielded into a table an output: first each tag's, then the main one's, under the name None.
+    """Yield the rows that a function yielded as one table for each output: the side outputs, then the main output.
+
+    The main output has the name None. A side output without rows is left out.
 
     Raises:
-        FunctionError: A row that does not fit its output, or a tag that was not declared.
+        FunctionError: A row does not fit its output, or a tag was not declared.
     """
     rows = yielded
     if tags:

@@ -1,4 +1,4 @@
-"""Where in a user's own code an error came from: the frames that are neither ours, nor Python's, nor a library's."""
+"""The user's own code in a traceback: the frames that are neither cojoin's, nor Python's, nor a library's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib"
 
 
 def is_user_file(file: str) -> bool:
-    """Return whether a file is neither ours, nor Python's, nor a library's.
+    """Return whether a file is neither cojoin's, nor Python's, nor a library's.
 
     >>> is_user_file("/home/me/job.py"), is_user_file(__file__)
     (True, False)
@@ -27,7 +27,7 @@ def is_user_file(file: str) -> bool:
 
 
 def user_line(error: BaseException) -> str:
-    """Return the end of a sentence that names the user's line in which an error came up; empty where there is none."""
+    """Return the end of a message that names the user's line that raised an error; empty where there is none."""
     frames = list(_frames(error.__traceback__))
     users = [each for each in frames if is_user_file(each.tb_frame.f_code.co_filename)]
     # A function may come from an installed package.
@@ -40,14 +40,17 @@ def user_line(error: BaseException) -> str:
 
 
 def defined_at(function: Any) -> str:
-    """Return the end of a sentence that names where a function's class is written; empty where nothing tells."""
+    """Return the end of a message that names where a function's class is written; empty where that is unknown."""
     callbacks = filter(inspect.isfunction, vars(type(function)).values())
     places = [(each.__code__.co_filename, each.__code__.co_firstlineno) for each in callbacks]
     return "; {} is written in {}:{}".format(type(function).__name__, *min(places)) if places else ""
 
 
 def user_traceback(error: BaseException) -> TracebackType | None:
-    """Return the user's frames alone of the traceback of an error, or rather of the first one that it comes from."""
+    """Return only the user's frames of an error's traceback; None where there are none.
+
+    If the error has a cause with such frames, they are those of the cause.
+    """
     found = None if error.__cause__ is None else user_traceback(error.__cause__)
     if found is not None:
         return found

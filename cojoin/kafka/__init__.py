@@ -1,4 +1,4 @@
-"""Kafka topics, read by ranges of offsets that advance through event time together: history, then live.
+"""Kafka topics as inputs, read in ranges of offsets that advance together through event time: history, then live.
 
     import cojoin as cj
 
@@ -6,7 +6,7 @@
         "localhost:9092", "trades", schema="trade_id long, customer_id long, event_time timestamp", from_="2026-01-05"
     )
 
-Needs confluent-kafka: ``pip install "cojoin[kafka]"``.
+The package needs confluent-kafka: ``pip install "cojoin[kafka]"``.
 """
 
 from __future__ import annotations

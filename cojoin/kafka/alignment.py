@@ -1,11 +1,13 @@
-"""Where a micro-batch ends, so that all partitions of both inputs advance through event time together.
+"""Where a micro-batch ends, so that all partitions of both inputs advance together through event time.
 
-A slice ends at one time for every partition: just before its first record of that time or later. It is the longest that
-no input's limit of records cuts short, rounded down to a multiple of a power of two of milliseconds, and a few smaller
-powers beyond. So two readers that ask the same logs find the same time, without a word between them; readers that start
-a little apart find the same one soon; stretches without any record cost nothing. Where time can't part the records, as
-in a millisecond that holds more than the limit, the slice is cut by offsets into parts, as many as the input with most
-needs, and time stands still until the last. Costs a handful of questions to the logs.
+A slice ends at the same time in every partition: just before the partition's first record of that time or later. This
+time is a multiple of the largest power of two of milliseconds for which no input exceeds its limit of records, plus up
+to a few smaller powers that still fit. So two readers that ask the same logs find the same time without communicating,
+and readers that start slightly apart soon find the same one. Stretches without records cost nothing.
+
+Where time cannot divide the records, as in a millisecond that holds more than the limit, the slice is cut by offsets
+into parts, as many as the input with the most records needs. The time does not advance until the last part. A slice
+costs a handful of requests to the brokers.
 """
 
 from __future__ import annotations
@@ -21,24 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["Side", "Slice", "confirmed_positions", "next_slice", "part_of", "positions_at"]
 
 _LARGEST_POWER = 45
-"""Of milliseconds: a thousand years, more than any topic holds."""
+"""The largest power of two of milliseconds: a thousand years, more than any topic spans."""
 
 _REFINEMENTS = 6
-"""How many smaller powers lengthen a slice, each with a question to every input."""
+"""How many smaller powers may lengthen a slice; each costs a request for every input."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What one input has still to read.
+    """The unread part of one input.
 
     Attributes:
-        positions: The next offset of each partition.
-        ends: The offset at which each ends.
-        limit: How many records of it a batch may hold.
+        positions: The next offset to be read of each partition.
+        ends: The offset at which each partition ends.
+        limit: How many records of the input a batch may hold.
         first_at: Returns, for a time in epoch milliseconds, each partition's first record that is not earlier, as
             ``(offset, timestamp)``; None where there is none.
-        confirms: Looks at the records by which that answers for a time. Returns whether no answer since the last call
-            was found to be wrong, for whatever time; if one was, it is asked again, for all.
+        confirms: Checks the answers of ``first_at`` for a time against the records. Returns whether no answer since the
+            last call was found to be wrong, for any time; if one was, all of them are asked for again.
     """
 
     positions: Mapping[Partition, int]
@@ -53,15 +55,15 @@ class Side:
         return all(position >= self.ends[each] for each, position in self.positions.items())
 
     def fits(self, ends: Mapping[Partition, int]) -> bool:
-        """Return whether a batch may hold all up to these offsets."""
+        """Return whether a batch may hold all records up to these offsets."""
         return self.count(ends) <= self.limit
 
     def count(self, ends: Mapping[Partition, int]) -> int:
-        """Return how many records there are at the most up to these offsets."""
+        """Return how many records there are at most up to these offsets."""
         return sum(end - self.positions[partition] for partition, end in ends.items())
 
     def first_timestamp(self, after: int) -> int | None:
-        """Return the earliest timestamp that is still to be read and not before a time; None where there is none."""
+        """Return the earliest unread timestamp that is not before a time; None where there is none."""
         found = self.first_at(after)
         unread = (
             found[partition]
@@ -72,7 +74,7 @@ class Side:
 
 
 def positions_at(side: Side, time: int) -> dict[Partition, int]:
-    """Return where each partition of an input stands once all before a time is read.
+    """Return the position of each partition of an input once all records before a time are read.
 
     Args:
         side: The input.
@@ -86,7 +88,7 @@ def positions_at(side: Side, time: int) -> dict[Partition, int]:
 
 
 def confirmed_positions(side: Side, time: int) -> dict[Partition, int]:
-    """Return what ``positions_at`` does, once the records that are next there have been looked at."""
+    """Return the result of ``positions_at``, once the records at these positions confirm it."""
     while not side.confirms(time):
         pass
     return positions_at(side, time)
@@ -94,12 +96,12 @@ def confirmed_positions(side: Side, time: int) -> dict[Partition, int]:
 
 @dataclass(frozen=True)
 class Slice:
-    """What is read next.
+    """The range of event time that is read next.
 
     Attributes:
-        time: The time at which it ends, in epoch milliseconds; None where that is all there is.
-        parts: In how many batches it is read.
-        hint: For the search of the next one.
+        time: The time at which it ends, in epoch milliseconds; None where it holds all that is left.
+        parts: The number of batches in which it is read.
+        hint: The power of two at which the search for the next slice begins.
     """
 
     time: int | None
@@ -108,24 +110,24 @@ class Slice:
 
 
 def next_slice(sides: Sequence[Side], after: int, hint: int = 20) -> Slice:
-    """Choose what is read next, by answers that all stand.
+    """Return the slice that is read next, found by answers that are all confirmed.
 
     Args:
-        sides: The inputs, each where it stands once all before ``after`` is read.
-        after: Where the last slice ended, in epoch milliseconds.
-        hint: The power of two with which the search begins; it changes what the search costs, not what it finds.
+        sides: The inputs, each with its positions once all records before ``after`` are read.
+        after: The time at which the last slice ended, in epoch milliseconds.
+        hint: The power of two at which the search begins; it changes what the search costs, not what it finds.
     """
     while True:
-        # The search begins with the records of this time: a wrong answer would have it begin elsewhere.
+        # The search begins at the first records of this time, so a wrong answer about them would move its start.
         if _all_confirm(sides, after):
             found = _longest(sides, after, hint)
-            # An answer that was found wrong on the way has misled the search.
+            # If an answer was found wrong on the way, the search is repeated.
             if found.time is None or _all_confirm(sides, found.time):
                 return found
 
 
 def _all_confirm(sides: Sequence[Side], time: int) -> bool:
-    """Return whether the answers of all inputs stand; each is asked, also after one whose do not."""
+    """Return whether the answers of all inputs are confirmed; every input is asked, even after one that is not."""
     wrong = [side for side in sides if not side.confirms(time)]
     return not wrong
 
@@ -134,7 +136,7 @@ def _longest(sides: Sequence[Side], after: int, hint: int) -> Slice:
     if all(side.fits(side.ends) for side in sides):
         return Slice(None, 1, hint)
     starts = [start for side in sides if (start := side.first_timestamp(after)) is not None]
-    # Without one, only records that came out of order are left, all before `after`.
+    # If there is none, only out-of-order records are left, all before `after`.
     first = min(starts, default=after)
 
     def fits(time: int) -> bool:
@@ -152,11 +154,11 @@ def _longest(sides: Sequence[Side], after: int, hint: int) -> Slice:
 
 
 def part_of(side: Side, ends: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return where a batch ends that takes as many records as it may, of all partitions alike.
+    """Return where a batch ends that takes as many records as it may, in equal proportion from all partitions.
 
     Args:
         side: The input.
-        ends: Offsets up to which there are more than it may take.
+        ends: Offsets up to which there are more records than the batch may hold.
 
     >>> side = Side({("trades", 0): 10, ("trades", 1): 0}, {}, 50, lambda time: {})
     >>> part_of(side, {("trades", 0): 310, ("trades", 1): 100})
@@ -173,7 +175,7 @@ def part_of(side: Side, ends: Mapping[Partition, int]) -> dict[Partition, int]:
 
 
 def _largest(fits: Callable[[int], bool], hint: int) -> int | None:
-    """Return the largest power that fits, given that all smaller ones do then; None where none does."""
+    """Return the largest power that fits, or None; where a power fits, all smaller ones fit as well."""
     power = min(max(hint, 0), _LARGEST_POWER)
     if fits(power):
         while power < _LARGEST_POWER and fits(power + 1):
@@ -187,7 +189,7 @@ def _largest(fits: Callable[[int], bool], hint: int) -> int | None:
 
 
 def _next_multiple(time: int, power: int) -> int:
-    """Return the first multiple of a power of two after a time."""
+    """Return the first multiple of ``2 ** power`` after a time."""
     return ((time >> power) + 1) << power
 
 

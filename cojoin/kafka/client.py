@@ -1,12 +1,13 @@
-"""What is asked of a Kafka cluster, in our words, with patience.
+"""Requests to a Kafka cluster, repeated while no broker answers.
 
-Keeps: one connection, made by the first question. Answers are offsets, each the next to be read, and times in epoch
-milliseconds. While no broker answers, a question is asked again about every second, until ``patience_ms`` has passed
-since it was asked first; what patience can't mend (a wrong password, no permission, no such topic) is an error at once,
-and before a query starts so is, within seconds, a listener that speaks another protocol (``refusals``).
-No value of a setting that may be secret stands in a message, and what librdkafka logs goes to the logger
-``cojoin.kafka.client``, at the level ``DEBUG`` and with its secrets masked. Costs: one round trip a question, for all
-its partitions: less than a millisecond for 8 of them on one machine; the first question, some 60 ms.
+It keeps one connection, opened by the first request. Offsets in answers are the next to be read; times are epoch
+milliseconds. While no broker answers, a request is repeated until ``patience_ms`` has passed since the first try. An
+error that waiting does not resolve (a wrong password, no permission, no such topic) is raised at once. Before a query
+starts, a listener that speaks another protocol is an error within seconds (``refusals``).
+
+No message contains the value of a setting that may be secret. The log of librdkafka goes to the logger
+``cojoin.kafka.client`` at the level ``DEBUG``, with its secrets masked. It costs one round trip per request for all its
+partitions: less than a millisecond for 8 partitions on one machine, and some 60 ms for the first request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
     from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 except ImportError:
-    pass  # an extra of the package's: ``check_installed`` says so
+    pass  # an optional dependency: ``check_installed`` reports it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,21 +34,21 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "ClusterOptions", "Partition"]
 
 Partition: TypeAlias = tuple[str, int]
-"""A topic and the number of one of its partitions."""
+"""The name of a topic and the number of one of its partitions."""
 
 _Answer = TypeVar("_Answer")
 
 _FIRST_TRY_SECONDS, _LONGEST_TRY_SECONDS, _PAUSE_SECONDS = 1.0, 10.0, 0.5
 
-# A broker that is just starting ends connections as one does that speaks another protocol.
+# A broker that is still starting closes connections just like a listener of another protocol.
 _OTHER_PROTOCOL_SECONDS = 6.0
 
-# librdkafka's own waits are up to 10 s: a broker that is back would look as if it were not.
+# librdkafka waits up to 10 s by default, so a broker that is back would still seem to be away.
 _DEFAULTS = {"reconnect.backoff.ms": "100", "reconnect.backoff.max.ms": "1000"}
 
 _NO_RECORD = -1
 
-# Errors by librdkafka's names; those that begin with "_" are its own, the others a broker's.
+# Errors by librdkafka's names; those that begin with "_" are its own, the others come from a broker.
 _UNKNOWN = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_NOENT"}
 _LOGIN = {
     "_AUTHENTICATION",
@@ -58,7 +59,7 @@ _LOGIN = {
 }
 _PERMISSION = {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}
 _READS = {"READ", "ALL"}
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # zero, in Kafka's spelling
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
 _MOVED = {"FENCED_LEADER_EPOCH", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_LEADER_EPOCH"}
 _PASSING = _MOVED | {
     *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE", "_WAIT_COORD", "_WAIT_CACHE"),
@@ -67,7 +68,7 @@ _PASSING = _MOVED | {
     *("REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED"),
 }
 
-# A range is read once: what is fetched beyond it, 64 MB by default, is only memory. A full queue must not wait long.
+# A range is read once, so fetching beyond it (64 MB by default) only costs memory. A full queue must not wait long.
 _READING = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
 
 _NO_GROUP = {
@@ -79,19 +80,19 @@ _NO_GROUP = {
 
 
 class Cluster:
-    """A Kafka cluster, for one thread of one process.
+    """A connection to a Kafka cluster, for one thread of one process.
 
     Args:
-        options: How it is reached.
-        what: Who asks, for messages, such as ``"input 'trades'"``.
-        at_start: Whether no query runs yet: then a listener that speaks another protocol is an error after seconds,
-            and not what a broker may do that is just starting.
+        options: How the cluster is reached.
+        what: The caller, for messages, such as ``"input 'trades'"``.
+        at_start: Whether no query runs yet. Then a listener that speaks another protocol is an error after seconds;
+            otherwise it is treated as a broker that is still starting.
 
     Raises:
         EnvironmentSetupError: confluent-kafka is not installed.
-        ConfigurationError: A setting is unknown, or its value is wrong. Each question raises one, too, where the
-            login or a permission is refused or a topic or partition is not there; and ``QueryFailedError`` where no
-            broker answers in time.
+        ConfigurationError: A setting is unknown, or its value is wrong. Each request raises it, too, where the login or
+            a permission is refused, or a topic or partition does not exist.
+        QueryFailedError: Each request raises it where no broker answers in time.
 
     >>> cluster = Cluster(ClusterOptions("localhost:9092"), "input 'trades'")  # doctest: +SKIP
     >>> cluster.latest([("trades", 0), ("trades", 1)])  # doctest: +SKIP
@@ -110,27 +111,27 @@ class Cluster:
 
     @property
     def patience_ms(self) -> int | None:
-        """For how many milliseconds no broker may answer; None is for ever."""
+        """How long a request waits while no broker answers, in milliseconds; None waits forever."""
         return self._options.patience_ms
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return each partition's first offset that the brokers still have."""
+        """Return each partition's log start offset, the first offset that the brokers still have."""
         return Cluster.earliest(self, partitions)
 
     def partitions(self, named: Iterable[str] = ()) -> dict[str, list[int]]:
-        """Return every topic's partition numbers, the cluster's internal topics among them.
+        """Return every topic's partition numbers, including the cluster's internal topics.
 
-        Afterwards ``cluster_id`` is the cluster's own id, None where it has none.
+        Afterwards ``cluster_id`` is the cluster's own id, or None where it has none.
 
         Args:
-            named: Topics that must not be missing for want of permission: a cluster lists those alone that the user
-                may see.
+            named: Topics to check for a missing permission if they are not listed, because a cluster lists only the
+                topics that the user may see.
         """
 
         def ask(timeout: float) -> dict[str, list[int]]:
             answer = self._client.list_topics(timeout=timeout)
             self.cluster_id = answer.cluster_id or None
-            # A topic without partitions is one that is being made or deleted.
+            # A topic without partitions is being created or deleted.
             return {name: sorted(topic.partitions) for name, topic in sorted(answer.topics.items()) if topic.partitions}
 
         found = self._patiently(ask)
@@ -138,14 +139,14 @@ class Cluster:
         return found
 
     def describe(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """Return the topics' ids, having seen that this user may read them.
+        """Return the topics' ids, after a check that this user may read them.
 
         Args:
-            topics: Their names; one that is not there is passed over.
+            topics: Their names; a topic that does not exist is skipped.
 
         Returns:
-            By name the id, which no topic that is made anew shares; None where the brokers, before Kafka 2.8, have
-            none.
+            The ids by name; a topic that is created anew gets another id. None where the brokers, before Kafka 2.8,
+            have no ids.
         """
         names = list(dict.fromkeys(topics))
         found: dict[str, str | None] = {}
@@ -160,7 +161,7 @@ class Cluster:
                     failed = error if self._may_pass(name, error.args[0]) else failed
                     continue
                 topic = future.result()
-                # Brokers before Kafka 2.3 do not tell.
+                # Brokers before Kafka 2.3 do not report the authorized operations.
                 allowed = {str(getattr(each, "name", each)) for each in topic.authorized_operations or ()}
                 if allowed and not _READS & allowed:
                     self._refuse_topic(name)
@@ -173,7 +174,7 @@ class Cluster:
         return found
 
     def setting(self, topic: str, name: str) -> str | None:
-        """Return a setting of a topic's, such as ``cleanup.policy``; None where this user may not ask for it."""
+        """Return a setting of a topic, such as ``cleanup.policy``; None where this user may not read it."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
 
         def ask(timeout: float) -> str | None:
@@ -188,7 +189,7 @@ class Cluster:
         return self._patiently(ask)
 
     def _may_pass(self, topic: str, error: KafkaError) -> bool:
-        """Return whether a topic is to be asked for again; not where there is none, or nothing is known of it."""
+        """Return whether to ask for a topic again; not where it does not exist, or the brokers lack the request."""
         if error.name() in _PERMISSION:
             self._refuse_topic(topic)
         if error.name() in _UNKNOWN or error.name() == "_UNSUPPORTED_FEATURE":
@@ -205,21 +206,21 @@ class Cluster:
         raise ConfigurationError(msg)
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return each partition's first offset that is still there; of an empty one, its end."""
+        """Return each partition's log start offset; of an empty partition, its end offset."""
         return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.earliest).items()}
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return each partition's end: the offset behind the last record.
+        """Return each partition's end offset, the one after its last record.
 
-        Records of transactions that are still open lie behind the end, unless the settings say
+        Records of transactions that are still open lie after the end, unless the settings have
         ``isolation.level=read_uncommitted``.
         """
         return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.latest).items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
-        """Find where each partition's first record, by offset, stands whose timestamp is at or after a time.
+        """Return each partition's first record, by offset, whose timestamp is at or after a time.
 
-        A broker also names markers of transactions, with the clock of their commit: see ``times``.
+        A broker's answer may be a commit marker, whose timestamp is the time of the commit: see ``times``.
 
         Args:
             partitions: The partitions.
@@ -228,26 +229,27 @@ class Cluster:
         Returns:
             The record's offset and timestamp in milliseconds; None where there is no such record.
         """
-        # Kafka knows no time before 1970, and takes negative ones for other questions.
+        # Kafka has no times before 1970; negative ones stand for other requests.
         return self._records(partitions, lambda: OffsetSpec.for_timestamp(max(0, timestamp_ms)))
 
     def consumer(self, fetching: Mapping[str, str] | None = None) -> Consumer:
-        """Make a consumer for ``assign``: in no group, committing nothing, telling of each partition's end.
+        """Return a consumer for ``assign``: it is in no group, commits nothing, and reports each partition's end.
 
-        An offset that is not there is its error: nothing is passed over. The caller closes it.
+        An offset that does not exist is an error of the consumer: it does not skip to another one. The caller closes
+        it.
 
         Args:
-            fetching: librdkafka's settings of how much is fetched at once, where that is little.
+            fetching: librdkafka's settings for how much is fetched at once, where that should be little.
         """
         group = {"group.id": f"cojoin-{uuid.uuid4().hex}"}
         return self._made(Consumer, group | _READING | dict(self._options.settings) | dict(fetching or {}) | _NO_GROUP)
 
     def is_passing(self, error: KafkaError) -> bool:
-        """Return whether an error, such as a consumer's, is one that may pass by itself: a broker is away."""
+        """Return whether an error, such as a consumer's, may pass by itself, as when a broker is away."""
         return error.name() in _PASSING or error.retriable()
 
     def text(self, error: KafkaError) -> str:
-        """Return an error's words, without secrets."""
+        """Return an error's text, without secrets."""
         return self._options.mask(error.str().strip())
 
     def close(self) -> None:
@@ -282,7 +284,7 @@ class Cluster:
                 error = future.exception()
                 if isinstance(error, KafkaException):
                     failed[partition] = error
-                # So librdkafka says, without an error, that a broker has not answered in time: an offset of -1001.
+                # An offset of -1001 without an error is how librdkafka reports that a broker has not answered in time.
                 elif future.result().offset < least:
                     failed[partition] = KafkaException(_no_answer(timeout))
                 else:
@@ -295,13 +297,13 @@ class Cluster:
         return {each: answers[each] for each in order}
 
     def _check_topics(self, failed: Mapping[Partition, KafkaException]) -> None:
-        """Refuse what no patience mends: partitions that are not there, or that may not be read."""
+        """Raise an error for topics or partitions that do not exist, or that may not be read."""
         names = {each: error.args[0].name() for each, error in failed.items()}
         for (topic, _), name in names.items():
             if name in _PERMISSION:
                 self._refuse_topic(topic)
         unknown = [each for each, name in names.items() if name in _UNKNOWN]
-        # A broker that has just started may not know its topics yet: those that are there are asked again.
+        # A broker that has just started may not know its topics yet: those that exist are asked for again.
         there = self.partitions([topic for topic, _ in unknown]) if unknown else {}
         for topic, number in unknown:
             if topic not in there:
@@ -313,7 +315,7 @@ class Cluster:
                 raise ConfigurationError(msg)
 
     def _patiently(self, ask: Callable[[float], _Answer]) -> _Answer:
-        """Ask until there is an answer, or patience ends; each try waits for longer than the one before."""
+        """Repeat a request until there is an answer or the patience ends; each try waits longer than the one before."""
         begin, patience = time.monotonic(), self._options.patience_ms
         seconds, self._heard, self._hearing = _FIRST_TRY_SECONDS, [], ConnectionLog()
         while True:
@@ -324,15 +326,15 @@ class Cluster:
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
             finally:
-                self._client.poll(0)  # what was logged, and heard of connections, meanwhile
+                self._client.poll(0)  # runs the callbacks of the log and of connection errors
             if reason.name() in _MOVED:
-                # librdkafka would ask by the leaders that it knows, for ever.
+                # librdkafka would keep asking the partition leaders that it knows, so a new client is made.
                 self._admin = self._made(AdminClient, self._options.settings)
             waited = time.monotonic() - begin
             if reason.name() not in _UNKNOWN and not self.is_passing(reason):
                 self._refuse(reason)
             for heard in self._heard:
-                # One that was ended in its middle may be a broker's that stops or starts.
+                # A login whose connection was closed may be due to a broker that stops or starts.
                 if heard.name() in _LOGIN and not is_ended(heard.str()):
                     self._refuse(heard)
             if self._at_start and waited > _OTHER_PROTOCOL_SECONDS and self._hearing.ended is not None:
@@ -378,7 +380,7 @@ class Cluster:
             return kind(config | {"error_cb": self._hear, "logger": DebugLog(self._options, self._overhear)})
         except KafkaException as error:
             text = error.args[0].str().strip()
-        # Here, not above: an error's context would hold librdkafka's text, which may quote a value.
+        # Not in the except block: the error's context would hold librdkafka's text, which may quote a value.
         return self._refuse_setting(text)
 
     def _refuse_setting(self, text: str) -> NoReturn:

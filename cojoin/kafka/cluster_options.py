@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterOptions", "DebugLog", "check_installed"]
 
-# By the name of what users know: the client, whose log it is.
+# Named after the client, which is the name that users look for.
 _LOG = logging.getLogger("cojoin.kafka.client")
 _SECRET = re.compile(r"password|secret|token|key|jaas|\.pem|oauthbearer\.config", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """How a Kafka cluster is reached. It can be pickled, and shows its servers alone.
+    """How a Kafka cluster is reached. It can be pickled, and its ``repr`` shows only the servers.
 
     Attributes:
-        bootstrap_servers: Such as ``"localhost:9092"``.
-        settings: librdkafka's, such as ``security.protocol``; they may hold secrets.
-        patience_ms: For how many milliseconds no broker may answer; None is for ever.
+        bootstrap_servers: The brokers' addresses, such as ``"localhost:9092"``.
+        settings: librdkafka's settings, such as ``security.protocol``; they may hold secrets.
+        patience_ms: How long a request waits while no broker answers, in milliseconds; None waits forever.
 
     >>> ClusterOptions("localhost:9092", {"sasl.password": "opensesame"})
     ClusterOptions(bootstrap_servers='localhost:9092')
@@ -38,9 +38,9 @@ class ClusterOptions:
     patience_ms: int | None = field(default=60_000, repr=False)
 
     def mask(self, text: str) -> str:
-        """Return a text with the value of every setting that may be secret replaced."""
+        """Return a text in which the value of every setting that may be secret is masked."""
         secrets = {str(value) for name, value in self.settings.items() if _SECRET.search(name)} - {""}
-        # The longest first: a part of a value must not break the mask of the whole.
+        # The longest first: masking a shorter value could leave the rest of a longer one that contains it.
         for value in sorted(secrets, key=len, reverse=True):
             text = text.replace(value, "***")
         return text
@@ -48,24 +48,24 @@ class ClusterOptions:
 
 @dataclass(frozen=True)
 class DebugLog:
-    """What librdkafka takes for a logger."""
+    """A logger for librdkafka, which masks secrets."""
 
     options: ClusterOptions
     hear: Callable[[str], None]
 
     def log(self, level: int, text: str, *values: object) -> None:
-        """Log a line of librdkafka's, without secrets."""
-        del level  # a broker that is away for a moment is no error of the program's
+        """Write a line of librdkafka's to the log, without secrets."""
+        del level  # a broker that is away for a moment is not an error of the program
         said = self.options.mask(text % values)
         self.hear(said)
         _LOG.debug("%s", said)
 
 
 def check_installed(what: str) -> None:
-    """See that Kafka's client is there.
+    """Check that confluent-kafka is installed.
 
     Args:
-        what: Who asks, for the message, such as ``"input 'trades'"``.
+        what: The caller, for the message, such as ``"input 'trades'"``.
 
     Raises:
         EnvironmentSetupError: confluent-kafka is not installed.

@@ -1,9 +1,9 @@
 """The reading of ranges of offsets from the brokers.
 
-Messages come in pieces of at most 20,000 records and 16 MB, however large a record is: one that is larger is a piece of
-its own. All offsets up to a range's end are passed, whether a record stands at them or not: a compacted log and
-transactions leave holes. Holds a piece, what librdkafka has fetched ahead (16 MB, and one fetch more), and nothing that
-grows with the range. Costs about 2 microseconds a record.
+It returns messages in pieces of at most 20,000 records and 16 MB; a larger record is a piece of its own. A range is
+read until all offsets up to its end are passed, whether they have records or not, because compaction and transactions
+leave holes. It holds one piece and what librdkafka has fetched ahead (16 MB, and one fetch more), and nothing that
+grows with the range. It costs about 2 microseconds a record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE_RECORDS, PIECE_BYTES = 20_000, 16 << 20
 _WAIT_SECONDS = 0.5
 _END = "_PARTITION_EOF"
 
-# A consumer that is only assigned partitions is in no group, and needs no rights on any; librdkafka asks all the same.
+# The consumer is in no group and needs no rights on any, but librdkafka asks for a coordinator nevertheless.
 _OF_GROUPS = {
     *("GROUP_AUTHORIZATION_FAILED", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"),
     *("_WAIT_COORD", "INVALID_GROUP_ID"),
@@ -43,17 +43,17 @@ def fetched(
     """Read ranges of offsets, each partition's in order.
 
     Args:
-        cluster: Where they are.
+        cluster: The cluster that holds them.
         spans: The ranges; several of one partition are read one after another.
-        options: How the cluster is reached, and for how long it may be silent.
+        options: How the cluster is reached, and how long it may be silent.
         what: The input, for messages.
-        held: Offsets that are not wanted, by partition.
+        held: Offsets to leave out, by partition.
 
     Yields:
-        confluent-kafka's messages: never none, and no more than a piece.
+        Lists of confluent-kafka's messages, never empty and never more than a piece.
 
     Raises:
-        QueryFailedError: No broker gave a record for longer than the patience allows, or offsets are gone.
+        QueryFailedError: No broker sent a record for longer than the patience allows, or offsets no longer exist.
         ConfigurationError: The user may not read a topic.
     """
     waiting: list[Any] = []
@@ -78,7 +78,7 @@ def fetched(
 
 
 def _rounds(spans: Sequence[Span]) -> list[list[Span]]:
-    """Share ranges out so that none shares its partition: a consumer is assigned each partition once."""
+    """Split ranges into rounds of at most one range per partition: a consumer is assigned each partition once."""
     rounds: list[list[Span]] = []
     seen: dict[Partition, int] = {}
     for span in spans:
@@ -90,7 +90,7 @@ def _rounds(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _size(message: Any) -> int:
-    """Return about how many bytes a record holds."""
+    """Return a record's approximate size in bytes."""
     size = len(message.value() or b"") + len(message.key() or b"")
     for name, value in message.headers() or ():
         size += len(name) + len(value or b"")
@@ -101,14 +101,14 @@ def _consumed(
     consumer: Any, cluster: Cluster, spans: Sequence[Span], options: ClusterOptions, what: str
 ) -> Iterator[Any]:
     """Read ranges of different partitions."""
-    from confluent_kafka import TopicPartition  # noqa: PLC0415 - an extra; the cluster was made, so it is there
+    from confluent_kafka import TopicPartition  # noqa: PLC0415 - optional, but the cluster exists, so it is installed
 
     left: dict[Partition, Span] = {span.partition: span for span in spans}
     patience = None if options.patience_ms is None else options.patience_ms / 1000
     consumer.assign([TopicPartition(*span.partition, span.begin) for span in spans])
     heard = time.monotonic()
     while left:
-        # What is queued is bounded by bytes; a consumer that waits for a number of records goes on fetching beyond.
+        # The queue is bounded by bytes, but a consumer that waits for many records fetches beyond that bound.
         found = consumer.consume(1, _WAIT_SECONDS)
         found += consumer.consume(PIECE_RECORDS, 0) if found else []
         if any(message.error() is None or message.error().name() == _END for message in found):
@@ -129,7 +129,7 @@ def _consumed(
                 continue
             partition, offset = (message.topic(), message.partition()), message.offset()
             wanted = left.get(partition)
-            # What was fetched for an earlier range of the partition may still come.
+            # Records that were fetched for an earlier range of the partition may still arrive.
             if wanted is None or offset < wanted.begin:
                 continue
             if error is None and offset < wanted.end:

@@ -1,7 +1,7 @@
-"""An input's topics, described: what is read, from where to where, how it is decoded, how fast time may go.
+"""The description of an input's Kafka topics: what is read, over which range, and how it is decoded.
 
-The description is checked when it is made, against the brokers when it is opened. It can be shown and logged: what may
-be secret stands in ``options`` alone, which no ``repr`` shows, no Spark option holds and no checkpoint keeps.
+The description is checked when it is made, and against the brokers when it is opened. It can be shown and logged: what
+may be secret is only in ``options``, which no ``repr`` shows, no Spark option holds and no checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 __all__ = ["KafkaSource", "source"]
 
 Undecodable: TypeAlias = Literal["reject", "fail"]
-"""What becomes of a record that can't be decoded.
+"""What happens to a record that can't be decoded.
 
-- *reject*: it goes to the ``rejected`` output, with its place, its beginning and the reason.
+- *reject*: it goes to the ``rejected`` output, with its topic, partition and offset, its beginning and the reason.
 - *fail*: it ends the query.
 """
 
 Tombstones: TypeAlias = Literal["reject", "keep"]
-"""What becomes of a record without a value.
+"""What happens to a record without a value, a tombstone.
 
 - *reject*: it goes to the ``rejected`` output.
-- *keep*: it is a row whose value's columns are null, such as a ``temporal_join`` takes for a delete.
+- *keep*: it is a row whose value columns are null, which a ``temporal_join`` takes for a delete.
 """
 
 DataLoss: TypeAlias = Literal["fail", "skip"]
-"""What becomes of a query whose next records the brokers no longer have.
+"""What happens to a query whose next records the brokers no longer have.
 
-- *fail*: it ends, saying which and how many.
-- *skip*: it goes on with the first there is; each gap is a row of the ``rejected`` output.
+- *fail*: it ends with an error that says which records are missing and how many.
+- *skip*: it goes on with the first record that is left; each gap is a row of the ``rejected`` output.
 """
 
 _FORMAT = "cojoin-kafka"
@@ -66,24 +66,24 @@ _FORMAT = "cojoin-kafka"
 
 @dataclass(frozen=True)
 class KafkaSource(Source):
-    """Topics of a Kafka cluster, read by event time; made by ``source``.
+    """Topics of a Kafka cluster, read by event time; ``source`` makes one.
 
-    A checkpoint keeps the cluster's id and the topics' ids: a topic that was deleted and made anew, or another cluster,
-    is refused at every start, and while a query runs (``cojoin.kafka.topic_ids``).
+    A checkpoint keeps the cluster's id and the topics' ids. Another cluster, or a topic that was deleted and created
+    anew, is refused at every start; such a topic is also refused while a query runs (``cojoin.kafka.topic_ids``).
 
     Attributes:
         cluster: How the cluster is reached.
-        topics: What is read there.
-        range: From where to where.
-        columns: Further columns of the record, by name.
-        decode: The user's own decoding; None reads JSON.
-        limit: How many records a batch may hold.
-        max_drift_ms: How far partitions may be apart.
-        undecodable: What becomes of a record that can't be decoded.
-        tombstones: What becomes of a record without a value.
-        data_loss: What becomes of a query whose next records are gone.
-        archive: Where its older records are, if not with the brokers.
-        beside: The other input of the join, where it is read from Kafka, too.
+        topics: The topics and partitions that are read.
+        range: Where reading begins and ends.
+        columns: Further columns by name, from the record's key, headers or timestamp.
+        decode: The user's own function that decodes records; None reads JSON.
+        limit: How many records of this input a micro-batch may hold.
+        max_drift_ms: How far a partition may be behind the others, in milliseconds.
+        undecodable: What happens to a record that can't be decoded.
+        tombstones: What happens to a record without a value.
+        data_loss: What happens to a query whose next records no longer exist.
+        archive: Where its older records are, if not only on the brokers.
+        beside: The other input of the join, if that is read from Kafka, too.
     """
 
     cluster: ClusterOptions = field(default_factory=lambda: ClusterOptions(""))
@@ -101,24 +101,24 @@ class KafkaSource(Source):
 
     @property
     def max_apart_ms(self) -> int:
-        """How far a record's timestamp may be after its event time, so that marks are worth something."""
+        """How far a record's timestamp may be after its event time for marks to be used, in milliseconds."""
         return self.max_drift_ms
 
     @property
     def has_log(self) -> bool:
-        """Whether Spark keeps a log of its own: of Kafka only offsets."""
+        """Whether Spark keeps a log of its own of what it has read; for Kafka it keeps only offsets."""
         return False
 
     @property
     def what(self) -> str:
-        """What messages call it."""
+        """The source's name in messages."""
         return f"source kafka {self.topics}"
 
     def together_with(self, other: Source) -> KafkaSource:
-        """Return this source as it is read beside another: up to the same times, where that is read from Kafka, too.
+        """Return this source as it is read beside another: if both are read from Kafka, up to the same times.
 
         Raises:
-            ConfigurationError: They allow different drifts.
+            ConfigurationError: The sources have different values of ``max_drift``.
         """
         if not isinstance(other, KafkaSource):
             return self
@@ -131,16 +131,16 @@ class KafkaSource(Source):
         return replace(self, beside=replace(other, beside=None))
 
     def with_max_ahead(self, max_ahead_ms: int) -> KafkaSource:
-        """Return this source, where records that are stamped further ahead of the clock say nothing of time."""
+        """Return this source with a limit on record timestamps: those further ahead of the clock are not trusted."""
         return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms))
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
-        """Return what tells it from other sources: its topics, in order."""
+        """Return what distinguishes this source from others: its topics, sorted by name."""
         del spark
         return {"format": self.format, "location": str(replace(self.topics, names=tuple(sorted(self.topics.names))))}
 
     def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return its identity with the ids of its cluster and topics, having seen that they are those of before.
+        """Return the identity with the ids of the cluster and topics, after a check that they are the known ones.
 
         Args:
             spark: The session.
@@ -148,7 +148,7 @@ class KafkaSource(Source):
             known: What the checkpoint keeps; None where nothing was read yet.
 
         Raises:
-            CheckpointError: A topic was made anew, or it is another cluster.
+            CheckpointError: A topic was created anew, or it is another cluster.
         """
         with closing(self._connect(what)) as cluster:
             found = self._surveyed(cluster, what)[1]
@@ -159,20 +159,20 @@ class KafkaSource(Source):
         return {**self.identity(spark), **merged(known or {}, found)}
 
     def check(self, *, is_new: bool) -> None:
-        """See, before the query starts, that all is there that can be asked for.
+        """Check the source against the brokers before the query starts.
 
         Args:
-            is_new: Whether the query begins with this range, or goes on from a checkpoint.
+            is_new: Whether the query begins with this range; otherwise it goes on from a checkpoint.
 
         Raises:
-            ConfigurationError: A topic or partition is not there or may not be read, the range is wrong, a part of it
-                is gone, or the cluster can't be talked to with these options.
+            ConfigurationError: A topic or partition does not exist or may not be read, the range is wrong, a part of it
+                no longer exists, or the cluster can't be reached with these options.
             QueryFailedError: No broker answers.
         """
         self._checked(is_new=is_new)
 
     def _checked(self, *, is_new: bool) -> dict[str, str]:
-        """Do what ``check`` does, and return the topics' ids."""
+        """Check the same as ``check``, and return the topics' ids."""
         with closing(self._connect(self.what)) as cluster:
             partitions, found = self._surveyed(cluster, self.what)
             if isinstance(cluster, HybridCluster):
@@ -186,26 +186,28 @@ class KafkaSource(Source):
         return dict(found["topics"])
 
     def _surveyed(self, cluster: Cluster, what: str) -> tuple[list[Partition], dict[str, Any]]:
-        """Return what is read, and the ids of its cluster and topics."""
+        """Return the partitions that are read, and the ids of their cluster and topics."""
         partitions = self.topics.found(cluster.partitions(self.topics.names), what)
         ids = {name: each for name, each in cluster.describe(name for name, _ in partitions).items() if each}
         return partitions, {"cluster": cluster.cluster_id, "topics": ids}
 
     def span(self) -> tuple[int, int] | None:
-        """Return the timestamps of the first and the last record of the range as it is now; None where it is empty."""
+        """Return the range's first and last timestamp at the moment, in epoch milliseconds; None where it is empty."""
         with closing(self._connect(self.what)) as cluster:
             partitions = self.topics.found(cluster.partitions(), self.what)
             return self.range.span(cluster, partitions)
 
     def open(self, *, streaming: bool = True) -> DataFrame:
-        """Open it with the active Spark session.
+        """Return the topics as a DataFrame of the active Spark session.
 
         Args:
-            streaming: A stream, with ``__cojoin_mark`` and ``__cojoin_fault`` as its last columns for the join; or all
-                records of the range that can be decoded, without these.
+            streaming: Whether to return a stream, whose last columns ``__cojoin_mark``, ``__cojoin_fault`` and
+                ``__cojoin_newest`` are for the join; otherwise all records of the range that can be decoded, without
+                these columns.
 
         Raises:
-            ConfigurationError: There is no active session, no broker answers, or a topic is not there.
+            ConfigurationError: There is no active session, or a topic does not exist.
+            QueryFailedError: No broker answers.
         """
         spark = SparkSession.getActiveSession()
         if spark is None:
@@ -228,12 +230,12 @@ class KafkaSource(Source):
         return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
-        """Return what the brokers no longer have of what follows a position of Spark's offset log."""
+        """Return a text for each gap of records that no longer exist after a position of Spark's offset log."""
         del spark
         return [f"{what}: {gap}" for gap in self._gaps(what, offset)]
 
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
-        """Return a position moved behind what the brokers no longer have."""
+        """Return a position moved past the records that no longer exist."""
         del spark
         gaps = self._gaps(what, offset)
         return moved_behind(gaps, offset) if gaps and offset is not None else offset
@@ -243,10 +245,10 @@ class KafkaSource(Source):
             return gaps_since(cluster, self.topics, what, offset)
 
     def reading(self, tasks: int) -> Reading:
-        """Return what its reader is told.
+        """Return what the source's reader needs to know.
 
         Args:
-            tasks: Into how many tasks a batch is cut.
+            tasks: The number of tasks into which a batch is cut.
         """
         parts = {column.source for column in self.columns.values()}
         in_python = self.decode is not None
@@ -279,7 +281,7 @@ class KafkaSource(Source):
         return connected(self.cluster, what, self._archived(), at_start=True)
 
     def _archived(self, *, again: bool = False) -> ArchiveIndex | None:
-        """Return what the archive holds, if there is one; looked at again, if asked for, whether it has grown."""
+        """Return what the archive holds, if there is one; ``again`` checks whether its files have changed."""
         if self.archive is None:
             return None
         parts = tuple(sorted({column.source for column in self.columns.values()}))
@@ -307,47 +309,53 @@ def source(
     archive: Source | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> KafkaSource:
-    """Describe topics for one ``Input``: history, live records, or the one and then the other.
+    """Return a source of Kafka topics for one ``Input``: history, live records, or first the one and then the other.
 
-    Both inputs of a join, where they are read so, and all their partitions, advance through event time together: each
+    If both inputs of a join are read this way, all their partitions advance together through event time: each
     micro-batch ends at the same time everywhere, by the records' timestamps. So the state stays small, however much
-    longer one topic is than the other, and partitions that are silent or at their end hold nothing.
+    longer one topic is than the other, and partitions that are silent or at their end do not hold back the join. Once a
+    live query has caught up, a silent partition does, unless the watermark strategy has ``with_idleness``.
 
     Args:
-        bootstrap_servers: Such as ``"localhost:9092"``.
-        topics: A topic, or several.
-        topic_pattern: A regular expression; topics whose whole name matches are read, later ones as well.
-        partitions: Partitions of topics to read alone, such as ``{"trades": [0, 1]}``.
-        schema: DDL of the columns that a value holds, as JSON or as ``decode`` gives them.
-        decode: Your own decoding: takes a ``Record``, gives a dict or tuple of ``schema``, or None for nulls. It runs
-            on the workers; what it raises is the record's fault.
-        columns: Further columns, such as ``{"customer_id": cojoin.kafka.key("long")}``, by name.
-        from_: Where a new query begins, inclusive: ``"earliest"``, ``"latest"``, a time, an offset; or a dict by topic,
-            or by topic and partition. Times go by the records' timestamps.
-        to: Where a bounded run ends, exclusive, in the same forms; None is what is there at its start.
-        max_drift: How far a partition may be behind the others: a record is in its topic, and its event time, at most
-            so much apart from its timestamp. A partition, or a whole topic, without records for longer than this no
-            longer holds the join; a longer drift holds more rows, a shorter one trusts the timestamps more.
+        bootstrap_servers: The brokers' addresses, such as ``"localhost:9092"``.
+        topics: The name of a topic, or several names.
+        topic_pattern: A regular expression. All topics whose whole name matches are read, including those created
+            later.
+        partitions: Topics of which only some partitions are read, such as ``{"trades": [0, 1]}``.
+        schema: DDL of the columns that a value holds, as JSON or as ``decode`` returns them.
+        decode: Your own function that decodes a record: it takes a ``Record`` and returns a dict or tuple of
+            ``schema``, or None for nulls. It runs on the workers. If it raises an exception, the record counts as
+            undecodable.
+        columns: Further columns by name, such as ``{"customer_id": cojoin.kafka.key("long")}``.
+        from_: Where a new query begins, inclusive: ``"earliest"``, ``"latest"``, a time or an offset; or a dict of
+            these by topic, or by topic and partition. Times are compared with the records' timestamps.
+        to: Where a bounded run ends, exclusive, in the same forms; None ends it at what is there when it starts.
+        max_drift: How far a partition may be behind the others: a record's event time, and its arrival in the topic,
+            must be at most this far from its timestamp. In the history, a partition or a whole topic without records
+            for longer than this does not hold back the join. A larger value buffers more rows; a smaller value relies
+            more on the timestamps.
         max_records: How many records of this input a micro-batch may hold. Tasks read them in pieces of 16 MB, but a
-            micro-batch of large ones has all their bytes: 10,000 records of 1 MB are 10 GB.
+            micro-batch of large records holds all their bytes: 10,000 records of 1 MB are 10 GB.
         undecodable: Whether a record that can't be decoded goes to ``rejected`` or ends the query.
         tombstones: Whether a record without a value goes to ``rejected`` or is kept as a row of nulls.
-        data_loss: Whether records that aged out before they were read end the query, or are told as ``rejected``. A
-            topic that was deleted and made anew ends it in any case: its records are other ones.
-        patience: For how long no broker may answer; None waits for ever. Then the query ends, saying so.
-        archive: Where the older records are, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or
-            parquet files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives
-            them, and the columns of ``schema`` or the raw ``value``. Each partition's newer records are read from
-            Kafka, from the archive's last offset on.
-        options: librdkafka's, such as ``{"security.protocol": "SASL_SSL"}``; never stored, and never shown where they
-            may be secret. The user needs READ and DESCRIBE on the topics, and no rights on consumer groups.
+        data_loss: Whether records that were deleted before they were read end the query, or are skipped and reported in
+            ``rejected``. A topic that was deleted and created anew always ends the query, because its records are other
+            ones.
+        patience: How long to wait while no broker answers, before the query ends with an error; None waits forever.
+        archive: Where the older records are, such as ``cojoin.sources.delta("/lake/trades")``: a Delta table or parquet
+            files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives them, and
+            the columns of ``schema`` or the raw ``value``. Each partition's newer records, after the archive's last
+            offset, are read from Kafka.
+        options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
+            shown where they may be secret. The user needs READ and DESCRIBE on the topics, and no rights on consumer
+            groups.
 
     Returns:
-        A source with the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.
+        A source with the value's columns, then the further columns, then ``topic``, ``partition`` and ``offset``.
 
     Raises:
-        ConfigurationError: A value that can't be right.
-        SchemaError: A schema or type that does not parse, or names that meet.
+        ConfigurationError: An argument is not valid.
+        SchemaError: A schema or type does not parse, or two columns have the same name.
 
     Example:
         >>> trades = source("localhost:9092", "trades", schema="trade_id long, customer_id long, event_time timestamp")

@@ -1,4 +1,4 @@
-"""What topics no longer have of what follows a position of Spark's offset log."""
+"""Records that topics no longer have after a position of Spark's offset log."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NOTHING_READ = ("", "-", "null")
 
 
 def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) -> list[Gap]:
-    """Return what is gone of what was to be read next.
+    """Return the ranges of offsets that no longer exist among those to be read next.
 
     Args:
-        cluster: Where the topics are.
-        topics: What is read.
+        cluster: The cluster of the topics.
+        topics: The topics and partitions that are read.
         what: The input, for messages.
         offset: The line of Spark's offset log.
 
     Raises:
-        CheckpointError: The position is none of these topics'.
+        CheckpointError: The position does not belong to these topics.
     """
     if offset is None or offset.strip() in _NOTHING_READ:
         return []
@@ -61,7 +61,7 @@ def gaps_since(cluster: Cluster, topics: Topics, what: str, offset: str | None) 
 
 
 def moved_behind(gaps: Sequence[Gap], offset: str) -> str:
-    """Return a position behind what is gone."""
+    """Return a position moved past the gaps."""
     position: Any = json.loads(offset)
     for gap in gaps:
         topic, number = gap.partition

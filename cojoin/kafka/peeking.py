@@ -1,8 +1,8 @@
-"""Single records, read by the driver to see what time it is in a partition.
+"""Single records, read by the driver to find out how far event time has come in a partition.
 
-Keeps one consumer, made by the first look, which fetches little. A look reads from an offset on, all partitions at
-once, past markers of transactions and records of those that were aborted, for these are no records. Costs one fetch, a
-few milliseconds; one more for the end of a partition.
+It keeps one consumer, made by the first lookup, which fetches little at once. A lookup reads from an offset on, in all
+partitions at once. It skips transaction markers and records of aborted transactions, which consumers never see. It
+costs one fetch, a few milliseconds, and one more for the end of a partition.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.errors import QueryFailedError
 from cojoin.kafka.times import Stamp
 
-with contextlib.suppress(ImportError):  # an extra of the package's; the cluster that is asked says so
+with contextlib.suppress(ImportError):  # optional: the cluster reports that it is missing
     from confluent_kafka import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ _AT_ONCE, _SOON_SECONDS, _WAIT_SECONDS = 500, 0.02, 0.2
 _GONE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 _MOST_PASSED = 10_000
-"""So many records that are not trusted are passed over; then a look gives up."""
+"""How many untrusted records a lookup skips before it gives up."""
 
 
 class Peeking:
-    """RecordLookup at records of a cluster, for one thread; ``close`` ends it.
+    """The ``RecordLookup`` of a cluster, for one thread; ``close`` ends it.
 
     Args:
-        cluster: Where they are.
+        cluster: The cluster that holds the records.
         what: The input, for messages.
     """
 
@@ -52,18 +52,19 @@ class Peeking:
     def next_records(
         self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, Stamp | None]:
-        """Return each partition's first record at or after an offset whose stamp is trusted.
+        """Return each partition's first record at or after an offset whose timestamp is trusted.
 
         Args:
-            offsets: Where each look begins.
-            ends: Where it ends.
-            trusted_until: The latest stamp that counts, in epoch milliseconds; None counts all.
+            offsets: The offset at which each lookup begins.
+            ends: The offset at which it ends.
+            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
 
         Returns:
-            The record; None where there is none before the end. Where very many are not trusted, one without a stamp.
+            The record; None where there is none before the end. Where very many are not trusted, a ``Stamp`` without a
+            timestamp.
 
         Raises:
-            QueryFailedError: No broker gave an answer for longer than the patience allows.
+            QueryFailedError: No broker answered for longer than the patience allows.
         """
         found: dict[Partition, Stamp | None] = {}
         passed = dict.fromkeys(offsets, 0)
@@ -85,15 +86,15 @@ class Peeking:
     def stamps(
         self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, list[tuple[int, int]]]:
-        """Return the offsets and stamps of all records in a range of each partition whose stamp is trusted.
+        """Return the offsets and timestamps of all trusted records in a range of each partition.
 
         Args:
-            begins: Where each range begins.
-            ends: Where it ends.
-            trusted_until: The latest stamp that counts, in epoch milliseconds; None counts all.
+            begins: The offset at which each range begins.
+            ends: The offset at which it ends.
+            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
 
         Raises:
-            QueryFailedError: No broker gave an answer for longer than the patience allows.
+            QueryFailedError: No broker answered for longer than the patience allows.
         """
         found: dict[Partition, list[tuple[int, int]]] = {each: [] for each in begins}
 
@@ -120,7 +121,7 @@ class Peeking:
         *,
         one_each: bool,
     ) -> None:
-        """Hand out records, each partition's in order, until `take` has enough or the range ends."""
+        """Pass records to `take`, each partition's in order, until it has enough or the range ends."""
         left = {each: begin for each, begin in begins.items() if begin < ends[each]}
         if not left:
             return
@@ -130,7 +131,7 @@ class Peeking:
         heard = time.monotonic()
         try:
             while left:
-                # It waits until it has as many as asked: each partition has at least one, or tells of its end.
+                # `consume` waits for this many messages: each partition sends at least one record, or reports its end.
                 asked = (len(left), _WAIT_SECONDS) if one_each else (_AT_ONCE, _SOON_SECONDS)
                 messages = self._consumer.consume(*asked)
                 if messages:
@@ -143,7 +144,7 @@ class Peeking:
                         continue
                     if message.error() is not None:
                         self._go_on_after(message, left, ends[partition])
-                    # What an earlier look has left behind is no answer to this one.
+                    # Messages that are left over from an earlier lookup are ignored.
                     elif message.offset() >= left[partition]:
                         has_enough = message.offset() >= ends[partition] or take(partition, message)
                         if has_enough or message.offset() >= ends[partition] - 1:
@@ -152,7 +153,7 @@ class Peeking:
             self._consumer.unassign()
 
     def _go_on_after(self, message: Any, left: dict[Partition, int], end: int) -> None:
-        """Take what is no record: a partition's end, records that are gone, an error."""
+        """Continue after a message that is not a record: a partition's end, offsets that no longer exist, an error."""
         error, partition = message.error(), (message.topic(), message.partition())
         if error.name() == "_PARTITION_EOF":
             if message.offset() >= left[partition]:

@@ -1,7 +1,7 @@
-"""A position of a reading, as Spark keeps it in its offset log: JSON that every later release reads.
+"""A reader's position as Spark keeps it in its offset log: JSON that every later version of cojoin can read.
 
-It holds the next offset of each partition, the time up to which both inputs are read, and what a batch must be told
-alike when it is run again: how far time has come, which partitions hold more, which stamps are trusted.
+It holds the next offset of each partition and the time up to which both inputs are read. It also holds what must be the
+same when a batch is run again: how far time has come, which partitions hold more, which timestamps are trusted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ def offset_of(
     ends: Mapping[Partition, int] | None = None,
     trusted_until: int | None = None,
 ) -> dict[str, Any]:
-    """Spell an offset as Spark keeps it: the time up to which all is read, what that says of time, and the offsets.
+    """Return an offset as Spark keeps it: the time up to which all is read, the mark of that time, the next offsets.
 
-    It also says which partitions hold more, and which stamps are trusted, so that a batch that is run again is told
-    the same. Between the parts of a slice it names the time at which the slice ends, and how many parts are left.
+    It also names the partitions that hold more, and the latest trusted timestamp, so that a batch that is run again
+    gets the same ones. Between the parts of a slice the reader adds the time at which the slice ends, and how many
+    parts are left.
     """
     spelled: dict[str, dict[str, int]] = {}
     unread: dict[str, dict[str, bool]] = {}
@@ -39,12 +40,12 @@ def offset_of(
 
 
 def unread_of(offset: Mapping[str, Any]) -> frozenset[Partition]:
-    """Return the partitions that held more when a batch was planned."""
+    """Return the partitions that held more records when a batch was planned."""
     return frozenset((topic, int(number)) for topic, numbers in offset["unread"].items() for number in numbers)
 
 
 def positions_of(offset: Mapping[str, Any]) -> dict[Partition, int]:
-    """Return the next offset of each partition, as an offset that Spark keeps spells them."""
+    """Return the next offset of each partition from an offset that Spark keeps."""
     return {
         (topic, int(number)): int(position)
         for topic, positions in offset["positions"].items()

@@ -1,12 +1,16 @@
-"""Where a reading of Kafka begins and ends: ``from_`` and ``to``, checked, then resolved into offsets.
+"""The range of a Kafka source: ``from_`` and ``to``, checked and then resolved into offsets.
 
-Keeps: for all, a topic or one partition, a *point*: earliest, latest, an offset or a time. The nearest counts:
-a partition's own, then its topic's, then that of all, then the earliest; and without a ``to``, the run's own end.
-A beginning is inclusive, an end exclusive. A time is the record's timestamp, rounded up to Kafka's milliseconds: a
-partition begins at its first record (by offset) at or after it and ends before such a one; where it has none, at its
-end. So with timestamps out of order, earlier ones behind such a record belong to what follows it. Markers of
-transactions are no records, and a record that is stamped further ahead of the clock than ``max_ahead`` is at no time.
-Costs: one round trip to the cluster for each kind of point and each time, and a look at the records found.
+It keeps a *point* for all topics, for a topic, or for one partition: earliest, latest, an offset or a time. The most
+specific one counts: a partition's own, then its topic's, then that of all topics. Without any, the range begins at the
+earliest offset and ends at the run's own end.
+
+A beginning is inclusive, an end exclusive. A time is compared with record timestamps, and is rounded up to Kafka's
+milliseconds. A partition begins at its first record (by offset) at or after the time, and ends before such a record;
+where it has none, its end offset counts. So where timestamps are out of order, earlier ones after such a record belong
+to what follows it. Transaction markers do not count as records, and a record whose timestamp is further ahead of the
+clock than ``max_ahead`` has no time.
+
+It costs one round trip to the cluster for each kind of point and each time, and a lookup of the records found.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ __all__ = ["Bound", "Point", "Range", "lost"]
 
 Moment: TypeAlias = str | int | datetime
 Bound: TypeAlias = Moment | Mapping[str, Moment | Mapping[int, Moment]]
-"""``"earliest"``, ``"latest"``, a time (ISO text, in UTC where it names no zone, or an aware ``datetime``), an offset;
-or a dict by topic to such, or to a dict by partition number."""
+"""``"earliest"``, ``"latest"``, a time (ISO text, in UTC where it has no zone, or an aware ``datetime``) or an offset;
+or a dict by topic of these, or of dicts of these by partition number."""
 
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,6}))?)?\s?(Z|[+-]\d\d:?\d\d)?)?", re.IGNORECASE
@@ -40,7 +44,7 @@ _ISO = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EXPECTED = "expected 'earliest', 'latest', a time such as '2026-01-05T10:00:00Z', or an offset as an int"
 
-# No topic holds so many records in a partition; as epoch milliseconds it is a time after 1973.
+# No partition holds so many records, so a larger offset is probably meant as epoch milliseconds, a time after 1973.
 _LIKE_A_TIME = 100_000_000_000
 
 
@@ -49,8 +53,8 @@ class Point:
     """A place in a partition.
 
     Attributes:
-        kind: What it is.
-        value: An offset, or a time in epoch milliseconds; 0 of the other kinds.
+        kind: How the place is given.
+        value: The offset, or the time in epoch milliseconds; 0 for the other kinds.
     """
 
     kind: Literal["earliest", "latest", "offset", "time"]
@@ -70,13 +74,14 @@ _ALL: _Scope = (None, None)
 
 @dataclass(frozen=True)
 class Range:
-    """Where a reading begins and ends, made by ``Range.of``. It can be pickled.
+    """Where reading begins and ends, made by ``Range.of``. It can be pickled.
 
     Attributes:
-        from_: The points by scope: a topic and a partition's number, either of them None for all.
-        to: The ends in the same way; None where none was given.
+        from_: The points at which reading begins, by scope: a topic and a partition's number, each None for all.
+        to: The points at which reading ends, in the same form; None where no ``to`` was given.
         what: What is read, for messages, such as ``"input 'trades'"``.
-        max_ahead_ms: How far a record's stamp may be ahead of the clock to say a time; None believes any.
+        max_ahead_ms: How far a record's timestamp may be ahead of the clock and still be trusted, in milliseconds; None
+            trusts all.
     """
 
     from_: Mapping[_Scope, Point]
@@ -86,17 +91,17 @@ class Range:
 
     @classmethod
     def of(cls, from_: Bound = "earliest", to: Bound | None = None, *, what: str) -> Range:
-        """Check what a user wrote, as far as no broker is needed.
+        """Return the range that a user wrote, checked as far as possible without a broker.
 
         Args:
-            from_: The first to be read. What a dict does not name begins at the earliest.
-            to: The first no longer to be read. None, and what a dict does not name, is the run's own end: what is
-                there when a bounded run starts, and none for a live one.
+            from_: The first record that is read. What a dict does not name begins at the earliest offset.
+            to: The first record that is no longer read. For None, and for what a dict does not name, a bounded run ends
+                at what is there when it starts, and a live run does not end.
             what: What is read, for messages.
 
         Raises:
-            ConfigurationError: A type or a word is wrong, a time does not parse or names no zone, or ``from_`` is
-                after ``to``.
+            ConfigurationError: A type or a word is wrong, a time does not parse or has no zone, or ``from_`` is after
+                ``to``.
 
         >>> Range.of("2026-01-05", "2026-01-26", what="input 'trades'").from_ms
         1767571200000
@@ -109,12 +114,12 @@ class Range:
 
     @property
     def from_ms(self) -> int | None:
-        """Where all begins, in epoch milliseconds; None where that is not one time."""
+        """The time at which all partitions begin, in epoch milliseconds; None where there is no such time."""
         return _time_of_all(self.from_)
 
     @property
     def to_ms(self) -> int | None:
-        """Where all ends, in epoch milliseconds; None where that is not one time."""
+        """The time at which all partitions end, in epoch milliseconds; None where there is no such time."""
         return None if self.to is None else _time_of_all(self.to)
 
     @property
@@ -125,11 +130,11 @@ class Range:
     def resolve(
         self, cluster: Cluster, partitions: Iterable[Partition]
     ) -> tuple[dict[Partition, int], dict[Partition, int] | None]:
-        """Return ``begin`` and ``end``, which agree: no partition ends before it begins.
+        """Return ``begin`` and ``end``, adjusted so that no partition ends before it begins.
 
         Raises:
-            ConfigurationError: As ``begin`` and ``end``; or a partition begins after its end where both were asked
-                for by offset or time, or nothing is left of what was asked for up to an offset.
+            ConfigurationError: ``begin`` or ``end`` raises it; a partition begins after its end, where both are offsets
+                or times; or all records before an end offset are gone.
         """
         read = list(partitions)
         begins = self.begin(cluster, read)
@@ -151,13 +156,13 @@ class Range:
         """Return each partition's first offset to be read.
 
         Args:
-            cluster: Answers.
-            partitions: What is read.
-            skip_lost: Begin at the earliest where an offset is gone.
+            cluster: The cluster that is asked.
+            partitions: The partitions that are read.
+            skip_lost: Whether to begin at the earliest offset where the given one no longer exists.
 
         Raises:
-            ConfigurationError: A dict names a topic or partition that is not read; an offset is gone, or above the
-                end.
+            ConfigurationError: A dict names a topic or partition that is not read; or an offset no longer exists, or is
+                beyond the end.
         """
         read = list(partitions)
         self._check_scopes("from_", self.from_, read)
@@ -173,19 +178,19 @@ class Range:
         return {each: offsets[each] for each in read}
 
     def end(self, cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int] | None:
-        """Return each partition's first offset no longer to be read.
+        """Return each partition's first offset that is no longer read.
 
         Args:
-            cluster: Answers; ``"latest"`` is the end at this moment.
-            partitions: What is read.
+            cluster: The cluster that is asked; ``"latest"`` is the end at this moment.
+            partitions: The partitions that are read.
 
         Returns:
-            The offsets; of a partition that has no end of its own, the end at this moment. None where no ``to`` was
+            The offsets; for a partition without an end of its own, the end at this moment. None where no ``to`` was
             given.
 
         Raises:
-            ConfigurationError: A dict names a topic or partition that is not read; an offset is beyond the end there
-                is, so that the run might never come to it.
+            ConfigurationError: A dict names a topic or partition that is not read; or an offset is beyond the current
+                end, so that the run might never reach it.
         """
         if self.to is None:
             return None
@@ -200,17 +205,17 @@ class Range:
 
     @property
     def trusted_until(self) -> int | None:
-        """The latest stamp that says a time now, in epoch milliseconds; None where any does."""
+        """The latest record timestamp that is trusted now, in epoch milliseconds; None where all are."""
         return None if self.max_ahead_ms is None else int(1000 * clock.time()) + self.max_ahead_ms
 
     def _resolved(self, cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
-        """Ask for all points but offsets, together by what is asked."""
+        """Return the offsets of all points that are not offsets, asked together by kind."""
         found: dict[Partition, int] = {}
         ask: dict[str, Callable[[list[Partition]], dict[Partition, int]]]
         ask = {"earliest": cluster.earliest, "latest": cluster.latest, "time": cluster.latest}
         for kind, question in ask.items():
             of_kind = [each for each, point in wanted.items() if point.kind == kind]
-            # Of a time the end comes first: a record that is written meanwhile is not passed over.
+            # For a time the end is asked first, so that a record that is written meanwhile is not skipped.
             found |= question(of_kind) if of_kind else {}
         times = sorted({point.value for point in wanted.values() if point.kind == "time"})
         peeking, trusted_until = Peeking(cluster, self.what), self.trusted_until
@@ -224,7 +229,7 @@ class Range:
         return found
 
     def span(self, cluster: Cluster, partitions: Iterable[Partition]) -> tuple[int, int] | None:
-        """Return the timestamps of the first and the last record as of now; None where there is none."""
+        """Return the first and last timestamp at the moment, in epoch milliseconds; None where there is no record."""
         read, peeking = list(partitions), Peeking(cluster, self.what)
         try:
             found = first_records(cluster, peeking, read, self.from_ms or 0, self.trusted_until)
@@ -284,11 +289,11 @@ class Range:
 
 
 def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> list[str]:
-    """Say what is gone of what was to be read next, a text for each partition.
+    """Return a text for each partition in which records that were to be read next no longer exist.
 
     Args:
         wanted: The next offset to be read of each partition.
-        earliest: The first that is still there.
+        earliest: The first offset that still exists.
 
     >>> lost({("trades", 0): 10, ("trades", 1): 7}, {("trades", 0): 100, ("trades", 1): 0})
     ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']
@@ -340,7 +345,7 @@ def _point(moment: Any, what: str) -> Point:
 
 
 def _parsed(text: str, what: str) -> datetime:
-    """Read ISO text: the same on every version of Python, which differ in what ``fromisoformat`` takes."""
+    """Read ISO text in the same way on every version of Python; ``fromisoformat`` accepts different forms."""
     found = _ISO.fullmatch(text.strip())
     if found is None:
         near = did_you_mean(text, ["earliest", "latest"]) if text[:1].isalpha() else ""
@@ -358,7 +363,7 @@ def _parsed(text: str, what: str) -> datetime:
 
 
 def _milliseconds(moment: datetime) -> int:
-    """Round up: a record's timestamp in milliseconds is at or after both or before both."""
+    """Return epoch milliseconds, rounded up: a record's timestamp is at or after both times, or before both."""
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 

@@ -1,11 +1,13 @@
-"""The reading of an input's topics as PySpark's own kind of data source: a reader on the driver, tasks on the workers.
+"""The PySpark data source of an input's topics: a reader on the driver, and tasks on the workers.
 
-The reader chooses where each micro-batch ends (``alignment``); it knows both inputs, so the other one's reader, which
-runs in a process of its own, chooses the same time. Spark keeps its offsets: the next offset of each partition, and the
-time up to which both inputs are read. A batch's task reads ranges of offsets and gives Arrow batches. Where a slice
-ends at a time, each partition's *mark* travels with the rows: all of it up to there is read, as the record that is next
-confirms (``times``), less the drift that the user allows; so a partition that is silent, or at its end, holds nothing.
-In a run without an end nothing is marked once it has caught up: there only ``with_idleness`` tells silence from delay.
+The reader chooses where each micro-batch ends (``alignment``). It knows both inputs, so the other input's reader, which
+runs in a process of its own, chooses the same time. Spark keeps the reader's offsets: the next offset of each
+partition, and the time up to which both inputs are read. A task reads ranges of offsets and returns Arrow batches.
+
+Where a slice ends at a time, each partition's *mark* is sent with the rows. A mark says that the partition is read up
+to this time, as its next record confirms (``times``), less the drift that the user allows. So a partition that is
+silent or at its end does not hold back the watermark. A run without an end has no marks once it has caught up: from
+then on only ``with_idleness`` distinguishes silence from delay.
 """
 
 from __future__ import annotations
@@ -45,21 +47,21 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader is told of an input; it travels to the workers.
+    """What a reader needs to know of an input; it is sent to the workers.
 
     Attributes:
         what: The input, for messages.
-        cluster: Where it is.
-        topics: What is read there.
-        range: From where to where.
+        cluster: How the cluster is reached.
+        topics: The topics and partitions that are read.
+        range: Where reading begins and ends.
         limit: How many records a batch may hold.
-        max_drift_ms: How far a partition may be behind the time up to which all are read.
-        skips_losses: Whether records that aged out are passed over, and counted, or end the query.
-        format: What becomes of a record.
-        tasks: Into how many tasks a batch is cut, if it has enough records.
+        max_drift_ms: How far a partition may be behind the time up to which all are read, in milliseconds.
+        skips_losses: Whether records that no longer exist are skipped and counted; otherwise they end the query.
+        format: Which parts of a record its row has.
+        tasks: The number of tasks into which a batch is cut, if it has enough records.
         archive: What the archive of its older records holds, where there is one.
-        beside: The other input, whose records are read up to the same times; None reads alone.
-        topic_ids: The ids of the topics when they were opened, by name.
+        beside: The other input, whose records are read up to the same times; None where this input is read alone.
+        topic_ids: The topics' ids when the source was opened, by name.
     """
 
     what: str
@@ -76,22 +78,22 @@ class Reading:
     topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return a task's records, of the archive first; runs on a worker."""
+        """Yield a task's records, those of the archive first; runs on a worker."""
         assert isinstance(task, Task)
         held: dict[Partition, set[int]] = {}
         if task.archived:
-            from cojoin.kafka.archive.archive_files import archived  # noqa: PLC0415 - it takes as long as all the rest
+            from cojoin.kafka.archive.archive_files import archived  # noqa: PLC0415 - takes as long as all other imports
 
             yield from archived(task.archived, self.format, self.what, held)
         yield from read_task(task, self.cluster, self.format, self.what, held)
 
     def on_a_worker(self) -> Reading:
-        """Return what a worker needs to know: nothing that grows with the archive."""
+        """Return what a worker needs to know, without anything that grows with the archive."""
         return replace(self, archive=None, beside=None)
 
 
 class _Log:
-    """One input's topics, as a reader asks them."""
+    """The topics of one input, with the connections through which the reader asks about them."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -99,15 +101,15 @@ class _Log:
         self.peeking = Peeking(self.cluster, reading.what)
         self.times = Times(self.cluster, self.peeking, reading.limit, reading.max_drift_ms)
         self.stood: tuple[int, dict[Partition, int]] = (0, {})
-        """A time up to which all was read, and where."""
+        """A time up to which all was read, in epoch milliseconds, and the positions there."""
 
         self._known = {"topics": dict(reading.topic_ids)}
 
     def check_topics(self, partitions: Iterable[Partition]) -> None:
-        """See that no topic was made anew since it was opened, or was met first.
+        """Check that no topic was created anew since the source was opened, or since the topic was first read.
 
         Raises:
-            QueryFailedError: One was.
+            QueryFailedError: A topic was created anew.
         """
         found = {"topics": self.cluster.describe(topic for topic, _ in partitions)}
         problem = difference(self._known, found, self.reading.cluster.bootstrap_servers)
@@ -117,24 +119,24 @@ class _Log:
         self._known = merged(self._known, found)
 
     def partitions(self) -> list[Partition]:
-        """Return the partitions that are there now."""
+        """Return the partitions that exist now."""
         topics = self.reading.topics
         return topics.found(self.cluster.partitions(topics.names), self.reading.what)
 
     def begins(self, *, skip_lost: bool = False) -> dict[Partition, int]:
-        """Return where the range begins."""
+        """Return the offsets at which the range begins."""
         return self.reading.range.begin(self.cluster, self.partitions(), skip_lost=skip_lost)
 
     def ends(self) -> dict[Partition, int]:
-        """Return where reading ends as of now: before records of transactions that are open, if not asked otherwise."""
+        """Return the offsets at which reading ends now: before open transactions, unless the settings say otherwise."""
         partitions = self.partitions()
         ends = self.reading.range.end(self.cluster, partitions)
         return self.cluster.latest(partitions) if ends is None else ends
 
     def newest(self, side: Side) -> int:
-        """Return the largest timestamp of what is read once an input is at its end; -1 where it is empty."""
+        """Return the largest timestamp up to the end of an input, in epoch milliseconds; -1 where it is empty."""
         until = self.reading.range.to_ms
-        # Where an end is a time, what stands behind it says that all before is there.
+        # Where the end is a time, the records after it show that all records before it are there.
         ends = side.ends if until is None else self.cluster.latest(side.ends)
         found = self.times.newest(self.cluster.earliest(ends), ends)
         return -1 if found is None else found if until is None else min(found, until - 1)
@@ -146,7 +148,7 @@ class _Log:
 
 
 class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the batches of one input, beside the other.
+    """The reader that plans the batches of one input, aligned with the other.
 
     Args:
         reading: The input.
@@ -159,30 +161,30 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hint = 20
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what travels to the workers."""
+        """Return what is sent to the workers."""
         return {**self.__dict__, "_reading": self._reading.on_a_worker(), "_connected": []}
 
     @property
     def _logs(self) -> list[_Log]:
-        """The input's own topics and the other's; connected at first use, for the reader travels to the workers."""
+        """This input's topics and the other's, connected at first use, because the reader is sent to the workers."""
         if not self._connected:
             self._connected = [_Log(each) for each in (self._reading, self._reading.beside) if each is not None]
         return self._connected
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the range begins."""
+        """Return the position at which the range begins."""
         return offset_of(0, None, self._logs[0].begins())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Take what is there now as the run's end."""
+        """Set what is there now as the run's end."""
         self._ends = [log.ends() for log in self._logs]
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch's records."""
+        """Return how many records a batch may hold."""
         return ReadMaxRows(self._reading.limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the next batch ends; the start itself where there is nothing to read."""
+        """Return where the next batch ends, or the start itself where there is nothing to read."""
         after, trusted_until = int(start["time"]), self._reading.range.trusted_until
         for log in self._logs:
             log.times.trusted_until = log.reading.range.trusted_until
@@ -191,7 +193,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_ends(self._logs[0], ends[0], positions_of(start))
         own = _side(self._logs[0], ends[0], positions_of(start), no_limit=no_limit)
         if trusted_until is not None and after > trusted_until:
-            # Releases that trusted_until every stamp have left such a time: it begins anew with what is next.
+            # A checkpoint may have come so far when all timestamps were trusted: time begins again at the next records.
             unread = {each: at for each, at in own.positions.items() if at < own.ends[each]}
             stamp = self._logs[0].times.next_stamp(trusted_until, unread, own.ends)
             after = self._logs[0].newest(own) + 1 if not unread or stamp is None else stamp
@@ -208,7 +210,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             until, parts = self._next(sides, after)
         found = own.ends if until is None else confirmed_positions(own, until)
         if parts > 1 or not own.fits(found):
-            # Time stands still until the last part is read.
+            # The time does not advance until the last part is read.
             found = found if own.fits(found) else part_of(own, found)
             rest = {"until": until, "parts": max(1, parts - 1)}
             return offset_of(after, None, found, own.ends, trusted_until) | rest
@@ -223,35 +225,35 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(until, None if self._ends is None else self._mark(until, {}, {}), found, None, trusted_until)
 
     def _next(self, sides: Sequence[Side], after: int) -> tuple[int | None, int]:
-        """Choose the time at which the next slice ends, and in how many parts it is read."""
-        # What lies before the range is not read: time begins with it.
+        """Return the time at which the next slice ends, and in how many parts it is read."""
+        # Records before the range are not read, so time begins where the range begins.
         begun = min(log.reading.range.from_ms or 0 for log in self._logs)
         found = next_slice(sides, max(after, begun), self._hint)
         self._hint = found.hint
         return found.time, found.parts
 
     def _mark(self, until: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
-        """Return how far time has come in every partition once all before a time is read; None where nobody can tell.
+        """Return every partition's mark once all records before a time are read; None where it can't be known.
 
         Args:
             until: The time, in epoch milliseconds.
-            positions: Where each partition is read up to.
-            ends: Where it ends.
+            positions: The positions up to which partitions are read.
+            ends: The offsets at which they end.
         """
         drift, asked = self._reading.max_drift_ms, self._reading.range
-        # Behind an end that is an offset there may be records of any time.
+        # After an end that is an offset there may be records of any time.
         if asked.is_bounded and asked.to_ms is None:
             return None
         confirmed = self._logs[0].times.next_stamp(until, positions, ends)
-        # What is younger than the drift may still be on its way to its topic.
+        # Records that are younger than the drift may not have arrived in their topic yet.
         return None if confirmed is None else min(confirmed, int(1000 * time.time()) - drift) - drift
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a batch's tasks.
 
         Raises:
-            QueryFailedError: Records that were to be read next are gone, and that is not allowed; or a topic was made
-                anew.
+            QueryFailedError: Records that were to be read next no longer exist, and losses are not skipped; or a topic
+                was created anew.
         """
         ends = positions_of(end)
         self._logs[0].check_topics(ends)
@@ -278,7 +280,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class WholeReader(DataSourceReader):
-    """Reads an input's range as it is now, in no order.
+    """The reader of an input's whole range as it is now, in no particular order.
 
     Args:
         reading: The input.
@@ -288,7 +290,7 @@ class WholeReader(DataSourceReader):
         self._reading = reading
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what travels to the workers."""
+        """Return what is sent to the workers."""
         return {"_reading": self._reading.on_a_worker()}
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -310,10 +312,10 @@ class WholeReader(DataSourceReader):
 
 
 def data_source(name: str, reading: Reading) -> type[DataSource]:
-    """Make the class that Spark reads an input by; what it is told stands in the class, not in options Spark shows.
+    """Return a data source class for an input; the class holds the description, because Spark shows its options.
 
     Args:
-        name: The name of its format.
+        name: The name of the data source's format.
         reading: The input.
     """
 
@@ -343,7 +345,7 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
 
 
 def _check_ends(log: _Log, ends: Mapping[Partition, int], positions: Mapping[Partition, int]) -> None:
-    """See that no partition ends before what is read of it: a ``to`` may, a topic that was made anew must not."""
+    """Check that no partition's log ends before its position; an end that is given by ``to`` may."""
     read = [each for each, position in positions.items() if ends.get(each, position) < position]
     for (topic, number), end in (log.cluster.latest(read) if read else {}).items():
         if end < positions[topic, number]:
@@ -358,7 +360,7 @@ def _check_ends(log: _Log, ends: Mapping[Partition, int], positions: Mapping[Par
 def _side(
     log: _Log, target: Mapping[Partition, int], positions: Mapping[Partition, int], *, no_limit: bool = False
 ) -> Side:
-    # One that came after the range was begun is read from its own beginning; after a bounded run's start, in the next.
+    # A partition created later is read from its beginning; one created after a bounded run's start, by the next run.
     new = [each for each in target if each not in positions]
     everywhere = {**positions, **(log.cluster.earliest(new) if new else {})}
     ends = {each: max(position, target.get(each, 0)) for each, position in everywhere.items()}
@@ -373,7 +375,7 @@ def _side(
 
 
 def _standing_at(log: _Log, target: Mapping[Partition, int], moment: int, *, no_limit: bool) -> Side:
-    """Return the other input as it stands once all before a time is read."""
+    """Return the other input as it is once all its records before a time are read."""
     if not moment:
         return _side(log, target, log.begins(skip_lost=True), no_limit=no_limit)
     before, stood = log.stood

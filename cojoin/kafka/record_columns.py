@@ -1,8 +1,8 @@
-"""What becomes of a record in Spark: its JSON value as columns, further columns of its key, headers and timestamp.
+"""How a record becomes a row in Spark: its JSON value as columns, and columns of its key, headers and timestamp.
 
-Spark's own ``from_json`` reads the value, so what it takes for a timestamp or a decimal is what it takes anywhere. A
-value that is no JSON of the schema, or a key or header that does not fit its type, is the record's fault: its row goes
-to ``rejected``, or ends the query where that is asked for. A field that is not there is null.
+Spark's own ``from_json`` reads the value, so timestamps and decimals have the same forms as everywhere in Spark. A
+value that is not JSON of the schema, or a key or header that does not fit its type, makes the record undecodable: its
+row goes to ``rejected``, or ends the query if the user chooses that. A missing field is null.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _PLACE = ("topic", "partition", "offset")
 
 @dataclass(frozen=True)
 class RecordColumn:
-    """A column that is not in a record's value; made by ``key``, ``header`` or ``timestamp``.
+    """A column that is not in a record's value; ``key``, ``header`` and ``timestamp`` make one.
 
     Attributes:
-        part: Which part of the record it is.
-        dtype: Its type, as DDL.
-        name: The header's name.
+        part: The part of the record that the column holds.
+        dtype: The column's type, as DDL.
+        name: The header's name; empty for the other parts.
     """
 
     part: Literal["key", "header", "timestamp"]
@@ -55,64 +55,68 @@ class RecordColumn:
 
     @property
     def source(self) -> str:
-        """The part of the record as it crosses to Spark."""
+        """The name under which this part of the record is sent to Spark."""
         return {"key": KEY, "header": HEADERS, "timestamp": TIME}[self.part]
 
     def raw(self) -> Column:
-        """Return it as the record has it."""
+        """Return the column as the record has it."""
         if self.part != "header":
             return F.col(self.source)
         named = F.filter(HEADERS, lambda each: each["key"] == F.lit(self.name))
         return F.try_element_at(named, F.lit(-1))["value"]
 
     def typed(self) -> Column:
-        """Return it in its type; null where it does not fit."""
+        """Return the column in its type; null where a value does not fit."""
         if self.part == "timestamp" or parse_type(self.dtype) == pa.binary():
             return self.raw()
-        # Text that is no UTF-8 is none: no worker could read it.
+        # Bytes that are not UTF-8 become null, because no worker could read them as text.
         text = F.try_validate_utf8(self.raw().cast("string"))
         spelled = type_to_ddl(parse_type(self.dtype))
         return text if spelled == "string" else text.try_cast(spelled)
 
 
 def key(dtype: str = "string") -> RecordColumn:
-    """Take a column from the record's key: text, or what its text says in another type; ``binary`` as it is.
+    """Return a column of the record's key: its text, its text converted to another type, or its bytes as ``binary``.
+
+    A key that does not fit the type makes the record undecodable.
 
     Args:
-        dtype: DDL of a plain type, such as ``"long"``.
+        dtype: DDL of a type that is not nested, such as ``"long"``.
     """
     return RecordColumn("key", dtype)
 
 
 def header(name: str, dtype: str = "string") -> RecordColumn:
-    """Take a column from the last header of a name; null where there is none.
+    """Return a column of the record's last header with a name; null where there is none.
+
+    A header that does not fit the type makes the record undecodable.
 
     Args:
         name: The header's name.
-        dtype: DDL of a plain type.
+        dtype: DDL of a type that is not nested, such as ``"long"``.
     """
     return RecordColumn("header", dtype, name)
 
 
 def timestamp() -> RecordColumn:
-    """Take a column from the record's own timestamp."""
+    """Return a column of the record's own timestamp."""
     return RecordColumn("timestamp", "timestamp")
 
 
 def check_columns(
     what: str, schema: str | None, columns: Mapping[str, RecordColumn], decode: Callable[[Record], Any] | None
 ) -> None:
-    """See that the columns that a user describes can be.
+    """Check the columns that a user describes.
 
     Args:
         what: The input, for messages.
         schema: DDL of the value's columns.
         columns: Further columns, by name.
-        decode: The user's own decoding.
+        decode: The user's own function that decodes records.
 
     Raises:
-        ConfigurationError: A value that can't be right.
-        SchemaError: Names that meet.
+        ConfigurationError: An argument is not valid.
+        SchemaError: Two columns have the same name.
     """
     if schema is None and (decode is not None or not columns):
         msg = f"{what}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
@@ -152,11 +156,11 @@ def decoded(
 ) -> DataFrame:
     """Return records as rows: the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.
 
-    The mark and the fault of each row stand behind them.
+    Each row's mark, fault and newest timestamp are the last columns.
 
     Args:
-        records: What the reader gives.
-        schema: DDL of the value's columns; None gives none.
+        records: The rows that the reader returns.
+        schema: DDL of the value's columns; None where there are none.
         columns: Further columns, by name.
         fails: Whether a record that can't be decoded ends the query.
         in_python: Whether the value is decoded already.
@@ -164,15 +168,15 @@ def decoded(
     """
     faults = [F.col(FAULT)]
     if schema is not None and not in_python:
-        # In our own spelling: Spark's plans refuse a char or varchar in a parsed schema.
+        # Not in the user's spelling, because Spark's plans refuse a char or varchar in a parsed schema.
         spelled = f"{schema_to_ddl(parse_schema(schema, what='schema'))}, {_CORRUPT} string"
-        # The session's zone must not matter: a time without a zone of its own is read as UTC.
+        # A time without a zone is read as UTC, whatever the session's zone.
         options = {"timeZone": "UTC", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         records = records.withColumn(_PARSED, F.from_json(F.col(VALUE).cast("string"), spelled, options))
         wrong = F.col(VALUE).isNotNull() & (
             F.col(_PARSED).isNull()
             | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
-            # Spark's parser would put other characters in the place of what is none.
+            # Spark's parser would replace bytes that are not UTF-8 by other characters.
             | ~F.is_valid_utf8(F.col(VALUE).cast("string"))
         )
         faults.append(F.when(wrong, _told(F.lit("the value is no JSON of the schema"), F.col(VALUE))))

@@ -1,8 +1,9 @@
-"""What a task does: it reads ranges of offsets from the brokers and gives Arrow batches, bounded by bytes as well.
+"""What a task does: it reads ranges of offsets from the brokers and returns Arrow batches of bounded size.
 
-Each record is a row with its topic, partition and offset, and of the rest what the query needs. A row without an offset
-is a *mark*, which says how far time has come in its partition. A record that can't be used carries a *fault*: its
-reason, a colon, and what was found. Costs, with the fetching, about 2 microseconds a record.
+Each record is a row with its topic, partition and offset, and those of its other parts that the query needs. A record
+that can't be used has a *fault*: its reason, a colon, and what was found. Some rows are not records: a *mark* says how
+far event time has come in its partition, a newest timestamp lets the join decide whether to use the marks, and a fault
+may stand for records that no longer exist. It costs, with the fetching, about 2 microseconds a record.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ _LOOKED_AT = 50
 
 
 class Record(NamedTuple):
-    """A record as a user's own decoding sees it.
+    """A record as a user's ``decode`` function receives it.
 
     Attributes:
-        topic: Its topic.
+        topic: The name of its topic.
         partition: The number of its partition.
         offset: Its offset.
         timestamp: Its timestamp in epoch milliseconds; None where it has none.
         key: Its key; None where it has none.
-        value: Its value; never None: a tombstone has nothing to decode.
+        value: Its value; never None, because tombstones are not decoded.
         headers: Its headers, in their order.
     """
 
@@ -68,14 +69,14 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """What of a record crosses to Spark.
+    """Which parts of a record its row has.
 
     Attributes:
         parts: Some of ``KEY``, ``VALUE``, ``TIME`` and ``HEADERS``.
-        decode: Turns a record into a value of ``decoded``; None leaves that to Spark.
-        decoded: The type that it gives, or that an archive holds, a struct.
-        keeps_tombstones: Whether a record without a value is a row like others, of nulls.
-        archive: How the columns of the archive are called, where there is one.
+        decode: Converts a record into a value of type ``decoded``; None leaves the decoding to Spark.
+        decoded: The struct type that ``decode`` returns, or that an archive holds.
+        keeps_tombstones: Whether a record without a value is a row like others, with nulls.
+        archive: The names of the archive's columns, where there is an archive.
     """
 
     parts: tuple[str, ...]
@@ -86,7 +87,7 @@ class RecordFormat:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that a task gives."""
+        """The columns that a task returns."""
         own = [] if self.decoded is None else [pa.field(DECODED, self.decoded)]
         return pa.schema([*_PLACE, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
 
@@ -98,17 +99,17 @@ def read_task(
     what: str,
     held: Mapping[Partition, Collection[int]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a task's records from the brokers, then its marks.
+    """Read a task's records from the brokers, then its marks and gaps.
 
     Args:
         task: What is read.
-        options: Where it is.
-        form: What of a record is given.
+        options: How the cluster is reached.
+        form: Which parts of a record its row has.
         what: The input, for messages.
-        held: Offsets that the archive has, by partition: what it lacks beside them is read from the brokers.
+        held: Offsets that the archive has, by partition; they are left out, because the brokers only fill its holes.
 
     Raises:
-        QueryFailedError: No broker gave a record for longer than the patience allows, or offsets are gone.
+        QueryFailedError: No broker sent a record for longer than the patience allows, or offsets no longer exist.
         ConfigurationError: The user may not read a topic.
     """
     spans = task.from_brokers
@@ -127,7 +128,7 @@ def read_task(
 
 
 def _note_newest(messages: Sequence[Any], newest: dict[Partition, int], trusted_until: int | None) -> None:
-    """Remember each partition's newest trusted_until timestamp, of some records: it is to tell days from minutes."""
+    """Update each partition's newest trusted timestamp from a sample of records, enough to tell days from minutes."""
     for message in [*messages[::_LOOKED_AT], messages[-1]]:
         partition, moment = (message.topic(), message.partition()), _timestamp(message)
         if moment is not None and (trusted_until is None or moment <= trusted_until):
@@ -183,13 +184,13 @@ def decode_all(
     dtype: pa.StructType,
     faults: list[str | None],
 ) -> pa.Array:
-    """Run the user's own decoding; what it raises, or gives that does not fit, is the record's fault.
+    """Return records decoded by the user's function; one that raises, or returns what does not fit, becomes a fault.
 
     Args:
-        records: What is decoded; None, for a tombstone, becomes null.
+        records: The records; None, for a tombstone, becomes null.
         decode: The user's function.
-        dtype: What it gives.
-        faults: The records' faults, which are added to.
+        dtype: The type that it returns.
+        faults: The records' faults, to which new ones are added.
     """
     convert = coercer(dtype, "decode")
     found: list[Any] = []
@@ -203,16 +204,16 @@ def decode_all(
             faults[at] = _undecodable(error)
     try:
         return encode_column(found, dtype)
-    except ValueError:  # such as text that is no Unicode, which only Arrow sees
+    except ValueError:  # such as text that is not valid Unicode, which only Arrow detects
         return _encoded(found, dtype, faults)
 
 
 def _encoded(found: list[Any], dtype: pa.StructType, faults: list[str | None]) -> pa.Array:
-    """Encode values of which some can't be: these are null, and the record's fault."""
+    """Return encoded values where some can't be encoded: those become null and the record's fault."""
     for at, value in enumerate(found):
         try:
             encode_column([value], dtype)
-        except ValueError as error:  # noqa: PERF203 - each value is judged for itself
+        except ValueError as error:  # noqa: PERF203 - each value is tried by itself
             found[at], faults[at] = None, _undecodable(error)
     return encode_column(found, dtype)
 
@@ -223,13 +224,13 @@ def _undecodable(error: Exception) -> str:
 
 
 def markers(task: Task | None, newest: Mapping[Partition, int], form: RecordFormat) -> pa.RecordBatch:
-    """Return the rows that are no records.
+    """Return the rows that are not records: marks, gaps and newest timestamps.
 
     Args:
-        task: Has the marks and gaps, if there are any. A mark of a partition that holds more has a newest time as well,
-            of no meaning.
-        newest: The newest timestamps of the task's records, by which Spark's side judges what marks are worth.
-        form: The rows' form.
+        task: The task whose marks and gaps are returned, if any. The mark of a partition that holds more has a newest
+            timestamp as well, whose value has no meaning.
+        newest: The newest timestamps of the task's records, from which the join decides whether to use marks.
+        form: Which parts of a record its row has.
     """
     marks, gaps, unread = ({}, [], frozenset()) if task is None else (task.marks, task.gaps, task.unread)
     partitions = [*marks, *(gap.partition for gap in gaps), *newest]

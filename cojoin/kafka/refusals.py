@@ -1,8 +1,9 @@
-"""Why a cluster refuses or does not answer, in plain words: what was expected, what librdkafka said, what to do.
+"""Messages for a cluster that refuses or does not answer: what was expected, what librdkafka said, what to do.
 
-librdkafka names causes by the library that met them: a listener of another protocol only ends the connection, and a
-certificate for another host is "verify that ssl.ca.location is correct". What is said here is told apart by its own
-words, and of a certificate by asking OpenSSL. Settings may hold secrets: no message has the value of one that may.
+librdkafka reports causes in the words of the library that met them. A listener of another protocol only closes the
+connection, and a certificate for another host is "verify that ssl.ca.location is correct". So causes are recognised by
+librdkafka's texts, and those of a certificate by asking OpenSSL. Settings may hold secrets: no message has the value of
+one that may be secret.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _USUAL = (
     *("sasl.kerberos.service.name", "sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "fetch.max.bytes"),
     *("sasl.oauthbearer.client.secret", "sasl.oauthbearer.token.endpoint.url", "max.partition.fetch.bytes"),
 )
-"""The options that most people set, for a name that is almost one of them."""
+"""The most common options, to be proposed for a name that is almost one of them."""
 
-# A listener that does not understand what comes ends the connection, whatever the client takes it to be doing.
+# A listener that does not understand a request closes the connection, whatever state the client is in.
 _ENDED = re.compile(
     r"security\.protocol|connecting to a |Disconnected.* in state (UP|APIVERSION_QUERY|SSL_HANDSHAKE|AUTH\w*)"
 )
@@ -42,14 +43,14 @@ _CERTIFICATE_SECONDS = 5
 
 
 class ConnectionLog:
-    """What librdkafka says of its connections while a question waits; much of it stands in its log alone."""
+    """What librdkafka reports about its connections while a request waits; much of it is only in its log."""
 
     def __init__(self) -> None:
         self.ended: str | None = None
-        """The last words, where the last that was heard is that a connection was made, and ended by the other side."""
+        """The text of the last connection that the other side closed; None if a later one could not be made at all."""
 
     def hear(self, text: str) -> None:
-        """Take a line of librdkafka's, without secrets."""
+        """Read a line of librdkafka's log, without secrets."""
         text = _LOG_PREFIX.sub("", text).strip()
         if _ENDED.search(text):
             self.ended = text
@@ -58,17 +59,17 @@ class ConnectionLog:
 
 
 def is_ended(heard: str) -> bool:
-    """Return whether these words of librdkafka's are that the other side ended a connection."""
+    """Return whether a text of librdkafka says that the other side closed a connection."""
     return _ENDED.search(heard) is not None
 
 
 def protocol_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
-    """Return what to say where a listener speaks another protocol.
+    """Return the message for a listener that speaks another protocol.
 
     Args:
         servers: The bootstrap servers.
         settings: The options.
-        heard: librdkafka's words, without secrets.
+        heard: librdkafka's text, without secrets.
     """
     own = settings.get("security.protocol", "plaintext (librdkafka's default)")
     return (
@@ -79,12 +80,12 @@ def protocol_problem(servers: str, settings: Mapping[str, str], heard: str) -> s
 
 
 def login_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
-    """Return what to say where TLS or the login failed.
+    """Return the message for TLS or a login that failed.
 
     Args:
         servers: The bootstrap servers.
         settings: The options.
-        heard: librdkafka's words, without secrets.
+        heard: librdkafka's text, without secrets.
     """
     if "certificate verif" in heard:
         found = certificate_problem(heard, settings)
@@ -97,12 +98,12 @@ def login_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
 
 
 def certificate_problem(heard: str, settings: Mapping[str, str]) -> str | None:
-    """Ask OpenSSL what is wrong with a broker's certificate; None where it can't be asked, or finds nothing.
+    """Return what OpenSSL finds wrong with a broker's certificate; None where it can't be asked, or finds nothing.
 
     Only a handshake is tried: nothing of a login is sent.
 
     Args:
-        heard: librdkafka's words, which name the broker.
+        heard: librdkafka's text, which names the broker.
         settings: The options, of which the trusted certificates are used.
     """
     found = _ADDRESS.search(heard)
@@ -134,11 +135,11 @@ def certificate_problem(heard: str, settings: Mapping[str, str]) -> str | None:
 
 
 def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Return what trusts as librdkafka does with these options."""
+    """Return a TLS context that trusts the same certificates as librdkafka with these options."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     location, pem = settings.get("ssl.ca.location"), settings.get("ssl.ca.pem")
     if location is not None and location != "probe":
-        from pathlib import Path  # noqa: PLC0415 - where something went wrong alone
+        from pathlib import Path  # noqa: PLC0415 - only needed after an error
 
         is_folder = Path(location).is_dir()
         context.load_verify_locations(capath=location if is_folder else None, cafile=None if is_folder else location)
@@ -150,12 +151,12 @@ def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def setting_problem(settings: Mapping[str, str], names: Sequence[str], said: str) -> str:
-    """Return what to say of an option that librdkafka refuses.
+    """Return the message for an option that librdkafka refuses.
 
     Args:
-        settings: The options, none of whose secret values stands in ``said``.
-        names: The options that librdkafka's words name.
-        said: Its words.
+        settings: The options; none of their secret values is in ``said``.
+        names: The options that librdkafka's text names.
+        said: The text.
     """
     name = max(names, key=len, default=None)
     setting = "options" if name is None else f"option {name!r}"

@@ -1,10 +1,12 @@
 """How a batch's ranges of offsets are cut into tasks.
 
-As many tasks as asked, of about as many records each; a batch of few records is one task, for a task costs more than
-they do. A task may read several ranges of a partition, of the archive and of the brokers. Where the archive has holes
-and the brokers have the records, both are read. Ranges of which a part is gone are an error with its size, or begin
-later, with a fault that is counted. Marks say how far time has come in a partition; a partition that never held a
-record gets none, so that it holds nothing, unless none of the input's did.
+There are as many tasks as asked, of about as many records each. A batch of few records is one task, because a task
+costs more than they do. A task may read several ranges of a partition, from the archive and from the brokers. Where the
+archive has holes and the brokers have the records, both are read. Where a part of a range no longer exists, the query
+ends with an error that gives its size; or, if losses are skipped, the range begins later and a fault is counted.
+
+Marks say how far event time has come in a partition. A partition that never held a record gets none, so that it does
+not hold back the watermark, unless no partition of the input ever held one.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _FEW_RECORDS = 20_000
 
 @dataclass(frozen=True)
 class Span:
-    """Offsets of a partition, from the first to before the end."""
+    """A range of offsets of a partition, from its begin to before its end."""
 
     partition: Partition
     begin: int
@@ -39,9 +41,9 @@ class Span:
 
 @dataclass(frozen=True)
 class ArchivedSpan(Span):
-    """Offsets that lie in the archive, with the files' shares that meet them.
+    """A range of offsets that lies in the archive, with the parts of files that overlap it.
 
-    Where it is filled, the archive has holes there that the brokers may fill.
+    If it is filled, the archive has holes there that the brokers may fill.
     """
 
     pieces: tuple[Piece, ...] = ()
@@ -50,7 +52,7 @@ class ArchivedSpan(Span):
 
 @dataclass(frozen=True)
 class Gap(Span):
-    """Offsets that the broker no longer has."""
+    """A range of offsets that no longer exists."""
 
     def __str__(self) -> str:
         topic, number = self.partition
@@ -62,11 +64,11 @@ class Task(InputPartition):
     """What a task reads.
 
     Args:
-        spans: Offsets, each once, a partition's in order; those in the archive become ``archived``.
-        marks: How far time has come in partitions, in epoch milliseconds.
-        gaps: What can't be read any more.
-        unread: Partitions with marks that hold more.
-        trusted_until: The latest stamp that says a time, in epoch milliseconds; None where any does.
+        spans: Ranges of offsets, each once, a partition's in order; those in the archive become ``archived``.
+        marks: How far event time has come in partitions, in epoch milliseconds.
+        gaps: Ranges that no longer exist.
+        unread: Partitions with marks that hold more records.
+        trusted_until: The latest record timestamp that is trusted, in epoch milliseconds; None trusts all.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Task(InputPartition):
 
     @property
     def from_brokers(self) -> list[Span]:
-        """What is asked of the brokers, each partition's in order."""
+        """The ranges that the brokers are asked for, each partition's in order."""
         filled = [Span(each.partition, each.begin, each.end) for each in self.archived if each.is_filled]
         return sorted([*self.spans, *filled], key=lambda each: each.begin)
 
@@ -102,21 +104,21 @@ def make_tasks(
     unread: frozenset[Partition] = frozenset(),
     trusted_until: int | None = None,
 ) -> list[Task]:
-    """Cut a batch.
+    """Return the tasks of a batch.
 
     Args:
-        cluster: Where the records are.
-        begins: The first offset of each partition; one that is not there begins where its log does.
+        cluster: The cluster that holds the records.
+        begins: The first offset of each partition; one that is missing begins at its earliest offset.
         ends: Each partition's end.
-        mark: How far time has come in each of them, in epoch milliseconds; None says nothing.
-        tasks: Into how many tasks.
+        mark: How far event time has come in each of them, in epoch milliseconds; None makes no marks.
+        tasks: The number of tasks.
         what: The input, for messages.
-        skips_losses: Whether records that are gone are passed over.
-        unread: The partitions that hold more.
-        trusted_until: The latest stamp that says a time, in epoch milliseconds; None where any does.
+        skips_losses: Whether records that no longer exist are skipped.
+        unread: The partitions that hold more records.
+        trusted_until: The latest record timestamp that is trusted, in epoch milliseconds; None trusts all.
 
     Raises:
-        QueryFailedError: Records are gone, and may not be passed over.
+        QueryFailedError: Records no longer exist, and losses are not skipped.
     """
     earliest = cluster.earliest(ends)
     kept = cluster.log_starts(ends) if isinstance(cluster, HybridCluster) else earliest
@@ -151,7 +153,7 @@ def make_tasks(
 
 
 def _placed(cluster: Cluster, span: Span, kept: int) -> list[Span]:
-    """Cut a range by where it lies."""
+    """Return the parts of a range that lie in the archive or on the brokers."""
     if not isinstance(cluster, HybridCluster):
         return [span]
     archive, partition = cluster.archive, span.partition
@@ -166,7 +168,7 @@ def _placed(cluster: Cluster, span: Span, kept: int) -> list[Span]:
 
 
 def _cut(spans: list[Span], tasks: int) -> list[list[Span]]:
-    """Share ranges out to tasks, a partition's neighbours to the same one."""
+    """Return the ranges that each task reads; a partition's neighbours go to the same task."""
     total = sum(span.end - span.begin for span in spans)
     share = max(_FEW_RECORDS, -(-total // max(1, tasks)))
     cut: list[list[Span]] = []

@@ -1,12 +1,15 @@
-"""Where records of a time lie, by answers that records confirm.
+"""Where the records of a time are, from answers that records confirm.
 
-A broker's answer by time is a claim. It may name a commit marker, which no reader ever sees and which carries the clock
-of the commit; a record that is stamped far ahead answers for all later times; and of a compacted topic it may say that
-there is none, because what is left of a batch keeps the time of a record that is gone. So where reading is to end, the
-next record is *looked at*, and where none is said to be, the last ones are. If they belie the answer, the broker is no
-longer asked about this partition, but its records are: a search by halves over few offsets. Stamps further ahead of the
-clock than ``max_ahead`` are passed over. Costs a look where a batch ends, and one at the end of a partition; where the
-broker misleads, some thirty more a batch.
+A broker's answer to a search by time can be misleading. It may be the offset of a commit marker, which consumers never
+see and whose timestamp is the time of the commit. It may be a record whose timestamp is far ahead, which is the answer
+for all later times. For a compacted topic it may be that there is no such record, because what is left of a batch keeps
+the time of a record that is gone.
+
+So where reading is to end, the next record is looked up, and where the broker finds none, the last records are. If they
+contradict the answer, the broker's answers for this partition are only used as a lower bound, and its records are
+searched by bisection over few offsets. Timestamps further ahead of the clock than ``max_ahead`` are skipped. It costs a
+lookup where a batch ends, and one at the end of a partition; where the broker's answers are wrong, some thirty more per
+batch.
 """
 
 from __future__ import annotations
@@ -23,24 +26,24 @@ if TYPE_CHECKING:
 __all__ = ["RecordLookup", "Stamp", "Times", "first_records"]
 
 _PIECES = 64
-"""Into about so many pieces the search cuts what a batch may hold."""
+"""The search divides what a batch may hold into about this many pieces."""
 
 _TAIL, _GROWTH, _LONGEST_TAIL = 256, 16, 65_536
-"""So many offsets before an end are looked at for its newest record; where there is none, so many times as many, up to
-this."""
+"""How many offsets before an end are read for its newest record, the factor by which the number grows while there is
+none, and its limit."""
 
 _BACK = 1_000
-"""By so many records one may stand before earlier ones that a search by halves met."""
+"""How many earlier records a search reads backwards until it takes a record for the first one of a time."""
 
 _MOST_KEPT = 10_000
 
 
 class Stamp(NamedTuple):
-    """A record that was looked at.
+    """A record that was looked up.
 
     Attributes:
         offset: Its offset.
-        timestamp: Its timestamp in epoch milliseconds; None where many records from here on have none to go by.
+        timestamp: Its timestamp in epoch milliseconds; None where many records from this offset on have no trusted one.
     """
 
     offset: int
@@ -48,27 +51,27 @@ class Stamp(NamedTuple):
 
 
 class RecordLookup(Protocol):
-    """What reads single records; ``peeking.Peeking`` does."""
+    """A lookup of single records; ``peeking.Peeking`` implements it."""
 
     def next_records(
         self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, Stamp | None]:
-        """Return each partition's first record at or after an offset whose stamp is trusted; None where none is."""
+        """Return each partition's first record at or after an offset whose timestamp is trusted; None where none is."""
 
     def stamps(
         self, begins: Mapping[Partition, int], ends: Mapping[Partition, int], trusted_until: int | None
     ) -> dict[Partition, list[tuple[int, int]]]:
-        """Return the offsets and stamps of all records in a range of each partition that are trusted."""
+        """Return the offsets and timestamps of all trusted records in a range of each partition."""
 
 
 class Times:
-    """Times of one input's partitions; it remembers which of them the broker misleads about.
+    """The offsets of times in one input's partitions; it remembers where the broker's answers were wrong.
 
     Args:
-        cluster: Answers by time.
-        lookup: Reads single records.
-        limit: How many records a batch may hold: a search goes no finer than a small share of it.
-        max_drift_ms: How far records may be out of order.
+        cluster: The cluster that answers searches by time.
+        lookup: The lookup of single records.
+        limit: How many records a batch may hold; the search goes no finer than a small share of it.
+        max_drift_ms: How far records may be out of order, in milliseconds.
     """
 
     def __init__(self, cluster: Cluster, lookup: RecordLookup, limit: int, max_drift_ms: int) -> None:
@@ -79,16 +82,16 @@ class Times:
         self._kept: dict[Partition, dict[int, Stamp]] = {}
         self._newest: dict[tuple[Partition, int], int | None] = {}
         self.trusted_until: int | None = None
-        """The latest stamp that is trusted_until, in epoch milliseconds; None believes all."""
+        """The latest timestamp that is trusted, in epoch milliseconds; None trusts all."""
 
     def first_at(
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> dict[Partition, tuple[int, int] | None]:
-        """Find where each partition's records of a time or later begin.
+        """Return where each partition's records of a time or later begin.
 
         Args:
             time: In epoch milliseconds.
-            begins: Offsets before which nothing matters any more.
+            begins: Offsets before which records no longer matter.
             ends: Offsets at which reading ends.
 
         Returns:
@@ -100,21 +103,21 @@ class Times:
             if answer is not None and self.trusted_until is not None and answer[1] > self.trusted_until:
                 self._distrust(each)
             if each in self._misleading:
-                # All before the broker's answer is earlier: that much holds, whatever it names.
+                # Even a wrong answer is a lower bound, because all records before it are earlier.
                 low[each] = begins[each] if answer is None else max(begins[each], answer[0])
         return found | self.searched(time, low, ends)
 
     def confirms(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> bool:
-        """Look at the records by which ``first_at`` answers for a time.
+        """Check the answers of ``first_at`` for a time against the records.
 
         Args:
             time: In epoch milliseconds.
-            positions: Where the partitions stand.
-            ends: Where they end.
+            positions: The positions of the partitions.
+            ends: The offsets at which they end.
 
         Returns:
-            Whether no answer since the last call was found to be wrong by more than the drift, for this time or
-            another; if one was, ask again, for all.
+            Whether no answer since the last call, for this time or another, was found to be wrong by more than the
+            drift; if one was, ask for all of them again.
         """
         claims = self.first_at(time, positions, ends)
         trusted = [each for each in claims if each not in self._misleading and positions[each] < ends[each]]
@@ -133,28 +136,27 @@ class Times:
     def contradicted(
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> list[Partition]:
-        """Return the partitions of which it is wrong that no record is of a time or later, for their last ones are.
+        """Return the partitions whose last records contradict the answer that no record is of a time or later.
 
         Args:
             time: In epoch milliseconds.
-            begins: An offset of each partition, the first that is there or an earlier one.
-            ends: Where they end.
+            begins: An offset of each partition, the first that exists or an earlier one.
+            ends: The offsets at which they end.
         """
         asked = {each: begin for each, begin in begins.items() if not self.is_archived(each, ends[each] - 1)}
         newest = self.newest_of(asked, ends)
         return [each for each, stamp in newest.items() if stamp is not None and stamp >= time]
 
     def next_stamp(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
-        """Look at what follows once all before a time is said to be read.
+        """Return the smallest timestamp of the next records, once all records before a time should be read.
 
         Args:
             time: In epoch milliseconds.
-            positions: Where reading is to end.
-            ends: Where the partitions end.
+            positions: The offsets at which reading is to end.
+            ends: The offsets at which the partitions end.
 
         Returns:
-            The smallest stamp that is next in a partition; ``time`` where none is smaller, None where one can't be
-            told.
+            The timestamp in epoch milliseconds; ``time`` where none is smaller, None where one can't be known.
         """
         seen = [each for each in self._next(self._unread(positions, ends), ends).values() if each is not None]
         stamps = [each.timestamp for each in seen if each.timestamp is not None]
@@ -165,7 +167,7 @@ class Times:
 
         Args:
             begins: The first offset of each partition.
-            ends: One after its last.
+            ends: One after its last offset.
         """
         if len(self._newest) > _MOST_KEPT:
             self._newest.clear()
@@ -195,11 +197,13 @@ class Times:
     def searched(
         self, time: int, low: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> dict[Partition, tuple[int, int] | None]:
-        """Search by halves, all partitions at once, over offsets that do not depend on where a search begins.
+        """Return what ``first_at`` returns, found by bisection in all partitions at once.
+
+        The offsets that are looked up do not depend on where a search begins.
 
         Args:
             time: In epoch milliseconds.
-            low: Offsets before which no record is of the time.
+            low: Offsets before which no record is of the time or later.
             ends: Offsets at which reading ends.
 
         Returns:
@@ -231,7 +235,7 @@ class Times:
                         found[each] = (halves[each], stamp)
 
     def _next(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, Stamp | None]:
-        """Look at records, each once."""
+        """Return the next record from each offset on; each is looked up once."""
         found: dict[Partition, Stamp | None] = {}
         for each, offset in offsets.items():
             kept = self._kept.setdefault(each, {})
@@ -247,24 +251,24 @@ class Times:
                 found[each] = record
                 if record is None:
                     self._kept[each][asked[each]] = Stamp(ends[each], None)
-                elif record.timestamp is not None:  # what is not trusted may be some time
+                elif record.timestamp is not None:  # a timestamp that is not trusted now may be later
                     self._kept[each][asked[each]] = record
         return found
 
     def _distrust(self, partition: Partition) -> None:
-        """Remember that the broker misleads about a partition."""
+        """Remember that the broker's answers for a partition are wrong."""
         self._stand = self._stand and partition in self._misleading
         self._misleading.add(partition)
 
     def _unread(self, offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the offsets at which a broker has something to be looked at."""
+        """Return the offsets at which the brokers have records to look up."""
         return {each: at for each, at in offsets.items() if at < ends[each] and not self.is_archived(each, at)}
 
     def _capped(self, stamp: int) -> int:
         return stamp if self.trusted_until is None else min(stamp, self.trusted_until)
 
     def is_archived(self, partition: Partition, offset: int) -> bool:
-        """Whether a record lies in the archive, whose index was made by reading it."""
+        """Return whether a record lies in the archive, whose index was made by reading it."""
         if not isinstance(self._cluster, HybridCluster):
             return False
         return any(each.is_archived for each in self._cluster.archive.sections(partition, offset, offset + 1))
@@ -273,14 +277,14 @@ class Times:
 def first_records(
     cluster: Cluster, lookup: RecordLookup, partitions: Iterable[Partition], time: int, trusted_until: int | None
 ) -> dict[Partition, tuple[int, int] | None]:
-    """Find each partition's first record, by offset, of a time or later.
+    """Return each partition's first record, by offset, of a time or later.
 
     Args:
-        cluster: Answers by time.
-        lookup: Reads single records.
+        cluster: The cluster that answers searches by time.
+        lookup: The lookup of single records.
         partitions: The partitions.
         time: In epoch milliseconds.
-        trusted_until: The latest stamp that counts; None counts all.
+        trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
 
     Returns:
         The record's offset and timestamp; None where there is none.
@@ -291,7 +295,7 @@ def first_records(
     ends = cluster.latest(claimed)
     silent = [each for each, at in claimed.items() if at is None]
     begins = cluster.earliest(silent) if silent else {}
-    # All before the broker's answer is earlier; one that there is none is wrong where the last records are not.
+    # An answer is a lower bound; the answer that there is none is wrong if the last records contradict it.
     low = {each: at[0] for each, at in claimed.items() if at is not None and not times.is_archived(each, at[0])}
     low |= {each: begins[each] for each in times.contradicted(time, begins, ends)}
     found = claimed | times.searched(time, low, ends)
@@ -304,21 +308,21 @@ def first_records(
 def _first_before(
     lookup: RecordLookup, partition: Partition, span: tuple[int, int], time: int, trusted_until: int | None
 ) -> tuple[int, int] | None:
-    """Return the first record of a time that many earlier ones do not follow, for records are out of order."""
+    """Return a range's first record of a time or later, with enough earlier ones before it to allow for disorder."""
     (begin, end), found = span, None
     seen, width = 0, _BACK
     while begin < end and seen < _BACK:
         some = max(begin, end - width)
         stamps = lookup.stamps({partition: some}, {partition: end}, trusted_until)[partition]
         earlier = next(((offset, stamp) for offset, stamp in stamps if stamp >= time), None)
-        # What no reader sees, or what was compacted away, is no earlier record.
+        # Offsets of transaction markers and of compacted records do not count as earlier records.
         seen = seen + len(stamps) if earlier is None else sum(offset < earlier[0] for offset, _ in stamps)
         found, end, width = earlier or found, some, 2 * width
     return found
 
 
 def _half(begin: int, end: int, step: int) -> int | None:
-    """Return the roundest offset between two, in binary; None where none is a multiple of a step.
+    """Return the offset between two that is a multiple of the largest power of two; None if that is below ``step``.
 
     >>> [_half(begin, 2048, 16) for begin in (0, 1024, 1536, 2000, 2031, 2032)]
     [1024, 1536, 1792, 2016, 2032, None]

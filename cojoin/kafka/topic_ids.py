@@ -1,10 +1,13 @@
-"""Whose offsets a source's positions are: a cluster has an id, and so has a topic, another one when it is made anew.
+"""The ids of a source's cluster and topics, which show whether its offsets still belong to the same records.
 
-A checkpoint keeps both. At every start, and for every batch while a query runs, they are compared with what the brokers
-say now: an offset means another record in a topic that was made anew, or in another cluster, so going on would miss
-records or take them twice, without an error. That is refused always. ``data_loss="skip"`` and ``allow_data_loss=True``
-go on without records that are gone; they do not make other records the same. Brokers before Kafka 2.8 have no topic
-ids, and checkpoints of cojoin 0.5.0 keep neither id: there they are learnt, and compared from the next start on.
+A cluster has an id, and so has a topic; a topic that is created anew gets another one. A checkpoint keeps both. They
+are compared with what the brokers report at every start; the topics' ids are also compared for every batch while a
+query runs. In another cluster, or in a topic that was created anew, an offset belongs to another record, so going on
+would miss records or read them twice, without an error. This is always refused. ``data_loss="skip"`` and
+``allow_data_loss=True`` go on without records that no longer exist; they do not accept other records.
+
+Brokers before Kafka 2.8 have no topic ids, and checkpoints of cojoin 0.5.0 have neither id: there the ids are added
+when they are known, and compared from the next start on.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ __all__ = ["difference", "merged"]
 
 
 def difference(known: Mapping[str, Any], found: Mapping[str, Any], servers: str) -> str | None:
-    """Return in what a source is another than before, and what to do; None where it is not, or cannot be told.
+    """Return how a source differs from before, and what to do; None where it does not, or where that can't be known.
 
     Args:
-        known: What was kept of it: ``cluster``, an id, and ``topics``, ids by name; each may be missing.
-        found: What it is now, in the same form.
-        servers: How its cluster is reached now.
+        known: The ids that were kept: ``cluster``, an id, and ``topics``, ids by name; each may be missing.
+        found: The ids now, in the same form.
+        servers: The bootstrap servers of the cluster now.
 
     >>> difference({"topics": {"trades": "a"}}, {"cluster": "c", "topics": {"trades": "a", "quotes": "b"}}, "one:9092")
     >>> print(difference({"topics": {"trades": "a"}}, {"topics": {"trades": "b"}}, "one:9092"))
@@ -49,7 +52,7 @@ records'; begin a new query, with a checkpoint of its own
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is to be kept: what is there now, and the ids of topics that are not there for the moment.
+    """Return the ids to keep: those found now, and those of topics that do not exist at the moment.
 
     >>> merged({"topics": {"trades-2025": "a"}}, {"cluster": "c", "topics": {"trades-2026": "b"}})
     {'cluster': 'c', 'topics': {'trades-2025': 'a', 'trades-2026': 'b'}}

@@ -1,7 +1,7 @@
-"""Which partitions an input reads: topics by name or by pattern, whole or some of their partitions.
+"""Which partitions an input reads: topics by name or by pattern, whole or only some of their partitions.
 
-A topic or partition that is made later joins in where its name matches; one that was named must be there from the
-start. Kafka's internal topics, whose names begin with two underscores, match no pattern.
+A topic or partition that is created later is read as well where its name matches; one that was named must exist from
+the start. Kafka's internal topics, whose names begin with two underscores, match no pattern.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Topics:
 
     Attributes:
         names: The topics that were named.
-        pattern: A regular expression that a whole name must match; it adds to the names.
-        only: Of some topics, the partitions to read alone.
+        pattern: A regular expression that a whole name must match; matching topics are read beside the named ones.
+        only: The partitions that are read, for topics of which not all are.
     """
 
     names: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Topics:
 
     @classmethod
     def of(cls, topics: Any, pattern: Any, partitions: Any) -> Topics:
-        """Read what a user gave.
+        """Return the topics that a user's arguments describe.
 
         Args:
             topics: A name, several, or None.
@@ -46,7 +46,7 @@ class Topics:
             partitions: ``{"trades": [0, 1]}``, or None.
 
         Raises:
-            ConfigurationError: It names no topic, or is none of these.
+            ConfigurationError: The arguments name no topic, or have another form.
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics or ())
         if not all(isinstance(name, str) and name.strip() for name in names):
@@ -78,14 +78,14 @@ class Topics:
         return ", ".join([*spelled, *([f"/{self.pattern}/"] if self.pattern else [])])
 
     def found(self, there: Mapping[str, list[int]], what: str) -> list[Partition]:
-        """Return the partitions to read.
+        """Return the partitions that are read.
 
         Args:
             there: All topics of the cluster, with their partitions' numbers.
             what: The input, for messages.
 
         Raises:
-            ConfigurationError: One that was named is not there, or the pattern matches none.
+            ConfigurationError: A topic or partition that was named does not exist, or the pattern matches no topic.
         """
         matching = [
             name

@@ -35,7 +35,7 @@ def as_location(declared: Any, what: str, *, expected: str = "a path") -> str:
         expected: What the value may be, for the message.
 
     Raises:
-        ConfigurationError: The value is neither a string nor a path, is empty, or is a URL that ``pathlib`` has changed.
+        ConfigurationError: The value is empty, neither a string nor a path, or a URL that ``pathlib`` has changed.
 
     >>> from pathlib import Path
     >>> as_location("lake.trades", "source"), as_location(Path("trades"), "source")

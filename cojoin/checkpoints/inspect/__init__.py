@@ -1,1 +1,1 @@
-"""A checkpoint as people look at it: read, and explained in sentences."""
+"""Inspection of a checkpoint: reading its state, and explaining it in sentences."""

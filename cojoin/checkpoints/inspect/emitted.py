@@ -1,4 +1,4 @@
-"""What came out of a row: the output's rows, with the other input's row that was matched, and the rejected ones."""
+"""Finds the output rows of an input's row, with the row of the other input that it matched, and rejected rows."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _WHY = {
 
 
 class EmittedRows:
-    """Looks rows up in a query's outputs.
+    """The look-up of rows in a query's outputs.
 
     Args:
         spark: The session.
         files: The checkpoint.
-        state: What the checkpoint says of the query.
+        state: The query's state and description.
 
     Attributes:
         notes: What could not be looked up, and why.
@@ -56,7 +56,7 @@ class EmittedRows:
         self._manifests = Manifests(files)
         last = self._manifests.last()
         outputs = {} if last is None else last.outputs
-        # Where nothing was written there is nothing to look for.
+        # Outputs that were never written are left out.
         self._places: Mapping[str, Mapping[str, Any]] = {
             name: place for name, place in outputs.items() if place["batch_id"] is not None
         }
@@ -65,17 +65,17 @@ class EmittedRows:
         self.notes: list[str] = []
 
     def emitted(self, side: int, values: Values, *, is_row: bool) -> Iterator[Finding]:
-        """Find the output's rows that have some values of an input's row.
+        """Yield the output rows that have given values of an input's row.
 
         Args:
             side: 0 for the left input, 1 for the right.
-            values: By column of that input.
-            is_row: Whether a row is looked for, else a key.
+            values: The values, by column of that input.
+            is_row: Whether the question is about a row, rather than a key.
         """
         names = self._names(side)
         joins = self._state.query["operator"] != "process"
         if joins and side and not is_row:
-            # The key's rows were found by the left's columns.
+            # A key's rows are found by the columns of the left input.
             return
         for name, schema in self._schemas().items():
             wanted = {
@@ -99,7 +99,7 @@ class EmittedRows:
                 self._note(f"all {traces.total:,} rows of {name}; {len(traces.found)} are told")
 
     def rejected(self, sides: Sequence[Values | None]) -> Iterator[Finding]:
-        """Find the rejected rows that have some values of an input's row."""
+        """Yield the rejected rows that have given values of each input's row; None skips an input."""
         output = self._output(REJECTED)
         if output is None:
             return
@@ -116,7 +116,7 @@ class EmittedRows:
         where = "" if name == OUTPUT else f" to side output {name!r}"
         watermark = None if trace.unknown else self._watermark_after(trace.batch_id)
         if other is None:
-            # A function's rows are its own: what they have of the input's is told as it is.
+            # The rows that a function emits are not split into the columns of the two inputs.
             text = f"The row {show_row(values)} was emitted{where}{self._batch(trace, watermark)}."
             return Finding("emitted", text, None, name, values, trace.batch_id, watermark)
         matched = other if any(value is not None for value in other.values()) else None
@@ -149,7 +149,7 @@ class EmittedRows:
         return f" in batch {trace.batch_id}{reached}"
 
     def _names(self, side: int) -> dict[str, str]:
-        """Return what an input's columns are called in the output: joins may add suffixes."""
+        """Return the names of an input's columns in the output, to which joins may add suffixes."""
         query = self._state.query
         if query["operator"] == "process":
             return {}
@@ -168,7 +168,7 @@ class EmittedRows:
         return {name: parse_schema(columns, what=name) for name, columns in outputs.items()}
 
     def _parts(self, values: Mapping[str, Any], side: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Part a joined row into the own input's columns and the other's; of a function's there are no parts."""
+        """Split a joined row into the columns of this side and of the other; the latter are None for a function."""
         if self._state.query["operator"] == "process":
             return dict(values), None
         count = len(self._state.inputs[0].schema)

@@ -1,8 +1,9 @@
-"""What became of a row, and what a key waits for, in sentences.
+"""Explains in sentences what happened to a row, and what a key waits for.
 
-A row is buffered, a version in force, emitted, or rejected; of none of these is one that was not read yet, that an
-inner join left out, or that a function took. Looked at are the state after one batch, the Delta outputs as they are
-now, and their logs for the batch that wrote a row. Nothing is written, and the query may run.
+A row may be buffered, a version in force, emitted, or rejected. A row is none of these if it was not read yet, if an
+inner join dropped it, or if a function processed it. The explanation is made from the state after one batch, the Delta
+outputs as they are now, and their logs, which name the batch that wrote a row. Nothing is written, and the query may be
+running.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _LIMIT = 20
 
 @dataclass(frozen=True)
 class _Question:
-    """What was asked, as columns of each input; None where an input was not asked for."""
+    """The question, as values by column of each input; None where an input was not asked for."""
 
     sides: tuple[Values | None, Values | None]
     key: Any
@@ -59,20 +60,23 @@ def explain(
     row: Mapping[str, Any] | None = None,
     at: Moment = None,
 ) -> Explanation:
-    """Say what became of a row of an input, or what is known of a key.
+    """Return what happened to a row of an input, or what is known of a key.
 
     Args:
         spark: The session.
         checkpoint: The query's checkpoint directory, or a ``Checkpoint``.
         key: A key; a tuple where it has several columns.
-        input: The row's input, by its name; with a key alone, of which input its rows are told.
+        input: The name of the row's input; with only a key, the input to which the explanation is limited.
         row: Values of some of the row's columns, such as ``{"trade_id": 17}``.
-        at: Of which batch's state it speaks, as in ``read_state``; outputs are always looked at as they are now.
+        at: The batch whose state is read, as in ``read_state``; outputs are always read as they are now.
+
+    Returns:
+        What was found, and notes on what could not be looked up.
 
     Raises:
-        ConfigurationError: Neither a key nor a row; an input or a column that is not there.
-        FunctionError: A value that is not of its column's type.
-        CheckpointError: It is no checkpoint, or the moment is not known any more.
+        ConfigurationError: Neither a key nor a row is given, or an input or a column does not exist.
+        FunctionError: A value is not of its column's type.
+        CheckpointError: The directory is not a checkpoint, or it no longer has the state at that moment.
 
     Example:
         ``print(explain(spark, "/lake/_cojoin/enriched", input="trades", row={"trade_id": 17}))``
@@ -118,7 +122,7 @@ def _ask(state: QueryState, key: Any, name: str | None, row: Mapping[str, Any] |
 
 
 def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
-    """Return what to look for in each table of the state; a function's states and timers only for a key."""
+    """Return the values to search for in each table of the state; a function's states and timers only for a key."""
     found: dict[str, Values] = {}
     for name in state.stored.tables:
         values = question.sides[_SIDE_OF[name]] if name in _SIDE_OF else None
@@ -133,7 +137,11 @@ def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
 def _since(
     spark: SparkSession, files: CheckpointFiles, state: QueryState, question: _Question, found: Mapping[str, Found]
 ) -> Since | None:
-    """Find the batch since which a row waits: a search by halves through the states that Spark still has."""
+    """Return the batch since which a row waits, by a binary search through the states that Spark still has.
+
+    Returns:
+        None unless exactly one buffered row was found.
+    """
     waiting = [name for name in found if name in BUFFERS and found[name].total]
     if len(waiting) != 1 or found[waiting[0]].total != 1:
         return None
@@ -147,19 +155,19 @@ def _since(
         try:
             there = any(each.total for each in find(open_batch(spark, files, batches[middle]), tables).values())
         except CheckpointError:
-            # Older than what Spark has kept.
+            # Spark no longer has the state after this batch.
             first = middle + 1
             continue
         if there:
             since, last = batches[middle], middle
         else:
             first, exact = middle + 1, True
-    # Without a batch before it of which Spark still knows, it may have come with this one or earlier.
+    # Where Spark has no earlier state, the row may have come with this batch or before.
     return Since(since, exact or since == 0)
 
 
 def _batches_with_rows(files: CheckpointFiles, side: int) -> list[int]:
-    """List the batches that Spark may still know and that read rows of an input, after one that is before them."""
+    """Return the committed batches that read rows of an input, preceded by the first committed batch."""
     manifests, committed = Manifests(files), {*committed_batches(files)}
     found: list[int] = []
     before = 0

@@ -1,4 +1,4 @@
-"""What ``explain`` answers: findings, each with its values and a sentence that can be read aloud."""
+"""The result of ``explain``: findings, each with its values and a sentence."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["Explanation", "Finding", "FindingKind"]
 
 FindingKind: TypeAlias = Literal["buffered", "version", "state", "timer", "emitted", "rejected", "unknown"]
-"""What was found.
+"""The kind of a finding.
 
-- *buffered*: a row that waits.
-- *version*: a row of the right that rows to come can match.
+- *buffered*: a row that waits in the state.
+- *version*: a row of the right input that later rows can match.
 - *state*, *timer*: what a function keeps for the key.
 - *emitted*: a row of an output.
 - *rejected*: a row of the rejected rows.
-- *unknown*: nothing of it is anywhere.
+- *unknown*: nothing was found.
 """
 
 _WIDTH = 100
@@ -33,19 +33,19 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is known.
+    """One fact about a row or a key.
 
     Attributes:
-        kind: What it is.
-        text: It as a sentence or two.
+        kind: The kind of finding.
+        text: The finding in a sentence or two.
         input: The row's input.
-        output: The output that has it, such as ``"output"``.
-        values: The row; of a state its name and value, of a timer its domain and timestamp.
-        batch_id: Since which batch it waits, or in which it was written; None where nobody can tell.
-        watermark: The operator's watermark after that batch; of a rejected row the one before it. Epoch milliseconds.
-        wait: What it waits for.
+        output: The output that has the row, such as ``"output"``.
+        values: The row; for a state its name and value, for a timer its domain and timestamp.
+        batch_id: The batch since which the row waits, or that wrote it; None where it is not known.
+        watermark: The operator's watermark after that batch, for a rejected row before it, in epoch milliseconds.
+        wait: What the row or timer waits for.
         matched: The row of the other input that it was joined with; None without a match.
-        reason: Why it was rejected.
+        reason: Why the row was rejected.
     """
 
     kind: FindingKind
@@ -60,7 +60,7 @@ class Finding:
     reason: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain Python values, for JSON."""
+        """Return the finding as plain Python values, for JSON."""
         return {
             "kind": self.kind,
             "text": self.text,
@@ -77,13 +77,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of a row or a key; ``explain`` gives it, ``print`` shows it.
+    """What is known of a row or a key; ``explain`` returns it, and ``print`` shows it.
 
     Attributes:
-        checkpoint: The checkpoint's directory, as it was given.
-        question: What was asked.
-        batch_id: The batch of whose state it speaks.
-        watermark: The operator's watermark then, in epoch milliseconds.
+        checkpoint: The checkpoint's directory, as the caller wrote it.
+        question: The question, as text.
+        batch_id: The batch whose state was read.
+        watermark: The operator's watermark after that batch, in epoch milliseconds.
         findings: What was found.
         notes: What could not be looked up, and why.
     """
@@ -96,11 +96,11 @@ class Explanation:
     notes: Sequence[str] = ()
 
     def of(self, kind: FindingKind) -> list[Finding]:
-        """Return the findings of a kind."""
+        """Return the findings of one kind."""
         return [finding for finding in self.findings if finding.kind == kind]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain Python values, for JSON."""
+        """Return the explanation as plain Python values, for JSON."""
         return {
             "checkpoint": self.checkpoint,
             "question": self.question,
@@ -128,7 +128,7 @@ class Explanation:
         return "\n".join([head, *wrapped])
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook."""
+        """Return the explanation as HTML, for notebooks."""
         items = "".join(f"<li>{html.escape(finding.text)}</li>" for finding in self.findings)
         notes = "".join(f"<li><i>Not looked up: {html.escape(note)}.</i></li>" for note in self.notes)
         head = f"{self.question}, after batch {self.batch_id} (watermark {format_time(self.watermark)})"

@@ -1,4 +1,4 @@
-"""What one key has in a query's state, as Python values: rows that wait, versions, states, timers."""
+"""The state of one key as Python values: buffered rows, versions, states and timers."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ BUFFERS: Mapping[str, tuple[int, str]] = {
     "held2": (1, "the watermark"),
     "right": (1, "rows to pair with"),
 }
-"""The tables of rows that wait: of which input, and for what."""
+"""The tables of buffered rows, each with the side of its input and what its rows wait for."""
 
 DOMAINS: Mapping[str, Literal["event_time", "processing_time"]] = {
     "timers": "event_time",
     "processing_timers": "processing_time",
 }
-"""The tables of timers."""
+"""The tables of timers, each with its time domain."""
 
 PAIRED = frozenset({"left", "right"})
-"""The tables whose last column tells whether the row has matched."""
+"""The tables whose last column says whether the row has matched."""
 
 STATE = "state:"
-"""How the tables of a function's states begin; their last column is the value."""
+"""The prefix of the tables of a function's states; their last column is the value."""
 
 _SHOWN = 20
 
 
 class KeyTimer(NamedTuple):
-    """A timer that waits."""
+    """A registered timer."""
 
     domain: str
     """``"event_time"`` or ``"processing_time"``."""
 
     timestamp: int
-    """In epoch milliseconds."""
+    """The time at which it fires, in epoch milliseconds."""
 
 
 @dataclass(frozen=True)
 class KeyState:
-    """Everything that a key has after a batch.
+    """The whole state of a key after a batch.
 
     Attributes:
-        key: By column, as the left input names them.
+        key: The key's values, by the column names of the left input.
         batch_id: The batch.
-        watermark: The operator's, in epoch milliseconds.
-        buffered: Each input's rows that wait, by its name.
-        versions: The right's rows that rows to come can match.
+        watermark: The operator's watermark, in epoch milliseconds.
+        buffered: The buffered rows of each input, by the input's name.
+        versions: The rows of the right input that later rows can match.
         states: A function's states by name: the value, list, dict or accumulator; only those that the key has.
         timers: A function's timers, the earliest first.
-        left_out: Tables of which not all rows are here, each with how many there are.
+        left_out: The tables of which only some rows are included, each with its total number of rows.
     """
 
     key: Mapping[str, Any]
@@ -88,7 +88,7 @@ class KeyState:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether the key has anything."""
+        """Return whether the key has any state."""
         return bool(any(self.buffered.values()) or self.versions or self.states or self.timers)
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class KeyState:
     __repr__ = __str__
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain Python values, for JSON."""
+        """Return the key's state as plain Python values, for JSON."""
         return {
             "key": dict(self.key),
             "batch_id": self.batch_id,
@@ -127,18 +127,18 @@ class KeyState:
 
 
 def key_state(state: QueryState, key: Values, found: Mapping[str, Found]) -> KeyState:
-    """Put together what was found of a key.
+    """Return the state of a key from the rows that were found in the stored tables.
 
     Args:
-        state: The whole state.
-        key: The key, as the left input names its columns.
-        found: By stored table.
+        state: The query's state.
+        key: The key's values, by the column names of the left input.
+        found: The rows found, by stored table.
     """
     buffered: dict[str, list[Row]] = {spec.name: [] for spec in state.inputs}
     for name, (side, _) in BUFFERS.items():
         if name in found:
             rows = found[name].rows
-            # The last column of an interval join's rows tells whether they have matched.
+            # The last column of an interval join's rows says whether they have matched.
             shown = rows.select(rows.column_names[:-1]) if name in PAIRED else rows
             buffered[state.inputs[side].name] += decode_rows(shown, beyond=str)
     timers = [
@@ -176,7 +176,7 @@ def show_row(values: Mapping[str, Any]) -> str:
 
 
 def show_value(value: Any) -> str:
-    """Return a value as text: times in UTC, a null as ``null``, the rest as it is written in Python."""
+    """Return a value as text: times in UTC, a null as ``null``, other values as Python writes them."""
     if value is None:
         return "null"
     if hasattr(value, "isoformat"):
@@ -187,11 +187,11 @@ def show_value(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return rows, nested ones too, as dicts."""
+    """Return a value with all its rows, nested ones too, as dicts."""
     if isinstance(value, Row):
         return {name: plain(item) for name, item in value.as_dict().items()}
     if isinstance(value, dict):
-        # JSON knows keys of few kinds.
+        # JSON can't have keys of other types.
         named = {key if isinstance(key, (str, int, bool)) else show_value(key): item for key, item in value.items()}
         return {key: plain(item) for key, item in named.items()}
     return [plain(item) for item in value] if isinstance(value, list) else value

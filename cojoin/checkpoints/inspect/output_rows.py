@@ -1,7 +1,8 @@
-"""Where a row came out: looked up in the query's Delta outputs, and in their logs the batch that wrote it.
+"""Finds rows in a query's Delta outputs, and in their logs the batch that wrote each row.
 
-A row's file was added by one commit, and the commit carries the transaction id ``cojoin-<query id>-<output>`` with the
-batch's number. A log that was cleaned, or a file that somebody rewrote (``OPTIMIZE``), can't tell the batch any more.
+A row's data file was added by one commit, whose transaction id has the application id ``cojoin-<query id>-<output>``
+and the batch's number as its version. The batch is unknown where the log was cleaned, or the file was rewritten
+(``OPTIMIZE``).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Output:
     """A Delta output of a query.
 
     Attributes:
-        name: Which, such as ``"output"``.
+        name: The output's name, such as ``"output"``.
         location: The table's path, with a ``/``, or its name.
         query_id: The query's own id.
     """
@@ -56,12 +57,12 @@ class Output:
 
 @dataclass(frozen=True)
 class OutputRow:
-    """A row that came out.
+    """A row of an output.
 
     Attributes:
-        row: The row, as the table has it.
-        batch_id: The batch that wrote it, where the log still tells.
-        unknown: Why the batch is not known, or whose it is.
+        row: The row as it is in the table.
+        batch_id: The batch that wrote it; None where it is not known.
+        unknown: Why the batch is not known, or which other query it belongs to; None where it is the query's own.
     """
 
     row: Row
@@ -71,12 +72,12 @@ class OutputRow:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """What was found in a table.
+    """The rows that were found in a table.
 
     Attributes:
-        found: The rows, not more than the limit.
-        total: How many there are.
-        note: What kept it from being looked up.
+        found: The rows, up to the limit.
+        total: How many rows there are in all.
+        note: Why the table could not be searched; None where it could.
     """
 
     found: Sequence[OutputRow] = ()
@@ -87,13 +88,13 @@ class FoundRows:
 def find_rows(
     spark: SparkSession, output: Output, wanted: Mapping[str, tuple[Any, pa.DataType]], limit: int
 ) -> FoundRows:
-    """Find rows of an output by some of their columns.
+    """Return the rows of an output that have given values in some columns.
 
     Args:
         spark: The session.
         output: The output.
-        wanted: By column the value and its type.
-        limit: How many rows are given.
+        wanted: The value and its type, by column.
+        limit: The most rows to return.
     """
     conditions = [_equal_to(name, value, dtype) for name, (value, dtype) in wanted.items()]
     return _find(spark, output, lambda frame: _all(frame, conditions), limit)
@@ -102,13 +103,13 @@ def find_rows(
 def find_rejected(
     spark: SparkSession, output: Output, wanted: Sequence[tuple[InputSpec, Values]], limit: int
 ) -> FoundRows:
-    """Find rejected rows of inputs by some of their columns.
+    """Return the rejected rows of inputs that have given values in some columns.
 
     Args:
         spark: The session.
         output: The output of rejected rows.
-        wanted: For an input the values of columns that its row must have.
-        limit: How many rows are given.
+        wanted: The inputs, each with the values that its row must have, by column.
+        limit: The most rows to return. Up to ten times as many candidates are compared.
     """
     spelled = [(spec.name, _as_json(spec, values)) for spec, values in wanted]
 
@@ -126,17 +127,17 @@ def find_rejected(
 
 
 def _equal_to(name: str, value: Any, dtype: pa.DataType) -> Column:
-    """Compare a column with a value; a null is equal to a null."""
+    """Return the condition that a column equals a value, where null equals null."""
     column = F.col("`" + name.replace("`", "``") + "`")
     if isinstance(value, str) and show_text(value) != value:
-        # Spark and Delta look for another text in a file's statistics, and pass over the file that has this one.
+        # The text is not valid UTF-8: data skipping would look for another text, and skip the file that has this one.
         return column.cast("binary").eqNullSafe(F.lit(text_bytes(value)))
     return column.eqNullSafe(_literal(value).cast(type_to_ddl(dtype)))
 
 
 def _literal(value: Any) -> Column:
     if isinstance(value, str):
-        # As bytes: a text that is not UTF-8 would not reach the JVM.
+        # As bytes: py4j can't pass a text that is not valid UTF-8.
         return F.lit(text_bytes(value)).cast("string")
     return F.array(*map(_literal, value)) if isinstance(value, list) else F.lit(value)
 
@@ -155,7 +156,7 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Found
     by_path = is_path(output.location)
     frame: DataFrame = reader.load(output.location) if by_path else spark.read.table(output.location)
     try:
-        # A file's name is a column that the table need not have: asked for before anything else is chosen.
+        # The file's name is a metadata column of the scan, so it is selected before any condition.
         rows = choose(frame.select("*", F.col("_metadata.file_name").alias(_FILE)))
         total = rows.count()
         table = rows.limit(limit).toArrow() if total else None
@@ -173,7 +174,7 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Found
 def _batches(
     spark: SparkSession, output: Output, log_path: str, files: set[str]
 ) -> dict[str, tuple[int | None, str | None]]:
-    """Return for each file the batch that wrote it, or why it is not known."""
+    """Return for each file the batch that wrote it, and why it is not known or whose it is."""
     unknown = (None, "the table's log no longer tells which batch wrote it")
     found: dict[str, tuple[int | None, str | None]] = dict.fromkeys(files, unknown)
     actions = spark.read.schema(_ACTIONS).json(f"{log_path}/*.json").withColumn("commit", F.col("_metadata.file_name"))
@@ -184,11 +185,11 @@ def _batches(
     try:
         rows = told.collect()
     except PySparkException:
-        # Cleaned away between the listing and the reading.
+        # Commits were deleted between the listing and the reading.
         return found
     transactions = {row.commit: row.txn for row in rows if row.txn is not None}
     prefix, suffix = "cojoin-", f"-{output.name}"
-    # The oldest first: a file's last commit is the one that rewrote it, and then nobody's batch.
+    # Oldest first: the last commit that added a file decides, and one that rewrote it belongs to no batch.
     for row in sorted((row for row in rows if row.file is not None), key=lambda row: str(row.commit)):
         transaction = transactions.get(row.commit)
         version = int(row.commit.removesuffix(".json")) if row.commit.removesuffix(".json").isdigit() else None
@@ -203,7 +204,10 @@ def _batches(
 
 
 def _may_be(name: str, values: Mapping[str, Any]) -> Column:
-    """Choose rejected rows by their text: a longer number begins alike, so the values must be compared once more."""
+    """Return a condition that matches all rejected rows with these values, and some others.
+
+    It searches the row's JSON text, in which a longer number has the same prefix.
+    """
     is_it = F.col("input") == name
     for column, value in values.items():
         is_it &= F.col("row").contains(f"{dump_json(column)}: {dump_json(value)}")
@@ -211,7 +215,7 @@ def _may_be(name: str, values: Mapping[str, Any]) -> Column:
 
 
 def _as_json(spec: InputSpec, values: Values) -> dict[str, Any]:
-    """Spell values as a rejected row does."""
+    """Return values as they are in the JSON text of a rejected row."""
     schema = pa.schema([spec.schema.field(name) for name in values])
     row = pa.table([encode_entries([values[field.name]], field.type) for field in schema], schema=schema)
     timeless = type(spec)(spec.name, schema, (), None)

@@ -1,7 +1,7 @@
-"""A query's state as people look at it: rows that wait, versions in force, states by name, timers.
+"""A query's state for inspection: buffered rows, versions in force, states by name, and timers.
 
-Names are the inputs' own, times are timestamps, and what the engine keeps for itself is left out. Each attribute is a
-DataFrame over the whole state, read when it is used; ``key`` gives what one key has as Python values.
+Columns have the inputs' own names, times are timestamps, and internal entries are left out. Each attribute is a
+DataFrame over the whole state, which is read when it is used; ``key`` returns the state of one key as Python values.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 __all__ = ["QueryState", "format_bytes"]
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: what Spark and Python both can show."""
+"""The years 1 to 9999, which both Spark and Python can show."""
 
 
 @dataclass(frozen=True, eq=False)
 class QueryState:
-    """A query's state after one batch; ``read_state`` gives it.
+    """A query's state after one batch; ``read_state`` returns it.
 
     Attributes:
-        path: The checkpoint's directory, as it was given.
+        path: The checkpoint's directory, as the caller wrote it.
         batch_id: The batch.
-        origin: Where it is read from: a ``"snapshot"``, or Spark's own ``"state store"``.
+        origin: Where the state is read from: a ``"snapshot"``, or Spark's own ``"state store"``.
         inputs: The left and the right input, as the checkpoint describes them.
-        query: What the checkpoint says of the query's shape.
-        report: The batch's counts and watermarks, where they are still known.
+        query: The checkpoint's description of the query.
+        report: The batch's counts and watermarks; None where they are no longer known.
         stored: The state as it is stored.
     """
 
@@ -61,13 +61,13 @@ class QueryState:
 
     @property
     def taken_at(self) -> datetime | None:
-        """The batch's processing time, in UTC."""
+        """The batch's processing time, in UTC; None where it is not known."""
         millis = max((int(header["processing_time"]) for header in self.stored.headers), default=0)
         return datetime.fromtimestamp(millis / 1000, tz=timezone.utc) if millis else None
 
     @property
     def watermark(self) -> int:
-        """The operator's watermark, in epoch milliseconds; ``-2**63`` before every input has spoken."""
+        """The operator's watermark, in epoch milliseconds; ``-2**63`` where there is none yet."""
         if not self.stored.headers:
             return NONE
         # The same in every key group.
@@ -76,7 +76,7 @@ class QueryState:
 
     @cached_property
     def buffered(self) -> dict[str, DataFrame]:
-        """Each input's rows that wait, by name: its columns, ``waits_for``, and of an interval join ``matched``."""
+        """The buffered rows of each input, by name: its columns, ``waits_for``, and in interval joins ``matched``."""
         found: dict[str, DataFrame] = {}
         for side, spec in enumerate(self.inputs):
             names = [name for name, (owner, _) in BUFFERS.items() if owner == side and name in self.stored.tables]
@@ -86,20 +86,20 @@ class QueryState:
 
     @cached_property
     def versions(self) -> DataFrame | None:
-        """The right's rows that rows to come can match, of an as-of or temporal join; None of others."""
+        """The rows of the right input that later rows can match, in as-of and temporal joins; None in others."""
         return self.stored.rows("versions") if "versions" in self.stored.tables else None
 
     @cached_property
     def states(self) -> dict[str, DataFrame]:
-        """A function's states by name: the key's columns, then ``value``, and ``last_access`` under a time-to-live."""
+        """A function's states by name: the key's columns, ``value``, and with a time-to-live ``last_access``."""
         names = [name for name in self.stored.tables if name.startswith(STATE)]
         return {name.removeprefix(STATE): self._state(name) for name in names}
 
     @cached_property
     def timers(self) -> DataFrame:
-        """A function's timers: the key's columns, ``domain``, ``timestamp``, ``timestamp_ms``; of a join none.
+        """A function's timers: the key's columns, ``domain``, ``timestamp``, ``timestamp_ms``; empty for a join.
 
-        A time that no timestamp can hold is null, and in ``timestamp_ms`` alone.
+        Where a timestamp can't represent the time, ``timestamp`` is null, and only ``timestamp_ms`` has the time.
         """
         there = [name for name in DOMAINS if name in self.stored.tables]
         if there:
@@ -110,14 +110,15 @@ class QueryState:
         return _add(empty, dict(zip(("domain", "timestamp", "timestamp_ms"), none, strict=True)))
 
     def key(self, value: Any) -> KeyState:
-        """Return everything that a key has.
+        """Return the whole state of a key.
 
         Args:
             value: The key; a tuple where it has several columns.
 
         Raises:
-            ConfigurationError: It has other columns than the key.
-            FunctionError: A value that is not of its column's type.
+            ConfigurationError: The value has other columns than the key.
+            FunctionError: A value is not of its column's type.
+            CheckpointError: The state is damaged.
 
         Example:
             ``print(read_state(spark, "/lake/_cojoin/enriched").key(17))``
@@ -126,20 +127,20 @@ class QueryState:
         return key_state(self, as_key(value, self.inputs[0]), find(self.stored, wanted))
 
     def key_values(self, table: str, key: Any) -> Values:
-        """Return a key as the columns of a stored table."""
+        """Return a key as values by the column names of a stored table."""
         names = key_columns(table, self.inputs)
         values = as_key(key, self.inputs[0]).values()
         return dict(zip(names, values, strict=True))
 
     def largest_keys(self, limit: int = 10) -> DataFrame:
-        """Return the keys with the most rows in all tables together, the largest first: what makes a state large."""
+        """Return the keys with the most rows, in all tables together, in descending order of rows."""
         columns = list(self.inputs[0].key)
         every = reduce(_together, [self._keys(name) for name in self.stored.tables])
         counted = every.groupBy(*map(_quoted, columns)).agg(F.count(F.lit(1)).alias("rows"))
         return counted.orderBy(F.desc("rows"), *map(_quoted, columns)).limit(limit)
 
     def tables(self) -> list[tuple[str, int, int]]:
-        """List what there is: for people a name, the rows, and the bytes that they take in memory."""
+        """Return a readable name, the number of rows and their bytes in memory, for each table."""
         return [(self._spelled(name), each.rows, each.bytes) for name, each in self.stored.tables.items()]
 
     def _spelled(self, name: str) -> str:
@@ -177,7 +178,7 @@ class QueryState:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Show the summary in a notebook."""
+        """Return the summary as HTML, for notebooks."""
         cells = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{count:,}</td><td>{size:,}</td></tr>"
             for name, count, size in self.tables()
@@ -231,7 +232,7 @@ _ORIGINS = {"snapshot": "a snapshot", "state store": "Spark's own state store"}
 
 
 def format_bytes(size: int) -> str:
-    """Return a size for people.
+    """Return a size in bytes as readable text.
 
     >>> format_bytes(512), format_bytes(2_500_000)
     ('512 B', '2.5 MB')
@@ -245,12 +246,12 @@ def format_bytes(size: int) -> str:
 
 
 def _numbered(count: int) -> list[str]:
-    # By position: names may have dots, or differ only in case.
+    # Named by position: the original names may have dots, or differ only in case.
     return [f"c{position}" for position in range(count)]
 
 
 def _select(numbered: DataFrame, names: Sequence[str], added: Mapping[str, Column]) -> DataFrame:
-    """Restore the names of columns, and add some under names that are still free."""
+    """Return the columns under their original names, and added columns under names that are still free."""
     columns = [F.col(f"c{position}").alias(name) for position, name in enumerate(names)]
     return numbered.select(*columns, *(column.alias(_free(name, names)) for name, column in added.items()))
 
@@ -275,7 +276,7 @@ def _moment(millis: Column) -> Column:
 
 
 def _split(column: Column, stored: pa.DataType) -> tuple[Column, Column]:
-    """Part what a state with a time-to-live stores into values and last accesses."""
+    """Split the stored column of a state with a time-to-live into values and times of last access."""
     value, access = "@value", f"@{split_type(stored)[1]}"
     if pa.types.is_list(stored):
         return (

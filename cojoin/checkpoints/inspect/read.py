@@ -1,8 +1,8 @@
-"""A query's checkpoint, read while the query runs or rests: its state after a batch, and its watermarks over time.
+"""Reads a query's checkpoint while the query runs or is stopped: its state after a batch, and its progress.
 
-Reading writes nothing and waits for nothing: the state comes from a snapshot or from Spark's own state store, of a
-batch that is finished; the progress from its table and the manifests that are not in it yet. ``savepoint`` alone adds
-something: one snapshot.
+Reading writes nothing and waits for nothing. The state is that after a finished batch, from a snapshot or from Spark's
+own state store. The progress is read from its table, and from the manifests that are not in the table yet. Only
+``savepoint`` writes something: one snapshot.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Momen
         at: A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest.
 
     Raises:
-        ConfigurationError: A path or a moment that is none.
-        CheckpointError: It is no checkpoint; or the moment is not known any more: the message says which ones are.
+        ConfigurationError: The path or the moment is invalid.
+        CheckpointError: The directory is not a checkpoint, or no longer has the state at that moment; the message lists
+            the batches that it has.
 
     Example:
         ``read_state(spark, "/lake/_cojoin/enriched").buffered["trades"].show()``
@@ -76,21 +77,21 @@ def read_state(spark: SparkSession, checkpoint: Location | Checkpoint, at: Momen
     try:
         return _of_store(spark, files, checkpoint.path, batch_id)
     except CheckpointError:
-        # The newest is what is asked for, not this batch: a snapshot is kept for longer.
+        # The newest state was asked for, rather than this batch; a snapshot is kept for longer.
         if wanted is None and saved:
             return _of_snapshot(spark, files, checkpoint.path, saved[-1])
         raise
 
 
 def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> DataFrame:
-    """Read a query's progress: counts, watermarks and sizes, a row a batch, the newest last.
+    """Read a query's progress: counts, watermarks and sizes, one row for each batch, the newest last.
 
     Args:
         spark: The session.
-        checkpoint: The query's checkpoint directory; of a ``Checkpoint`` with a batch, what was until then.
+        checkpoint: The query's checkpoint directory, or a ``Checkpoint``, whose ``at`` leaves out later batches.
 
     Raises:
-        CheckpointError: It is no checkpoint.
+        CheckpointError: The directory is not a checkpoint.
 
     Example:
         ``read_progress(spark, path).select("batch_id", "watermark", "holding_input").show()``
@@ -98,7 +99,7 @@ def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> Dat
     checkpoint = as_checkpoint(checkpoint, None)
     files = open_files(spark, checkpoint.path)
     path, written, table = files.path("progress"), -1, None
-    # Opened before the manifests are listed: a batch that is moved meanwhile is still among them.
+    # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
     if files.exists("progress/_delta_log") and DeltaTable.isDeltaTable(spark, path):
         table = spark.read.format("delta").load(path)
         newest = table.agg(F.max("batch_id")).first()
@@ -116,18 +117,19 @@ def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> Dat
 
 
 def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpoint:
-    """Keep the state after a query's last finished batch, beside the query or when it rests.
+    """Write a savepoint of the state after a query's last finished batch, while the query runs or is stopped.
 
     Args:
         spark: The session.
         checkpoint: The query's checkpoint directory.
 
     Returns:
-        The checkpoint at that batch, for ``read_state`` and ``start(restore_from=...)``; it is kept until somebody
+        The checkpoint at that batch, for ``read_state`` and ``start(restore_from=...)``; it is kept until a user
         removes it.
 
     Raises:
-        CheckpointError: It is no checkpoint; no batch is finished yet, or the query was drained.
+        ConfigurationError: A ``Checkpoint`` with a moment is given.
+        CheckpointError: The directory is not a checkpoint, no batch is finished yet, or the query was drained.
     """
     checkpoint = as_checkpoint(checkpoint, None)
     if checkpoint.at is not None:
@@ -137,10 +139,10 @@ def savepoint(spark: SparkSession, checkpoint: Location | Checkpoint) -> Checkpo
 
 
 def as_checkpoint(checkpoint: Location | Checkpoint, at: Moment) -> Checkpoint:
-    """Take a path or a checkpoint, and a moment.
+    """Return the checkpoint of a path or a ``Checkpoint``, and a moment.
 
     Raises:
-        ConfigurationError: Neither, or two moments.
+        ConfigurationError: The first is neither, or two moments are given.
     """
     if not isinstance(checkpoint, Checkpoint):
         return Checkpoint(as_location(checkpoint, "checkpoint", expected=_EXPECTED), at)
@@ -185,7 +187,7 @@ def _of_store(spark: SparkSession, files: CheckpointFiles, path: str, batch_id: 
 
 
 def _manifest_before(files: CheckpointFiles, batch_id: int) -> Manifest | None:
-    """Return the manifest of a batch, or of the last one before it: those between had no content."""
+    """Return the manifest of a batch, or of the last batch before it that has one: those between had no content."""
     manifests = Manifests(files)
     ids = [each for each in manifests.batch_ids() if each <= batch_id]
     return manifests.read(ids[-1]) if ids else None
@@ -194,7 +196,7 @@ def _manifest_before(files: CheckpointFiles, batch_id: int) -> Manifest | None:
 def _last_before(files: CheckpointFiles, snapshots: Snapshots, moment: datetime) -> int | None:
     found = [each.batch_id for each in snapshots.all() if each.taken_at <= moment]
     committed, manifests = {*committed_batches(files)}, Manifests(files)
-    # The newest first: what is asked for is mostly not long ago.
+    # Newest first, because most requests are for a recent moment.
     for batch_id in reversed([each for each in manifests.batch_ids() if each in committed]):
         manifest = manifests.read(batch_id)
         if manifest is not None and manifest.report.processing_time <= 1000 * moment.timestamp():

@@ -1,4 +1,4 @@
-"""What a state says of rows and keys, in sentences: what waits, for which time, and who holds that time back."""
+"""Describes rows and keys of a state in sentences: what waits, for which time, and what holds that time back."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _LONGEST = 200
 
 
 class Since(NamedTuple):
-    """Since when a row has been waiting."""
+    """The batch since which a row has been waiting."""
 
     batch_id: int
-    """The first batch of those still known after which it waited."""
+    """The first of the known batches after which the row waited."""
 
     exact: bool
-    """Whether it did not wait after the batch before that one."""
+    """Whether the row is known not to have waited after the batch before that one."""
 
     def __str__(self) -> str:
         return f" since batch {self.batch_id}{'' if self.exact else ' or longer'}"
 
 
 def state_findings(state: QueryState, found: Mapping[str, Found], since: Since | None, limit: int) -> Iterator[Finding]:
-    """Say what tables of a state have.
+    """Yield a finding for each row that was found in the tables of a state.
 
     Args:
         state: The state.
-        found: What was found in each table.
-        since: Since when the row waits, where one alone was asked for.
-        limit: How many rows of a table are told.
+        found: The rows found, by table.
+        since: The batch since which the row waits, where the question is about a single row.
+        limit: The most rows of a table to describe.
     """
     for name in (*BUFFERS, "versions", *(each for each in found if each.startswith(STATE)), *DOMAINS):
         if name in found and found[name].rows.num_rows:
@@ -57,7 +57,7 @@ def state_findings(state: QueryState, found: Mapping[str, Found], since: Since |
 
 
 def describe_row(name: str, values: Mapping[str, Any]) -> str:
-    """Return a row of an input for a sentence."""
+    """Return a row of an input as the subject of a sentence."""
     text = show_row(values)
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return f"The row {shown} of {name!r}"
@@ -92,7 +92,7 @@ def _waiting(state: QueryState, name: str, rows: pa.Table, since: Since | None) 
 
 
 def _untils(state: QueryState, name: str, spec: InputSpec, rows: pa.Table) -> list[int]:
-    """Return at which watermark each row is done with, or can change at last."""
+    """Return the watermark at which each row is released or dropped, or its match is final, in epoch milliseconds."""
     micros, query = spec.micros(rows), state.query
     if name == "left":
         micros = np.maximum(micros, shift(micros, query["upper_us"]))

@@ -1,6 +1,6 @@
-"""Rows of a stored state by their values: one job over all key groups, which sends back only what was asked for.
+"""Finds rows of a stored state by their values: one job over all key groups, which returns only the matching rows.
 
-A key lies in one key group, so a limit that each key group keeps is exact for a key.
+A key belongs to one key group, so a limit for each key group is exact for a key.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 __all__ = ["Found", "Values", "as_key", "as_values", "find"]
 
 _FAULT = "@fault"
-"""What a worker calls what is wrong with a key group; no table of a state begins like this."""
+"""The name under which a task returns an error in place of a table; no table of a state begins with ``@``."""
 
 Values = dict[str, Any]
-"""Columns with the value that each must have, as Arrow takes it; None is null."""
+"""The value that each column must have, as Arrow takes it; None is null."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a table has of some values.
+    """The rows of a table that have given values.
 
     Attributes:
-        rows: The rows, not more than the limit.
-        total: How many there are.
+        rows: The rows, up to the limit.
+        total: How many rows there are in all.
     """
 
     rows: pa.Table
@@ -49,16 +49,16 @@ class Found:
 
 
 def as_values(declared: Mapping[str, Any], spec: InputSpec, what: str) -> Values:
-    """Take values of an input's columns as a person gives them.
+    """Return a user's values of an input's columns, coerced to the columns' types.
 
     Args:
-        declared: By column.
+        declared: The user's values, by column.
         spec: The input.
-        what: What they are, for messages, such as ``"row"``.
+        what: What the values are, for messages, such as ``"row"``.
 
     Raises:
-        ConfigurationError: No columns, or one that the input does not have.
-        FunctionError: A value that is not of its column's type.
+        ConfigurationError: There are no columns, or one that the input does not have.
+        FunctionError: A value is not of its column's type.
     """
     if not isinstance(declared, Mapping) or not declared:
         msg = f"{what}: expected a dict of column values, such as {{'{spec.key[0]}': 17}}, got {declared!r}"
@@ -76,11 +76,15 @@ def as_values(declared: Mapping[str, Any], spec: InputSpec, what: str) -> Values
 
 
 def as_key(key: Any, spec: InputSpec) -> Values:
-    """Take a key as a person gives it: a value; a tuple, or a dict, where it has several columns.
+    """Return a user's key as values by column.
+
+    Args:
+        key: A value; where the key has several columns, a tuple. A dict by column is allowed in both cases.
+        spec: The input whose column names are used.
 
     Raises:
-        ConfigurationError: It has other columns than the key.
-        FunctionError: A value that is not of its column's type.
+        ConfigurationError: The key has other columns than those of the input, or a null.
+        FunctionError: A value is not of its column's type.
     """
     names = spec.key
     if isinstance(key, Mapping):
@@ -97,18 +101,18 @@ def as_key(key: Any, spec: InputSpec) -> Values:
 
 
 def find(state: StoredState, wanted: Mapping[str, Values], limit: int = 1_000) -> dict[str, Found]:
-    """Find rows in several tables of a state at once.
+    """Return the rows that have given values, from several tables of a state at once.
 
     Args:
         state: The state.
-        wanted: For each table, which values its rows must have; tables that are not there are passed over.
-        limit: How many rows of a table are given.
+        wanted: For each table, the values that its rows must have; tables that the state does not have are skipped.
+        limit: The most rows of a table to return.
 
     Returns:
-        For each wanted table that is there what it has, also where that is nothing.
+        The rows found, for each wanted table of the state; without rows where nothing was found.
 
     Raises:
-        CheckpointError: A key group's content is not what was written.
+        CheckpointError: A key group's content, or a segment, is damaged or missing.
     """
     schemas = {name: state.tables[name].schema for name in wanted if name in state.tables}
     asked = {name: wanted[name] for name in schemas}
@@ -165,5 +169,5 @@ def _equals(column: pa.ChunkedArray, value: Any) -> Any:
         return pc.is_nan(column)
     if pa.types.is_nested(column.type):
         return pa.array([each == value for each in decode_column(column)])
-    # As an array: a scalar can't be made of every text that is not UTF-8.
+    # As an array: pyarrow can't make a scalar of every text that is not valid UTF-8.
     return pc.equal(column, encode_entries([value], column.type)[0])

@@ -1,4 +1,4 @@
-"""What something waits for: which time, how far it has come, and which input and partition hold it back."""
+"""What a row or a timer waits for: which time, how far it is, and which input and partition hold it back."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Wait", "format_span", "wait_for_clock", "wait_for_watermark"]
 
 @dataclass(frozen=True)
 class Wait:
-    """What something waits for; all times are epoch milliseconds.
+    """What a row or a timer waits for; all times are in epoch milliseconds.
 
     Attributes:
-        clock: ``"watermark"``, or ``"processing_time"`` for what goes by the batches' own clock.
+        clock: ``"watermark"``, or ``"processing_time"`` for the batches' processing time.
         until: The time that must be reached; ``2**63 - 1`` for the end of all inputs.
-        reached: How far the clock has come; ``-2**63`` before every input has spoken.
-        input: The input that holds the watermark back; None where none does, or nobody knows.
-        partition: The source partition of that input that holds it back, where it has several.
+        reached: The current watermark or processing time; ``-2**63`` where there is none yet.
+        input: The input that holds the watermark back; None where no input does, or it is not known.
+        partition: The source partition of that input that holds it back, where the input has several.
 
     >>> print(Wait("watermark", 5_000, -1_001, "customers", '["customers",3]'))
     it is at 1969-12-31 23:59:58.999, held by 'customers' partition ["customers",3], 6.001 s behind
@@ -37,18 +37,21 @@ class Wait:
 
     @property
     def behind_ms(self) -> int | None:
-        """How far the clock is behind; 0 where it is due; None where that is no number of milliseconds."""
+        """How far ``reached`` is behind ``until``, in milliseconds.
+
+        0 where it is reached; None where there is no time yet, or the wait is for the end of all inputs.
+        """
         if self.reached == NONE or self.until == END_OF_TIME:
             return None
         return max(0, self.until - self.reached)
 
     @property
     def is_due(self) -> bool:
-        """Whether the time has been reached: it happens with the next batch."""
+        """Whether the time has been reached, so that the wait ends with the next batch."""
         return self.reached >= self.until
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the wait as JSON values."""
         return {
             "clock": self.clock,
             "until": self.until,
@@ -72,7 +75,7 @@ class Wait:
 
 
 def wait_for_watermark(state: QueryState, until: int) -> Wait:
-    """Return what must happen until the watermark is at a time."""
+    """Return the wait until the watermark reaches a time in epoch milliseconds."""
     report = state.report
     holding = None if report is None else report.holding_input
     partition = None
@@ -82,13 +85,13 @@ def wait_for_watermark(state: QueryState, until: int) -> Wait:
 
 
 def wait_for_clock(state: QueryState, until: int) -> Wait:
-    """Return what must happen until the batches' own clock is at a time."""
+    """Return the wait until the batches' processing time reaches a time in epoch milliseconds."""
     taken_at = state.taken_at
     return Wait("processing_time", until, NONE if taken_at is None else int(1000 * taken_at.timestamp()))
 
 
 def format_span(millis: int) -> str:
-    """Return a span of time for people.
+    """Return a span of time in milliseconds as readable text.
 
     >>> format_span(6_001), format_span(90_000), format_span(7_200_000), format_span(200_000_000)
     ('6.001 s', '1 min 30 s', '2 h 0 min', '2 d 7 h')

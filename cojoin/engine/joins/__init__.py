@@ -1,4 +1,4 @@
-"""Ready joins: vectorised operators beside ``KeyedCoProcessOperator``, one a file."""
+"""The built-in joins: vectorised operators that need no user function, one in each module."""
 
 from __future__ import annotations
 

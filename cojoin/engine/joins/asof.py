@@ -1,17 +1,24 @@
 """The as-of join: each left row with the right row (version) nearest to its event time, backward, forward or both.
 
-Keeps: left rows until their match is final; looking backward, of each key's versions the newest at or below the
-watermark; looking forward only, no version. Emits: each left row once, when the watermark reaches its release.
-*Backward*: its own timestamp. *Forward*: the timestamp of its match, or, where the ``tolerance`` runs out before one
-comes, that moment, else the end of input. *Nearest*: the earlier of a nearer version's timestamp ahead and of the last
-moment at which one ahead would still have been nearer than the one behind (or within tolerance, where none is behind).
-Forgets: a left row when emitted; a version when a newer one is in force and no row waits for it, or once it is older
-than the ``tolerance`` allows any row to come: so the tolerance is also how long a silent key's version is kept, and
-what matches never depends on when it was cleaned up. Ties: of versions of one microsecond the last in the total order,
-in every direction; at equal distance the one behind. Late: a left row is rejected (if applied, matched with what is
-still there or comes); a late version is applied, being the truth for every row to come. Costs: a sort of the batch's
-rows, of those that wait and of the versions kept, then a binary search or two a left row; no Python per row. (pandas
-``merge_asof``; DuckDB ``ASOF JOIN``.)
+It keeps left rows until their match is final. Looking backward, it keeps of each key's versions the newest at or below
+the watermark; looking only forward, it keeps no version.
+
+It emits each left row once, when the watermark reaches the row's release. *Backward*, the release is the row's own
+timestamp. *Forward*, it is the timestamp of the match; without a match it is the moment when the ``tolerance`` ends, or
+else the end of input. *Nearest*, it is the timestamp of a version ahead, if that is nearer than the one behind.
+Otherwise it is the last moment at which a version ahead would still be nearer than the one behind, or within the
+tolerance if none is behind.
+
+It forgets a left row when the row is emitted. It forgets a version when a newer one is in force and no row waits for
+it, or once the version is older than the ``tolerance`` allows for any row to come. So the tolerance also limits how
+long the version of a silent key is kept, and matches never depend on when versions were removed.
+
+Of several versions in one microsecond, the last in the total order matches, in every direction; at equal distance, the
+version behind matches. A late left row is rejected; if it is applied, it is matched with the versions that are still
+kept or still arrive. A late version is applied, since it is valid for every row to come.
+
+It costs a sort of the batch's rows, of the waiting rows and of the versions kept, then one or two binary searches for
+each left row; no Python for each row. (pandas ``merge_asof``; DuckDB ``ASOF JOIN``.)
 """
 
 from __future__ import annotations
@@ -39,18 +46,18 @@ if TYPE_CHECKING:
 __all__ = ["AsofHow", "AsofJoin", "AsofJoinOperator", "Direction"]
 
 AsofHow: TypeAlias = Literal["left", "inner"]
-"""What becomes of a left row without a match.
+"""What happens to a left row without a match.
 
 - *left*: it is emitted with nulls for the right's columns.
 - *inner*: it is not emitted, and counted as done.
 """
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
-"""Where a left row looks for its version.
+"""Where the join searches for a left row's version.
 
 - *backward*: the newest at or before its event time.
 - *forward*: the earliest at or after its event time; the row waits for it.
-- *nearest*: the nearer of these two, the one behind at equal distance; the row waits until that is known.
+- *nearest*: the nearer of these two, at equal distance the one behind; the row waits until that is known.
 """
 
 
@@ -59,16 +66,16 @@ class AsofJoin:
     """The configuration of an as-of join.
 
     Attributes:
-        how: What becomes of a left row without a match.
-        tolerance: How far from the row's event time a version may be to match, itself included, such as ``"1 hour"``;
-            None means any distance. Looking backward it is also how long the version of a key that is never seen again
-            is kept.
+        how: What happens to a left row without a match.
+        tolerance: The largest distance between the event times of the row and of its version, itself included, such as
+            ``"1 hour"``; None means any distance. Looking backward, it is also how long the version of a key is kept
+            that never comes again.
         allow_exact_matches: Whether a version of the row's own microsecond matches.
-        suffixes: What is appended to equal names of the left and the right; None refuses equal names.
-        direction: Where a left row looks for its version.
+        suffixes: The suffixes for names that the left and the right both have; None refuses such names.
+        direction: Where the join searches for a left row's version.
 
     Raises:
-        ConfigurationError: A value that is not one of these.
+        ConfigurationError: A value is invalid.
 
     >>> AsofJoin(tolerance="5 seconds", direction="nearest").describe()["tolerance_us"]
     5000000
@@ -91,16 +98,17 @@ class AsofJoin:
         """Return the columns of the result: the left's, then the right's without its key.
 
         Raises:
-            SchemaError: An input without event time, or names that collide.
+            ConfigurationError: The suffixes are not two different strings.
+            SchemaError: An input has no event time, or names collide.
         """
         return joined_schema(left, right, self.suffixes)
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> AsofJoinOperator:
-        """Make the operator of one key group."""
+        """Return the operator of one key group."""
         return AsofJoinOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes two as-of joins the same query, as JSON values."""
+        """Return the settings that must stay the same for a checkpoint to be used again, as JSON values."""
         tolerance = None if self.tolerance is None else microseconds(self.tolerance, "tolerance")
         return {
             "operator": "asof_join",
@@ -112,7 +120,7 @@ class AsofJoin:
 
 
 class AsofJoinOperator(VersionedJoinOperator):
-    """Runs an as-of join for one key group."""
+    """The operator that runs an as-of join for one key group."""
 
     def __init__(self, join: AsofJoin, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> None:
         self._join = join
@@ -128,7 +136,7 @@ class AsofJoinOperator(VersionedJoinOperator):
             waits=waits,
         )
         if waits:
-            # A row comes out when its match does, as long after its own time as the tolerance lets it.
+            # A row is emitted when its match arrives, up to the tolerance after its own time.
             self.output_delay_ms = END_OF_TIME if self._tolerance is None else -(-self._tolerance // 1_000)
 
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
@@ -146,7 +154,7 @@ class AsofJoinOperator(VersionedJoinOperator):
         behind = near.behind()
         past = distance(left.micros, at(right.micros, behind))
         is_ahead = (ahead >= 0) & ((behind < 0) | (distance(left.micros, ahead_micros) < past))
-        # Only a version at a distance below that of the one behind could still win.
+        # Only a version ahead that is nearer than the one behind can still win.
         settled = event_millis(shift(left.micros, np.maximum(past, np.uint64(1)) - np.uint64(1)))
         releases = np.where(is_ahead, event_millis(ahead_micros), np.where(behind >= 0, settled, expires))
         return Decision(np.where(is_ahead, ahead, behind), releases)

@@ -1,15 +1,20 @@
 """The interval join: every pair of one key whose right row is ``lower`` to ``upper`` after its left row.
 
-Keeps: both sides' rows until no row to come can match them, each with whether it has matched. Emits: a pair when the
-watermark reaches the later of its two timestamps, once; with ``how`` left, right or full a row without any match when
-it is forgotten, once, with nulls for the other side (the key column then holds its own key). A key's rows come in the
-order of these moments; at equal ones sorted by the left's, then the right's place in the total order. Forgets: a left
-row x when the watermark has reached x and x + ``upper``, a right row x when it has reached x and x - ``lower``. Ties:
-every row pairs with every other that is in range, exact to the microsecond, so there is nothing to decide. Late: a row
-is rejected; if applied, it is joined with what is still kept, and forgotten at once if its time is over. Costs: a sort
-of the rows kept, as integers, a batch; a binary search a new row; then the pairs. No Python per row. (Flink's
-``IntervalJoin`` and ``TimeIntervalJoin``; unlike the first it emits at the watermark, so its order is that of event
-time.)
+It keeps both sides' rows until no row to come can match them, each with a flag that says whether it has matched.
+
+It emits each pair once, when the watermark reaches the later of its two timestamps. With ``how`` left, right or full,
+it emits a row without any match once, when the row is forgotten, with nulls for the other side; the key column then
+holds the row's own key. A key's rows are emitted in the order of these moments, and at equal moments by the left row's,
+then by the right row's place in the total order.
+
+It forgets a left row of time x when the watermark has reached both x and x + ``upper``, and a right row of time x when
+it has reached both x and x - ``lower``. There are no ties to break: every row pairs with every other row in range,
+exact to the microsecond. A late row is rejected; if it is applied, it is joined with the rows that are still kept, and
+forgotten at once if its time is over.
+
+It costs for each batch a sort of the rows kept, as integers, for each new row a binary search, and then the pairs; no
+Python for each row. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; unlike the first it emits at the watermark, so
+its output is in event-time order.)
 """
 
 from __future__ import annotations
@@ -43,35 +48,35 @@ if TYPE_CHECKING:
 __all__ = ["IntervalHow", "IntervalJoin", "IntervalJoinOperator"]
 
 IntervalHow: TypeAlias = Literal["inner", "left", "right", "full"]
-"""What becomes of a row without any match.
+"""What happens to a row without any match.
 
 - *inner*: it is not emitted, and counted as done.
 - *left*: a left row is emitted with nulls for the right's columns.
-- *right*: a right row is emitted with nulls for the left's columns, but for the key, which is its own.
+- *right*: a right row is emitted with nulls for the left's columns, except the key, which is its own.
 - *full*: both.
 """
 
 _ROWS_AT_ONCE = 1 << 18
-"""How many rows of the result are put together at a time: a pair's rows are copies, and pairs may be many."""
+"""How many rows of the result are built at a time, since there may be many pairs, and each copies its rows."""
 
 _MINUS = re.compile(r"\s*(?:interval\s+)?-\s*(?=[\d.])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class IntervalJoin:
-    """The configuration of an interval join: pairs whose right time less their left time is within two bounds.
+    """The configuration of an interval join: the right time minus the left time of a pair is within two bounds.
 
     Attributes:
-        lower: How much later than the left row a right row is at least: ``"5 seconds"`` or a ``timedelta``; negative
-            for one that may be earlier, as in ``"-5 seconds"``, where the sign stands for the whole.
-        upper: How much later it is at most.
-        how: What becomes of a row without any match.
+        lower: The smallest difference: ``"5 seconds"`` or a ``timedelta``. A negative one, such as ``"-5 seconds"``,
+            lets the right row be earlier; the sign applies to the whole text.
+        upper: The largest difference.
+        how: What happens to a row without any match.
         lower_inclusive: Whether a right row exactly ``lower`` later matches.
         upper_inclusive: Whether a right row exactly ``upper`` later matches.
-        suffixes: What is appended to equal names of the left and the right; None refuses equal names.
+        suffixes: The suffixes for names that the left and the right both have; None refuses such names.
 
     Raises:
-        ConfigurationError: A value that is not one of these, or bounds that no pair can meet.
+        ConfigurationError: A value is invalid, or no pair can be within the bounds.
 
     >>> IntervalJoin("-5 seconds", "1 minute", upper_inclusive=False).bounds
     (-5000000, 59999999)
@@ -101,7 +106,7 @@ class IntervalJoin:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The smallest and the largest distance of a pair in microseconds, both included."""
+        """The smallest and the largest difference of a pair in microseconds, both included."""
         lower, upper = _signed(self.lower, "lower"), _signed(self.upper, "upper")
         return lower + (not self.lower_inclusive), upper - (not self.upper_inclusive)
 
@@ -109,24 +114,25 @@ class IntervalJoin:
         """Return the columns of the result: the left's, then the right's without its key.
 
         Raises:
-            SchemaError: An input without event time, or names that collide.
+            ConfigurationError: The suffixes are not two different strings.
+            SchemaError: An input has no event time, or names collide.
         """
         return joined_schema(left, right, self.suffixes, optional_left=self.how in {"right", "full"})
 
     def create_operator(
         self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
     ) -> IntervalJoinOperator:
-        """Make the operator of one key group."""
+        """Return the operator of one key group."""
         return IntervalJoinOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes two interval joins the same query, as JSON values."""
+        """Return the settings that must stay the same for a checkpoint to be used again, as JSON values."""
         lower, upper = self.bounds
         return {"operator": "interval_join", "how": self.how, "lower_us": lower, "upper_us": upper}
 
 
 class IntervalJoinOperator(Operator):
-    """Runs an interval join for one key group."""
+    """The operator that runs an interval join for one key group."""
 
     def __init__(self, join: IntervalJoin, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> None:
         super().__init__((left, right), ("reject", "reject"), time)
@@ -138,7 +144,7 @@ class IntervalJoinOperator(Operator):
         self._matched = (np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
-        """Join the due rows with what is kept and with each other, then forget the rows whose time is over."""
+        """Join the due rows with the kept rows and with each other, then forget rows that can't match any more."""
         del before, last_event
         rows = (concat([self._kept[0], due[0]]), concat([self._kept[1], due[1]]))
         if (
@@ -174,7 +180,7 @@ class IntervalJoinOperator(Operator):
     def _pairs(
         self, sides: tuple[SortedRows, SortedRows], fresh: list[NDArray[np.bool_]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the pairs of which a row is new: new left rows with all, then old ones with the new right rows."""
+        """Return the pairs with a new row: new left rows with all right rows, old left rows with new right rows."""
         left, right = sides
         new_left, old_left, new_right = np.flatnonzero(fresh[0]), np.flatnonzero(~fresh[0]), np.flatnonzero(fresh[1])
         probes, found = _expand(*ranges(left.pick(new_left), right, self._lower, self._upper))
@@ -185,7 +191,7 @@ class IntervalJoinOperator(Operator):
         )
 
     def _ends(self, side: int, micros: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return when rows of a side can't match any row to come, in epoch milliseconds."""
+        """Return the time from which each row of a side can't match any row to come, in epoch milliseconds."""
         return event_millis(np.maximum(micros, shift(micros, -self._lower if side else self._upper)))
 
     def _forget(
@@ -203,18 +209,18 @@ class IntervalJoinOperator(Operator):
         self._matched = (matched[0][kept[0]], matched[1][kept[1]])
 
     def waiting_rows(self) -> tuple[int, int]:
-        """Count the rows that a row to come may match."""
+        """Return how many rows of each side a row to come may match."""
         return self._kept[0].num_rows, self._kept[1].num_rows
 
     def state_tables(self) -> dict[str, pa.Table]:
-        """Return both sides' rows, each with whether it has matched."""
+        """Return both sides' rows, each with a flag that says whether it has matched."""
         return {
             name: table.append_column(_flag_name(table.schema), pa.array(matched))
             for name, table, matched in zip(("left", "right"), self._kept, self._matched, strict=True)
         }
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take both sides' rows; the last column is the flag, whatever its name."""
+        """Restore both sides' rows; the last column is the flag, whatever its name."""
         kept, matched = [], []
         for side, name in enumerate(("left", "right")):
             table = tables.get(name)
@@ -226,7 +232,7 @@ class IntervalJoinOperator(Operator):
 
 
 def _expand(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Turn ranges into pairs: the number of each range with each position in it."""
+    """Return ranges as pairs: the number of each range with each position in it."""
     counts = stops - starts
     numbers = np.repeat(np.arange(len(counts)), counts)
     offsets = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -234,7 +240,7 @@ def _expand(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArra
 
 
 def _flag_name(schema: pa.Schema) -> str:
-    """Name the column of the state that tells whether a row has matched, as no column of the input is named."""
+    """Return a name that no input column has, for the state's column that says whether a row has matched."""
     taken = {name.lower() for name in schema.names}
     name = "matched"
     while name in taken:
@@ -243,7 +249,7 @@ def _flag_name(schema: pa.Schema) -> str:
 
 
 def _signed(duration: Duration, what: str) -> int:
-    """Turn a duration that may be negative into whole microseconds."""
+    """Return a duration, which may be negative, in whole microseconds."""
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1)
     if isinstance(duration, str) and (minus := _MINUS.match(duration)):

@@ -1,10 +1,13 @@
-"""Which row of the other side matches: binary searches over rows sorted by key, then by the total order.
+"""Binary searches for matching rows of the other side, over rows sorted by key, then by the total order.
 
-Keeps nothing. A side is sorted once, as integers; a position in that order is what matches are told in, so a smaller
-position is an earlier row of the same key. Ties: of rows of one microsecond the last in the total order is the one in
-force, looked at from before and from behind. Arithmetic on microseconds saturates instead of wrapping: an event time
-may be as far out as 64 bits allow. Costs: a sort of one integer a row, and a binary search a row; no Python per row.
-(pandas ``merge_asof``, but for ties ahead, where pandas takes the first.)
+It keeps nothing. Each side is sorted once, as integers. A match is a position in that order, so a smaller position is
+an earlier row of the same key.
+
+Of several rows in one microsecond, the last in the total order is in force, for searches backward and forward. (pandas
+``merge_asof`` takes the first in a search forward.) Arithmetic on microseconds saturates instead of wrapping, since an
+event time may be any 64-bit integer.
+
+It costs a sort of one integer for each row, and a binary search for each row; no Python for each row.
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ _LAST = np.uint64((1 << 63) - 1)
 
 @dataclass(frozen=True)
 class SortedRows:
-    """The rows of one side, in order.
+    """The rows of one side, sorted by key, then by the total order.
 
     Attributes:
         table: The rows as they came.
-        order: Their positions in the table, sorted by key, then by the total order.
-        codes: Their key codes, in that order; equal keys have equal codes on both sides.
-        micros: Their event times in epoch microseconds, in that order.
+        order: The rows' positions in the table, in sorted order.
+        codes: The rows' key codes, in sorted order; equal keys have equal codes on both sides.
+        micros: The rows' event times in epoch microseconds, in sorted order.
     """
 
     table: pa.Table
@@ -50,12 +53,12 @@ class SortedRows:
         return len(self.order)
 
     def pick(self, positions: NDArray[np.int64]) -> SortedRows:
-        """Return some of the rows, by ascending positions in the order."""
+        """Return the rows at some ascending positions of the sorted order."""
         return SortedRows(self.table, self.order[positions], self.codes[positions], self.micros[positions])
 
 
 def sort_sides(inputs: tuple[InputSpec, InputSpec], rows: Sides) -> tuple[SortedRows, SortedRows]:
-    """Sort the rows of both sides by key and total order."""
+    """Return the rows of both sides sorted by key, then by the total order."""
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
     return _sort(inputs[0], rows[0], codes[0], 1), _sort(inputs[1], rows[1], codes[1], 0)
 
@@ -67,7 +70,7 @@ def _sort(spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int)
 
 
 class Neighbours:
-    """Finds, for each left row, the versions next to it in time: positions in the sorted right, -1 for none.
+    """Finds the versions next to each left row in time, as positions in the sorted right side, -1 for none.
 
     Args:
         left: The rows.
@@ -83,12 +86,12 @@ class Neighbours:
         self._rows, self._versions = both[: len(left)], both[len(left) :]
 
     def behind(self) -> NDArray[np.int64]:
-        """Find the newest version at or before each row."""
+        """Return the newest version at or before each row; of one microsecond's the last in the total order."""
         side: Literal["left", "right"] = "right" if self._exact else "left"
         return self._near(np.searchsorted(self._versions, self._rows, side=side) - 1)
 
     def ahead(self) -> NDArray[np.int64]:
-        """Find the earliest version at or after each row; of several of one microsecond the last in the total order."""
+        """Return the earliest version at or after each row; of one microsecond's the last in the total order."""
         side: Literal["left", "right"] = "left" if self._exact else "right"
         first = np.searchsorted(self._versions, self._rows, side=side)
         found = np.where(first < len(self._right), first, -1)
@@ -103,10 +106,11 @@ class Neighbours:
 
 
 def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find, for each probing row, the rows of its key whose time is its own plus ``low`` to ``high`` microseconds.
+    """Return, for each probe row, the rows of its key whose time is ``low`` to ``high`` microseconds after its own.
 
     Returns:
-        The first position of each row's matches in the sorted other side, and one past the last; equal for none.
+        The first position of each row's matches in the sorted other side, and the position after the last one; they are
+        equal if there are none.
     """
     lowest, highest = shift(probe.micros, low), shift(probe.micros, high)
     times = np.concatenate([lowest, highest])
@@ -114,7 +118,7 @@ def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[N
     count, others = len(probe), both[2 * len(probe) :]
     starts = np.searchsorted(others, both[:count], side="left")
     stops = np.searchsorted(others, both[count : 2 * count], side="right")
-    # Past the end of 64 bits there is no time, so neither a match.
+    # No time lies beyond the limits of 64 bits, so nothing matches there.
     if low > 0:
         stops = np.where(distance(lowest, probe.micros) < _clipped(low), starts, stops)
     if high < 0:
@@ -123,7 +127,7 @@ def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[N
 
 
 def at(values: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
-    """Take values by position; -1 gives a value that means nothing, from no values too.
+    """Return the values at some positions; -1 returns a meaningless value, even where there are no values.
 
     >>> at(np.array([7, 8]), np.array([1, 0])).tolist(), len(at(np.array([], dtype=int), np.array([-1])))
     ([8, 7], 1)
@@ -132,7 +136,7 @@ def at(values: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return how far apart times are; 64 bits without a sign hold any two times' distance.
+    """Return how far apart times are, as unsigned 64-bit integers, which hold the distance of any two times.
 
     >>> distance(np.array([3, -(2**63)]), np.array([5, 2**63 - 1])).tolist()
     [2, 18446744073709551615]
@@ -141,7 +145,7 @@ def distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.uin
 
 
 def shift(micros: NDArray[np.int64], by: int | NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Move times by microseconds, to the end of 64 bits at most.
+    """Return times moved by some microseconds, at most to the limits of 64 bits.
 
     >>> shift(np.array([5, 2**63 - 2]), 3).tolist(), shift(np.array([5, -(2**63)]), -3).tolist()
     ([8, 9223372036854775807], [2, -9223372036854775808])

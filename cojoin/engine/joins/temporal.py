@@ -1,16 +1,23 @@
 """The temporal join: each left row with the version of the right that was in force at its event time, deletes included.
 
-Keeps: left rows until the watermark passes them; of each key's versions the newest at or below the watermark. Emits: a
-left row when the watermark reaches its timestamp, once. A version is in force from its own microsecond on until the
-next one of its key; a *tombstone* (``deletes``, ``null_payload_deletes``) ends the one before it and matches nothing.
-Forgets: a left row when emitted; a version when a newer one is in force; a tombstone in force at once, since a key
-without any version matches nothing, too; with ``retention`` every version once the watermark is that far after its
-event time, and a row later than that does not match it whether it was forgotten or not. Ties: of versions of one
-microsecond the last in the total order is in force, a tombstone or not. Late: a left row is rejected; a late version
-is applied, being the truth for every row to come; one older than a forgotten tombstone brings its key back, unless
-there is a ``retention``: then the tombstone is kept as long as any version that it ends could match. Costs: a sort of
-the batch's rows and of the versions kept, then a binary search a left row; no Python per row. (Flink's event-time
-temporal table join, ``FOR SYSTEM_TIME AS OF``.)
+It keeps left rows until the watermark passes them, and of each key's versions the newest at or below the watermark. It
+emits each left row once, when the watermark reaches the row's timestamp.
+
+A version is in force from its own microsecond until the next version of its key. A *tombstone* (``deletes``,
+``null_payload_deletes``) ends the version before it and matches nothing. Of several versions in one microsecond, the
+last in the total order is in force, whether it is a tombstone or not.
+
+It forgets a left row when the row is emitted, and a version when a newer one is in force. It forgets a tombstone in
+force at once, since a key without any version matches nothing either. With ``retention``, it forgets every version once
+the watermark is that far after the version's event time; a row later than that does not match the version, whether it
+was forgotten or not.
+
+A late left row is rejected. A late version is applied, since it is valid for every row to come. If it is older than a
+forgotten tombstone, it brings its key back, except with ``retention``: then a tombstone is kept as long as any version
+that it ends could match.
+
+It costs a sort of the batch's rows and of the versions kept, then a binary search for each left row; no Python for each
+row. (Flink's event-time temporal table join, ``FOR SYSTEM_TIME AS OF``.)
 """
 
 from __future__ import annotations
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["TemporalHow", "TemporalJoin", "TemporalJoinOperator"]
 
 TemporalHow: TypeAlias = Literal["left", "inner"]
-"""What becomes of a left row for whose key no version is in force.
+"""What happens to a left row for whose key no version is in force.
 
 - *left*: it is emitted with nulls for the right's columns.
 - *inner*: it is not emitted, and counted as done.
@@ -52,17 +59,17 @@ class TemporalJoin:
     """The configuration of a temporal join.
 
     Attributes:
-        how: What becomes of a left row for whose key no version is in force.
-        deletes: The right's boolean column that is true where a row is a tombstone: from its event time on its key has
-            no version. A null is false. The result leaves the column out. None: no column says so.
-        null_payload_deletes: Whether a right row is a tombstone whose columns are all null but for its key, event
-            time, partition and sequence (and ``deletes``), as in a compacted Kafka topic.
-        retention: For how long after its event time a version stays in force, itself included, such as ``"90 days"``;
-            it bounds the state by the keys of that time. None: until the next version.
-        suffixes: What is appended to equal names of the left and the right; None refuses equal names.
+        how: What happens to a left row for whose key no version is in force.
+        deletes: The right's boolean column that is true in a tombstone: from the row's event time on, its key has no
+            version. Null means false. The result leaves the column out. None means that there is no such column.
+        null_payload_deletes: Whether a right row is a tombstone if all its columns are null except its key, event time,
+            partition and sequence (and ``deletes``), as in a compacted Kafka topic.
+        retention: How long after its event time a version stays in force, itself included, such as ``"90 days"``; it
+            bounds the state by the keys of that time. None means until the next version.
+        suffixes: The suffixes for names that the left and the right both have; None refuses such names.
 
     Raises:
-        ConfigurationError: A value that is not one of these.
+        ConfigurationError: A value is invalid.
 
     >>> TemporalJoin("inner", deletes="closed", retention="1 day").describe()["retention_us"]
     86400000000
@@ -87,8 +94,9 @@ class TemporalJoin:
         """Return the columns of the result: the left's, then the right's without its key and the ``deletes`` column.
 
         Raises:
-            SchemaError: A ``deletes`` column that is missing, not boolean, or part of the key; no column whose null
-                could tell a tombstone; an input without event time; names that collide.
+            ConfigurationError: The suffixes are not two different strings.
+            SchemaError: The ``deletes`` column is missing, not boolean, or part of the key; or there is no column that
+                can be null in a tombstone; or an input has no event time; or names collide.
         """
         if self.deletes is not None:
             self._check_deletes(self.deletes, right)
@@ -128,11 +136,11 @@ class TemporalJoin:
     def create_operator(
         self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
     ) -> TemporalJoinOperator:
-        """Make the operator of one key group."""
+        """Return the operator of one key group."""
         return TemporalJoinOperator(self, left, right, time)
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes two temporal joins the same query, as JSON values."""
+        """Return the settings that must stay the same for a checkpoint to be used again, as JSON values."""
         return {
             "operator": "temporal_join",
             "how": self.how,
@@ -143,7 +151,7 @@ class TemporalJoin:
 
 
 class TemporalJoinOperator(VersionedJoinOperator):
-    """Runs a temporal join for one key group."""
+    """The operator that runs a temporal join for one key group."""
 
     def __init__(self, join: TemporalJoin, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> None:
         self._join = join
@@ -157,13 +165,13 @@ class TemporalJoinOperator(VersionedJoinOperator):
         return Decision(np.where(deleted, -1, matches), event_millis(left.micros))
 
     def _memorable(self, right: SortedRows) -> NDArray[np.bool_]:
-        """Keep no tombstone, unless a late version that it ends could still match."""
+        """Return which versions to keep: no tombstone, unless a late version that it ends could still match."""
         if self._retention is None:
             return ~self._tombstones(right)
         return super()._memorable(right)
 
     def _tombstones(self, right: SortedRows) -> NDArray[np.bool_]:
-        """Tell which of the sorted versions are tombstones."""
+        """Return which of the sorted versions are tombstones."""
         table, join = right.table, self._join
         dead = np.zeros(len(right), dtype=bool)
         if join.null_payload_deletes:

@@ -1,11 +1,16 @@
-"""Joins of rows with versions: what the as-of and the temporal join share.
+"""Joins of rows with versions: the part that the as-of and the temporal join share.
 
-Keeps: left rows whose match may still change, and the versions that a row to come, or one that waits, can match.
-Emits: each left row once, when the watermark reaches its *release*, a time that depends on rows alone; a key's rows in
-the order of their releases, equal ones in the left's total order. Forgets: a left row when emitted; a version when no
-row can match it any more. Done: a version when the watermark has passed it, being in force or superseded. Costs: a sort
-of the batch's rows, of those that wait and of the versions in memory, as integers; no Python per row. Versions that lie
-in segments (``segmented_table``) are looked up by the batch's keys; those too old count until a merge leaves them out.
+It keeps left rows whose match may still change, and the versions that a waiting row or a row to come can match.
+
+It emits each left row once, when the watermark reaches the row's *release*, a time that depends on rows alone. A key's
+rows are emitted in the order of their releases, and equal ones in the left's total order.
+
+It forgets a left row when the row is emitted, and a version when no row can match it any more. A version is done when
+the watermark has passed it, whether it is in force or superseded.
+
+It costs a sort of the batch's rows, of the waiting rows and of the versions in memory, as integers; no Python for each
+row. Versions in segments (``segmented_table``) are looked up by the batch's keys. A version there that is too old is
+counted until a merge leaves it out.
 """
 
 from __future__ import annotations
@@ -36,26 +41,26 @@ __all__ = ["Decision", "VersionedJoinOperator"]
 
 
 class Decision(NamedTuple):
-    """What is known of the left rows, in their order."""
+    """The matches and releases of the left rows, in their sorted order."""
 
     matches: NDArray[np.int64]
     """Each row's version as a position in the sorted right, or -1; final for rows that are released."""
 
     releases: NDArray[np.int64]
-    """Each row's release in epoch milliseconds; for one above the watermark, no earlier than its true one."""
+    """Each row's release in epoch milliseconds; above the watermark it may still be too late, but never too early."""
 
 
 class VersionedJoinOperator(Operator):
-    """Runs a join of left rows with versions for one key group; subclasses decide what matches, and when.
+    """The operator that joins left rows with versions for one key group; subclasses decide what matches, and when.
 
     Args:
         inputs: The left and the right input.
         schema: The result's columns.
-        time: What is made of the inputs' watermarks.
+        time: How the operator's watermark is computed from the inputs' watermarks.
         inner: Whether left rows without a match are left out.
         age: How old a version may be to match a row, in microseconds; None means any age.
         without: Columns of the right that the result leaves out, besides its key.
-        keeps_versions: Whether rows match what was before them; else no version is kept.
+        keeps_versions: Whether rows match versions before them; otherwise no version is kept.
         waits: Whether left rows may wait for versions after them.
     """
 
@@ -83,10 +88,10 @@ class VersionedJoinOperator(Operator):
 
     @abstractmethod
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
-        """Match rows with versions, of all that the watermark has passed and that can still matter."""
+        """Return the matches and releases of all rows that wait or are due, given the versions that can matter."""
 
     def _memorable(self, right: SortedRows) -> NDArray[np.bool_]:
-        """Tell which of the sorted versions may be kept, where they are the newest of their keys."""
+        """Return which of the sorted versions may be kept if they are the newest of their keys."""
         return np.ones(len(right), dtype=bool)
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
@@ -114,7 +119,10 @@ class VersionedJoinOperator(Operator):
             yield Emission(OUTPUT, self._columns.take((left, right), rows.order[chosen], found))
 
     def _kept(self, right: SortedRows, waited_for: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
-        """Tell which of the sorted versions to keep: each key's newest, for all are at or below the watermark."""
+        """Return which of the sorted versions to keep: each key's newest, and those that a row waits for.
+
+        All versions are at or below the watermark, so a key's newest supersedes its others.
+        """
         kept = np.zeros(len(right), dtype=bool)
         if self._keeps_versions:
             kept = self._memorable(right)
@@ -124,40 +132,40 @@ class VersionedJoinOperator(Operator):
         return kept
 
     def _young(self, micros: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
-        """Tell which versions a row to come can match: the earliest comes one millisecond after the watermark."""
+        """Return which versions a row to come can match; the earliest comes one millisecond after the watermark."""
         if self._age is None:
             return np.ones(len(micros), dtype=bool)
         return event_millis(shift(micros, self._age)) > watermark
 
     def _forget_old(self, watermark: int) -> None:
-        """Forget by age where nothing else happened, in segments too; but what a row that waits may match is kept."""
+        """Forget versions by age, in segments too, except those that a waiting row may match."""
         if self._age is not None and self._versions.rows:
             spec, needed = self.inputs[0], watermark
             if self._waiting.num_rows:
                 needed = min(watermark, int(spec.millis(self._waiting).min()) - 1)
-            # Young, as ``_young`` has it: its time and the age, floored to milliseconds, are above the watermark.
+            # As in ``_young``, a version stays if its time plus the age, floored to milliseconds, is above ``needed``.
             self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, self.inputs[1].event_time))
 
     def waiting_rows(self) -> tuple[int, int]:
-        """Count the left rows whose match may still change."""
+        """Return how many left rows have a match that may still change."""
         return self._waiting.num_rows, 0
 
     def state_tables(self) -> dict[str, pa.Table]:
-        """Return the versions kept and the left rows that wait, where this join has such."""
+        """Return the kept versions and the waiting left rows, as far as this join has them."""
         memtable = self._versions.memtable
         tables = {"versions": (self._keeps_versions, memtable), "waiting": (self._waits, self._waiting)}
         return {name: table for name, (has, table) in tables.items() if has}
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Take what ``state_tables`` gave."""
+        """Restore what ``state_tables`` returned."""
         versions = self.input_rows(1, tables.get("versions"))
         self._waiting = self.input_rows(0, tables.get("waiting"))
         self._versions = self._keep(versions)
 
     def segmented_tables(self) -> dict[str, SegmentedTable]:
-        """Return the versions: of many keys a batch touches few."""
+        """Return the versions, whose rows may lie in segments, since a batch touches few of their keys."""
         return {"versions": self._versions} if self._keeps_versions else {}
 
     def details(self) -> dict[str, int]:
-        """Report the versions kept."""
+        """Return how many versions are kept."""
         return {"versions_in_force": self._versions.rows}

@@ -1,8 +1,8 @@
-"""States that put values together as they come: reducing and aggregating state.
+"""Reducing and aggregating state, which combine values as they are added.
 
-Keeps: one value, or one accumulator, for each key, however many were added. What a user's function raises, or gives
-that does not fit the declared type, is a ``FunctionError`` that names the function and the state. Names and methods
-are PyFlink's (``pyflink.datastream.state``).
+A state keeps one value, or one accumulator, for each key, however many values were added. An error of a user's
+function, or a result that does not fit the declared type, becomes a ``FunctionError`` that names the function and the
+state. Names and methods are PyFlink's (``pyflink.datastream.state``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["AggregatingState", "ReducingState"]
 
 
 class _GatheringState(SingleState):
-    """What both kinds share: calls of the user's functions, and the check of what they give."""
+    """What both kinds share: calls of the user's functions, and checks of their results."""
 
     def _compile(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with its errors named, and a result that is of the declared type."""
+        """Return the function, with its name in its errors and its result checked against the declared type."""
         what = f"{self.what}, what {name} gave"
         call, coerce, dtype = self._named(name, function), coercer(self._held_type, what), self._held_type
 
@@ -50,21 +50,21 @@ class _GatheringState(SingleState):
 
 
 class ReducingState(_GatheringState):
-    """One value for the current key, of all that were added, as PyFlink's ``ReducingState``."""
+    """One value for the current key, reduced from all that were added, as PyFlink's ``ReducingState``."""
 
     def __init__(self, descriptor: ReducingStateDescriptor, key_context: KeyContext, owner: str) -> None:
         super().__init__(descriptor, key_context, owner)
         self._reduce = self._compile("reduce_function", descriptor.reducer())  # type: ignore[arg-type]
 
     def get(self) -> Any:
-        """Return the value, or None where nothing was added; a struct comes as an immutable row."""
+        """Return the value, or None where nothing was added; a struct is an immutable row."""
         return self._shown(self._access())
 
     def add(self, value: Any) -> None:
-        """Put a value to what was added before; the first is kept as it is.
+        """Combine a value with what was added before; the first one is stored unchanged.
 
-        None is refused. (Flink's heap state would be cleared by it, and PyFlink's gives it to the function; here a
-        value that is missing must not end in a sum that is gone.)
+        None is refused. (It would clear Flink's heap state, and PyFlink passes it to the function; here a missing value
+        must not delete a sum.)
 
         Raises:
             FunctionError: The value is None, it or the result does not fit the declared type, or the function raised.
@@ -89,7 +89,7 @@ class AggregatingState(_GatheringState):
         self._result = self._named(f"{name}.get_result", function.get_result)
 
     def get(self) -> Any:
-        """Return the function's result of the accumulator, or None where nothing was added.
+        """Return the function's result for the accumulator, or None where nothing was added.
 
         Raises:
             FunctionError: The function raised.
@@ -98,7 +98,7 @@ class AggregatingState(_GatheringState):
         return None if accumulator is None else self._result(self._shown(accumulator))
 
     def add(self, value: Any) -> None:
-        """Add a value, of any type, to the accumulator, which is created for the first one.
+        """Add a value, of any type, to the accumulator, which is created for the first value.
 
         Raises:
             FunctionError: An accumulator is None or does not fit the declared type, or the function raised.

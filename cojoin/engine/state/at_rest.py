@@ -1,6 +1,6 @@
-"""States and timers at rest, read for people and for tests.
+"""Reads states and timers at rest, for people and for tests.
 
-Tables of key columns and, as the last column, a state's value or a timer's timestamp.
+Their tables have the key columns and, as the last column, a state's value or a timer's timestamp.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.
         owner: The function's name, for messages.
 
     Raises:
-        FunctionError: The key has other values than the key columns.
+        FunctionError: The key does not fit the key columns.
     """
     what = f"{owner}: key"
     values = (key,) if len(key_schema) == 1 else key
@@ -54,7 +54,7 @@ def rows_of(table: pa.Table, key_schema: pa.Schema, key: Any, owner: str) -> pa.
 
 
 def entry_of(rows: pa.Table) -> Any:
-    """Return the one entry of a state that some rows hold, without its last accesses; None where there is no row."""
+    """Return the one entry of a state in some rows, without its last accesses; None where there is no row."""
     if not rows.num_rows:
         return None
     column = rows.column(rows.num_columns - 1)
@@ -71,5 +71,5 @@ def _values(pairs: Iterable[tuple[Any, int]]) -> list[Any]:
 
 
 def size_of(table: pa.Table) -> dict[str, int]:
-    """Return how many rows a table has, and how many bytes they take in memory."""
+    """Return how many rows a table has, and their size in memory in bytes."""
     return {"rows": table.num_rows, "bytes": table.nbytes}

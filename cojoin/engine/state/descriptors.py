@@ -1,8 +1,8 @@
 """What a function declares of its states: their names, types and times to live.
 
-Types are Spark DDL, an Arrow type or a PySpark ``DataType``. A stored state is known by its name, and is read again
-only as what it was declared. Names are PyFlink's (``pyflink.datastream.state``); in place of its
-``enable_time_to_live`` every descriptor takes ``ttl=``.
+Types are Spark DDL, an Arrow type or a PySpark ``DataType``. A checkpoint identifies a state by its name, and restores
+it only as a type that the stored one can become. Names are PyFlink's (``pyflink.datastream.state``); in place of its
+``enable_time_to_live`` every descriptor has ``ttl=``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ __all__ = [
 ]
 
 ReduceFunction: TypeAlias = "Callable[[Any, Any], Any]"
-"""Puts the value so far and a new one together; or an object whose method ``reduce`` does, as in PyFlink."""
+"""Combines the value so far with a new one; or an object whose method ``reduce`` does, as in PyFlink."""
 
 
 class AggregateFunction(ABC):
-    """Gathers values in an accumulator, as PyFlink's ``pyflink.datastream.functions.AggregateFunction``.
+    """Aggregates values in an accumulator, as PyFlink's ``pyflink.datastream.functions.AggregateFunction``.
 
-    An accumulator must fit the state's ``accumulator_type``; ``add`` and ``get_result`` see it as the state gives it,
-    so one of a struct type as an immutable row. They may change lists and dicts in it: copies, or no longer used.
+    An accumulator must fit the state's ``accumulator_type``. ``add`` and ``get_result`` receive it as the state returns
+    it, so a struct is an immutable row. They may change lists and dicts in it, because these are copies or no longer
+    used.
 
     >>> class Mean(AggregateFunction):
     ...     def create_accumulator(self):
@@ -53,7 +54,7 @@ class AggregateFunction(ABC):
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """Return the accumulator of no values."""
+        """Return an accumulator without values."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
@@ -61,10 +62,10 @@ class AggregateFunction(ABC):
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
-        """Return what is read of an accumulator; of any type."""
+        """Return the result for an accumulator, of any type."""
 
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Return the accumulator of both; keyed states never call it, and it is here as PyFlink's functions have it."""
+        """Return the accumulator of both; keyed states never call it, but PyFlink's functions have it."""
         raise NotImplementedError
 
 
@@ -90,7 +91,7 @@ class StateDescriptor(ABC):
 
     @abstractmethod
     def stored_type(self) -> pa.DataType:
-        """Return the Arrow type of one key's entry, with its last accesses.
+        """Return the Arrow type of one key's entry, including its last accesses.
 
         Raises:
             SchemaError: A declared type does not parse.
@@ -121,7 +122,7 @@ class ValueStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True)
 class ListStateDescriptor(StateDescriptor):
-    """A list of elements for each key; a time-to-live is each element's own.
+    """A list of elements for each key; a time-to-live applies to each element.
 
     >>> ListStateDescriptor("trades", "amount double, at timestamp").name
     'trades'
@@ -136,7 +137,7 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True)
 class MapStateDescriptor(StateDescriptor):
-    """A map from user keys to values for each key, in the order of insertion; a time-to-live is each user key's own.
+    """A map from user keys to values for each key, in the order of insertion; a time-to-live applies to each user key.
 
     >>> MapStateDescriptor("totals", "string", "double").name
     'totals'
@@ -152,7 +153,7 @@ class MapStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True)
 class ReducingStateDescriptor(StateDescriptor):
-    """One value for each key, of all that were added, put together two at a time.
+    """One value for each key, reduced from all that were added.
 
     Raises:
         ConfigurationError: The function can't be called.
@@ -174,9 +175,9 @@ class ReducingStateDescriptor(StateDescriptor):
             raise ConfigurationError(msg)
 
     def reducer(self) -> ReduceFunction | None:
-        """Return the function of two values; None where there is none."""
+        """Return the function of two values; None where ``reduce_function`` does not provide one."""
         given = self.reduce_function
-        # A ufunc is called, although its ``reduce`` is something else; a class with one was not made an instance of.
+        # A ufunc is called, since its ``reduce`` means something else; a class with ``reduce`` should be an instance.
         if callable(given) and not (isinstance(given, type) and hasattr(given, "reduce")):
             return given
         return None if isinstance(given, type) else getattr(given, "reduce", None)
@@ -215,6 +216,6 @@ class AggregatingStateDescriptor(StateDescriptor):
 def _arrow_type(declared: Any, what: str) -> pa.DataType:
     if isinstance(declared, pa.DataType):
         return declared
-    # PySpark's types can spell themselves, so the engine takes them without importing PySpark.
+    # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
     spelled = declared.simpleString() if hasattr(declared, "simpleString") else declared
     return parse_type(spelled, what=what)

@@ -1,7 +1,7 @@
 """Between an operator's tables and its state value: flush what has grown too large, and find the segments again.
 
-The state value has each table's memtable. Of a table with segments (``segmented_table``) it also has the hashes that
-the memtable shadows, and in its header the names of the segments.
+The state value has each table's memtable. For a table with segments (``segmented_table``) it also has the hashes that
+the memtable shadows, and its header has the names of the segments.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Flushed", "attach", "flush"]
 
 
 class Flushed(NamedTuple):
-    """What a state value has to hold after a flush."""
+    """What a state value must hold after a flush."""
 
     described: dict[str, Any]
-    """By table with segments: what the header must say of it (``SegmentedTable.describe``)."""
+    """For each table with segments, what the header must say of it (``SegmentedTable.describe``)."""
 
     tables: dict[str, pa.Table]
     """The memtables, and the hashes that they shadow."""
@@ -62,7 +62,7 @@ def attach(
         tables: The tables, by name.
         described: What the state value's header says of those with segments.
         stored: The tables of the state value.
-        segmenting: Where the segments lie.
+        segmenting: Where the segments are stored.
 
     Raises:
         CheckpointError: There are segments, and ``segmenting`` is None.

@@ -1,4 +1,4 @@
-"""From a descriptor to the handle that a function gets, and a stored state to what the handle reads."""
+"""State handles for descriptors, and the conversion of a stored state to what its handle reads."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _HANDLES: dict[type[StateDescriptor], tuple[Any, Any]] = {
     ReducingStateDescriptor: (ReducingState, TimedReducingState),
     AggregatingStateDescriptor: (AggregatingState, TimedAggregatingState),
 }
-"""The class of each kind's handles, without and with a time-to-live: a state without one pays nothing for it."""
+"""The class of each kind's handles, without and with a time-to-live, so that a state without one has no cost for it."""
 
 
 def create_state(descriptor: StateDescriptor, key_context: KeyContext, owner: str, clock: Clock) -> KeyedState:
-    """Make the handle that a function gets for its descriptor.
+    """Return the handle that a function gets for its descriptor.
 
     Args:
         descriptor: What the function declares.
         key_context: The current key.
         owner: The function's name, for messages.
-        clock: What a time-to-live goes by.
+        clock: The clock of a time-to-live.
     """
     for kind, (plain, timed) in _HANDLES.items():
         if isinstance(descriptor, kind):
@@ -65,16 +65,16 @@ def create_state(descriptor: StateDescriptor, key_context: KeyContext, owner: st
 
 
 def as_declared(state: KeyedState, stored: pa.Table) -> pa.Table:
-    """Return a stored state as the function declares it now: its type may be one that the stored one can become.
+    """Return a stored state as the function declares it now, if the stored type can become the declared one.
 
-    As in Flink a time-to-live can't be added to a state or taken from it; how long it is may change.
+    As in Flink, a time-to-live can't be added to a state or removed from it; its length may change.
 
     Args:
         state: The declared state.
-        stored: The state at rest: the key's columns, then what is stored.
+        stored: The state at rest: the key columns, then what is stored.
 
     Raises:
-        CheckpointError: Its time-to-live goes by another clock, or its type can't become the declared one.
+        CheckpointError: The time-to-live has another clock, or the type can't become the declared one.
     """
     last = stored.num_columns - 1
     field = stored.schema.field(last)

@@ -1,8 +1,8 @@
 """What all kinds of keyed state share: the current key, and the entries of the keys that a micro-batch touches.
 
-Keeps: per declared state one Arrow table of (key columns, value); only the touched keys' entries are decoded into
-Python and encoded again, and only once the function uses the state, so a batch costs Python time for its own keys and
-Arrow time for the rest. Refuses: to be used where no key is current, in ``open`` and ``close``.
+Each declared state is one Arrow table of (key columns, value). Only the touched keys' entries are decoded into Python
+and encoded again, and only once the function uses the state, so a batch costs Python time for its own keys and Arrow
+time for the rest. A state can't be used where no key is current, in ``open`` and ``close``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Stored: TypeAlias = "Callable[[], tuple[list[int], pa.Array | pa.ChunkedArray]]"
 
 
 class KeyedState:
-    """What all kinds of state share: the entries of the touched keys, by key code."""
+    """The base of all kinds of state: the entries of the touched keys, by key code."""
 
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
         self._key_context = key_context
@@ -50,19 +50,19 @@ class KeyedState:
         super().__setattr__(name, value)
 
     def clear(self) -> None:
-        """Forget the current key's entry; nothing of it stays behind.
+        """Delete the current key's entry; nothing of it remains.
 
         Raises:
-            FunctionError: No key is current; so say all methods of all states.
+            FunctionError: No key is current; all methods of all states raise this.
         """
         self._entries.pop(self._key_context.code, None)
 
     def load(self, stored: Stored) -> None:
-        """Take the stored entries of the keys that this micro-batch touches, once they are needed."""
+        """Set the stored entries of the keys that this micro-batch touches; they are read once they are needed."""
         self._entries = _Unread(self._read, stored)
 
     def unload(self) -> None:
-        """Let go of the touched keys' entries; they were dumped."""
+        """Drop the touched keys' entries, after they were dumped."""
         self.load(lambda: ([], pa.array([], self.type)))
 
     def _read(self, stored: Stored) -> dict[int, Any]:
@@ -74,7 +74,7 @@ class KeyedState:
         return entries
 
     def dump(self) -> tuple[list[int], pa.Array] | None:
-        """Return the touched keys' entries: their codes and the column that stores them; None if nobody used them.
+        """Return the touched keys' entries: their codes and the column that stores them; None if they were not used.
 
         Raises:
             FunctionError: An entry that passed the check can't be stored, such as half a surrogate pair in a string.
@@ -89,7 +89,7 @@ class KeyedState:
 
 
 class _Unread:
-    """Stands for a state's entries until one of them is used: so a state that is not used costs nothing."""
+    """Stands for a state's entries until one of them is used, so that a state that is not used costs nothing."""
 
     __slots__ = ("_read", "_stored")
 
@@ -110,7 +110,7 @@ class _Unread:
 
 
 class SingleState(KeyedState):
-    """What states of one value for each key share."""
+    """The base of states with one value for each key."""
 
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
         super().__init__(descriptor, key_context, owner)
@@ -118,11 +118,11 @@ class SingleState(KeyedState):
         self._copies = has_mutable_parts(self._held_type)
 
     def _peek(self) -> Any:
-        """Return what a new value is put together with; None where there is nothing."""
+        """Return the value that a new one is combined with; None where there is none."""
         return self._entries.get(self._key_context.code)
 
     def _access(self) -> Any:
-        """Return what a read finds; None where there is nothing."""
+        """Return the value that a read finds; None where there is none."""
         return self._entries.get(self._key_context.code)
 
     def _keep(self, stored: Any) -> None:

@@ -1,9 +1,9 @@
 """Value, list and map state: what a function remembers for the current key.
 
-Forgets: an entry when it is cleared, and by its time-to-live (``timed``). A handle serves whatever key is
-current; where none is, in ``open`` and ``close``, every method raises ``FunctionError``. What is set is checked against
-the declared type at once, and copied; what is read can't change what is stored. Names and methods are PyFlink's
-(``pyflink.datastream.state``).
+An entry is deleted when it is cleared, and by its time-to-live (``timed``). A handle serves the key that is current;
+where none is, in ``open`` and ``close``, every method raises ``FunctionError``. A value is checked against the declared
+type and copied when it is set; changing a value that was read does not change the state. Names and methods are
+PyFlink's (``pyflink.datastream.state``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ValueState(SingleState):
     """One value for the current key, as PyFlink's ``ValueState``."""
 
     def value(self) -> Any:
-        """Return the value, or None where there is none; a struct comes as an immutable row."""
+        """Return the value, or None where there is none; a struct is an immutable row."""
         value = self._entries.get(self._key_context.code)
         return self._coerce(value) if self._copies else value
 
@@ -54,7 +54,7 @@ class ListState(KeyedState):
         super().__init__(descriptor, key_context, owner)
         self._coerce: Coercer = coercer(self._held_type.value_type, self.what)
         self._copies = has_mutable_parts(self._held_type.value_type)
-        # From an element to what is kept of it.
+        # Converts an element to what is stored.
         self._element = self._coerce
 
     def get(self) -> list[Any]:
@@ -78,7 +78,7 @@ class ListState(KeyedState):
         """Append several elements.
 
         Raises:
-            FunctionError: One does not fit the declared type, or what is given is one value.
+            FunctionError: An element does not fit the declared type, or the argument is not a list of elements.
         """
         for value in self._several(values):
             self.add(value)
@@ -109,8 +109,8 @@ class ListState(KeyedState):
 class MapState(KeyedState):
     """A map for the current key, as PyFlink's ``MapState``.
 
-    As in PyFlink ``state[key]`` is ``get``, which gives None where there is nothing, and ``del state[key]`` is
-    ``remove``, which passes over what is not there.
+    As in PyFlink, ``state[key]`` is ``get``, which returns None where there is nothing, and ``del state[key]`` is
+    ``remove``, which ignores a key that does not exist.
     """
 
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
@@ -119,9 +119,9 @@ class MapState(KeyedState):
         self._coerce_key: Coercer = coercer(held.key_type, f"{self.what}, map key")
         self._coerce_value: Coercer = coercer(held.item_type, f"{self.what}, map value")
         self._copies = has_mutable_parts(held.item_type)
-        # From a value to what is kept of it.
+        # Converts a value to what is stored.
         self._item = self._coerce_value
-        # A plain key is found as it is; a struct may be given as a dict, and an array as a list.
+        # A plain key is looked up as it is; a struct may be given as a dict, and an array as a list.
         self._find: Coercer = self._key if pa.types.is_nested(held.key_type) else lambda key: key
 
     def get(self, key: Any) -> Any:
@@ -150,7 +150,7 @@ class MapState(KeyedState):
             self.put(key, value)
 
     def remove(self, key: Any) -> None:
-        """Forget a user key; one that is not there is passed over. With the last one the entry itself goes."""
+        """Delete a user key; one that does not exist is ignored. With the last user key the entry is deleted."""
         entry = self._map()
         if entry.pop(self._find(key), None) is None:
             self._check(key)
@@ -169,7 +169,7 @@ class MapState(KeyedState):
         return False
 
     def is_empty(self) -> bool:
-        """Tell whether there is no user key."""
+        """Return whether there is no user key."""
         return not self._map()
 
     def keys(self) -> list[Any]:
@@ -200,7 +200,7 @@ class MapState(KeyedState):
         return iter(self.keys())
 
     def _check(self, key: Any) -> None:
-        """See that a user key that was not found could have been there; of None everybody knows that it can't."""
+        """Raise an error if a user key that was not found does not fit its declared type; None is accepted."""
         if key is not None:
             self._key(key)
 

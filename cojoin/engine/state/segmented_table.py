@@ -1,18 +1,18 @@
 """A table of one key group, of which a batch touches few rows: an LSM tree of a memtable and segments.
 
-Keeps: the *memtable*, which lies in the state value, and *segments* (``segments``), newest first: immutable files,
+It keeps the *memtable*, which is part of the state value, and *segments* (``segments``), newest first: immutable files,
 sorted by the hash of the key. The memtable *shadows* the hashes of all rows that batches took out of segments, whether
 or not it still has rows of them. A read takes the rows of a hash from the newest piece that has or shadows it. Keys
 whose hashes are equal always move together, so a collision costs time and never a row.
 
 A batch takes the memtable and the rows of its own keys (``take``), and puts back what is to stay (``put_back``). Rows
 of segments that did not change stay there. A memtable that has outgrown its limit is flushed (``flush``): it becomes a
-segment, and is merged with the newer ones of the others, so that sizes grow by a ratio.
+segment, merged with the newest ones while these are not much larger, so that sizes grow by a ratio.
 
-Forgets: superseded and expired rows when segments are merged. Until then expired rows take room and are counted, but
-are never returned. Costs: nothing without segments; with them a binary search for each segment and touched key, and
-each row is written a few times over. Timers and rows that wait or are held are no such tables: they stay in the state
-value.
+It forgets superseded and expired rows when segments are merged. Until then expired rows take room and are counted, but
+are never returned. It costs nothing without segments; with them it costs a binary search for each segment and touched
+key, and each row is written a few times over. Timers, and rows that wait or are held, are not such tables: they stay in
+the state value.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CHUNKS", "SHADOWED", "Expired", "SegmentedTable", "own_tables", "whole_tables"]
 
 SHADOWED = "@owned:"
-"""The prefix under which a state value has the hashes that a table's memtable shadows, as release 0.5.0 wrote it."""
+"""The prefix under which a state value has the hashes that a memtable shadows; it is part of the stored format."""
 
 MAX_CHUNKS = 16
-"""How many pieces, one of each batch, a table at rest may have before they are made one."""
+"""How many chunks, one of each batch, a table at rest may have before they are combined."""
 
 _LARGEST_BYTES = 1 << 30
-"""Segments that would become larger are not merged: a column of strings ends at 2 GB."""
+"""Segments that would become larger are not merged, because an Arrow column of strings holds at most 2 GB."""
 
 _MIN, _MAX = -(1 << 63), (1 << 63) - 1
 _NONE = np.empty(0, dtype=np.uint64)
@@ -57,16 +57,16 @@ class Expired:
     """Rows that no read may return any more.
 
     Attributes:
-        cutoff: The greatest time that has expired.
-        column: The column of times, in epoch microseconds; None for a state with a time-to-live, which has its last
-            accesses beside what it stores.
+        cutoff: The greatest time that has expired: epoch microseconds if there is a column, else milliseconds.
+        column: The column of times; None for a state with a time-to-live, which stores its last accesses beside its
+            values.
     """
 
     cutoff: int
     column: str | None = None
 
     def leave_out(self, table: pa.Table) -> pa.Table:
-        """Return a table without what has expired; the same table where nothing has."""
+        """Return a table without its expired rows; the same table where nothing has expired."""
         if self.column is None:
             return without_expired(table, self.cutoff)
         if self.cutoff < _MIN or not table.num_rows:
@@ -77,7 +77,7 @@ class Expired:
 
 @dataclass
 class _Taken:
-    """What a batch has taken out of segments: the hashes of these rows, and those of which some had expired."""
+    """What a batch has taken out of segments: the hashes of its rows, and the hashes of which some rows had expired."""
 
     hashes: NDArray[np.uint64]
     expired: NDArray[np.uint64]
@@ -88,13 +88,13 @@ class SegmentedTable:
 
     Args:
         memtable: The rows to begin with, mostly none.
-        key: The names of the key's columns.
+        key: The names of the key columns.
         what: What the rows are, for messages.
 
     Attributes:
         memtable: The rows in memory.
-        rows: How many rows the table has, in segments too.
-        segments: The segments, memtable first.
+        rows: How many rows the table has, including those in segments.
+        segments: The segments, newest first.
 
     >>> table = SegmentedTable(pa.table({"id": [1, 2], "tier": ["gold", "none"]}), ["id"], "state")
     >>> table.take([pa.table({"id": [1]})]).num_rows, table.rows
@@ -112,21 +112,21 @@ class SegmentedTable:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all rows: in memory, and of the segments' files."""
+        """The size of all rows in bytes: in memory, and of the segments' files."""
         return int(self.memtable.nbytes) + sum(segment.bytes for segment in self.segments)
 
     def replace(self, change: Callable[[pa.Table], pa.Table]) -> None:
-        """Bring the rows to another schema; those in segments follow when they are read (``evolution``)."""
+        """Convert the rows to another schema; those in segments are converted when they are read."""
         self.memtable = change(self.memtable)
 
     def take(self, keys: Sequence[pa.Table]) -> pa.Table:
-        """Return the rows of some keys, among those of others; ``put_back`` follows.
+        """Return the rows of some keys, possibly among rows of other keys; ``put_back`` must follow.
 
         Args:
-            keys: Tables of the key's columns, in the order of the key, whatever their names.
+            keys: Tables of the key columns, in the order of the key, whatever their names.
 
         Returns:
-            The memtable's rows, then those of the keys' hashes that lie in segments.
+            The memtable's rows, then the rows of the keys' hashes that are in segments.
         """
         if not self.segments:
             return self.memtable
@@ -150,12 +150,12 @@ class SegmentedTable:
         return concat([self.memtable, alive.drop_columns([HASH])])
 
     def put_back(self, rows: pa.Table, origins: NDArray[np.int64]) -> None:
-        """Keep rows instead of those that were taken.
+        """Store rows in place of those that were taken.
 
         Args:
-            rows: The rows to keep, of the taken keys: of others none may be new.
-            origins: For each its position among the rows that were taken, if it is one of them and unchanged; a new
-                row has another number.
+            rows: The rows to keep; new rows may only have keys that were taken.
+            origins: For each of them its position among the taken rows, if it is one of them and unchanged; for a new
+                row any number that is not such a position.
         """
         count, taken = self.memtable.num_rows, self._taken
         if taken is None:
@@ -183,7 +183,7 @@ class SegmentedTable:
         self.rows = rows
 
     def expire(self, expired: Expired) -> None:
-        """Forget what has expired: at once in memory, in segments when it is read or merged."""
+        """Forget what has expired: in memory at once, in segments when it is read or merged."""
         young = expired.leave_out(self.memtable)
         self.rows -= self.memtable.num_rows - young.num_rows
         self.memtable = young
@@ -191,10 +191,12 @@ class SegmentedTable:
             self._expired = expired
 
     def flush(self, segmenting: SegmentContext) -> int:
-        """Make the memtable a segment if it has outgrown its limit, merged with the newer ones of the others.
+        """Write the memtable as a segment if it has outgrown its limit.
+
+        The newest segments are merged into it while they are not larger by the ratio (``SegmentOptions``).
 
         Returns:
-            The bytes written.
+            The bytes written; 0 where nothing was.
         """
         options, size = segmenting.options, int(self.memtable.nbytes) + int(self._shadowed.nbytes)
         if options is None or size <= options.limit_bytes:
@@ -231,13 +233,13 @@ class SegmentedTable:
         hashes = _hashes_of(rows)
         order = np.argsort(hashes, kind="stable")
         hashes, plain = hashes[order], take_rows(rows.drop_columns([HASH]), order)
-        # In the oldest there is nothing to hide.
+        # The oldest segment needs no tombstones, since no older one has rows.
         absent = _NONE if is_oldest else np.unique(np.concatenate(tombstones))
         absent = absent[~among(absent, hashes)]
         return write_segment(segmenting, hashes, plain, absent) if len(hashes) or len(absent) else None
 
     def whole(self) -> pa.Table:
-        """Return all rows; those that segments have are read, all of them."""
+        """Return all rows; all segments are read."""
         if not self.segments:
             return self.memtable
         found = [self.memtable]
@@ -247,7 +249,7 @@ class SegmentedTable:
         return concat(found)
 
     def _surviving(self, pieces: Iterator[OpenSegment] | Sequence[OpenSegment], hidden: Any) -> Iterator[pa.Table]:
-        """Yield each piece's rows that no newer piece has, nor one of the hidden hashes, with their hashes."""
+        """Yield each piece's rows, with their hashes, except those of hidden hashes and of hashes of a newer piece."""
         for piece in pieces:
             shown = ~among(piece.hashes, hidden)
             yield self._adapted(piece.table if shown.all() else piece.table.filter(pa.array(shown)))
@@ -258,11 +260,11 @@ class SegmentedTable:
         return (segment.open(self._store) for segment in segments)  # type: ignore[arg-type]
 
     def _adapted(self, rows: pa.Table) -> pa.Table:
-        """Return rows of a segment, with their hashes, in the columns of now."""
+        """Return rows of a segment, with their hashes, in the table's present columns."""
         return evolve(rows, pa.schema([rows.schema.field(0), *self.memtable.schema]), self._what)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a state value's header must say of the segments, as JSON values."""
+        """Return what a state value's header must record of the segments, as JSON values."""
         expired = self._expired and [self._expired.cutoff, self._expired.column]
         return {"rows": self.rows, "expired": expired, "segments": [each.as_list() for each in self.segments]}
 
@@ -271,7 +273,7 @@ class SegmentedTable:
         return pa.table({HASH: pa.array(self._shadowed)})
 
     def attach(self, described: Mapping[str, Any], shadowed: pa.Table, store: SegmentStore) -> None:
-        """Restore what ``describe`` and ``shadowed`` returned; the memtable is there already."""
+        """Restore what ``describe`` and ``shadowed`` returned; the memtable was loaded before."""
         self.rows, self._store = int(described["rows"]), store
         self.segments = tuple(Segment(*each) for each in described["segments"])
         self._shadowed = shadowed.column(0).to_numpy()
@@ -279,7 +281,7 @@ class SegmentedTable:
 
 
 def own_tables(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return the tables of a state value without those of shadowed hashes."""
+    """Return the tables of a state value, except those of shadowed hashes."""
     return {
         name: table
         for name, table in tables.items()
@@ -295,7 +297,7 @@ def whole_tables(
     Args:
         described: What ``SegmentedTable.describe`` returned, by table.
         tables: The tables of the state value.
-        store: Where segments lie.
+        store: Where segments are stored.
     """
     found = own_tables(described, tables)
     for name, each in described.items():
@@ -310,7 +312,7 @@ def _hashes_of(rows: pa.Table) -> NDArray[np.uint64]:
 
 
 def _none_of(rows: pa.Table) -> pa.Table:
-    """Return no rows, with hashes."""
+    """Return an empty table that also has the column of hashes."""
     return _empty(rows).add_column(0, pa.field(HASH, pa.uint64()), pa.array([], pa.uint64()))
 
 

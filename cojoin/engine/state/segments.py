@@ -6,8 +6,8 @@ Older rows of a hash that the segment does have are superseded likewise.
 
 A file is written once. Its name is made of the batch, the key group and a digest of the content, so a task that is run
 again gives it the same name. Where the store maps files into memory, only the pages that a search touches are read.
-Each process compares a file's length whenever it opens it, and its digest the first time. Costs: 0.1 ms to open a
-file, and a binary search for each key.
+Each process compares a file's length whenever it opens the file, and its digest the first time. It costs 0.1 ms to open
+a file, and a binary search for each key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["HASH", "OpenSegment", "Segment", "SegmentContext", "SegmentOptions", "SegmentStore", "write_segment"]
 
 HASH = "@hash"
-"""The column of hashes; no column of a DataFrame that a person writes begins like this."""
+"""The name of the column of hashes; no column that a user writes begins like this."""
 
 _FIXES = "restore a snapshot that is whole (`cojoin checkpoints list` shows them)"
 _KNOWN = 100_000
@@ -38,20 +38,20 @@ _compared: set[tuple[str, str]] = set()
 
 
 class SegmentStore(Protocol):
-    """Where segments lie; the engine's surroundings implement it."""
+    """Where segments are stored; the code around the engine implements it."""
 
     @property
     def place(self) -> str:
         """The directory, for messages."""
 
     def write(self, name: str, content: pa.Buffer) -> None:
-        """Write a file whole or not at all; one of the name that is there already has the same content."""
+        """Write a file as a whole or not at all; a file that already has this name has the same content."""
 
     def open(self, name: str) -> pa.Buffer:
         """Return a file's bytes, mapped into memory where that is possible.
 
         Raises:
-            OSError: It is not there, or can't be read.
+            OSError: The file does not exist, or can't be read.
         """
 
 
@@ -60,19 +60,20 @@ class SegmentOptions:
     """When memtables are flushed and segments are merged.
 
     Attributes:
-        limit_bytes: How large a memtable may grow in a key group's state value. A megabyte of state
-            costs 10 ms a batch and a file costs some 1 ms to write: at half a megabyte both stay below what a call
-            costs anyway.
-        ratio: A segment is merged with the newer ones once it is less than so many times as large as they. More makes
-            fewer segments and writes each row more often; with 4 a row is written some 4 times a level, and there are 3
-            levels between half a megabyte and 32.
+        limit_bytes: How large a memtable may grow in a key group's state value. A megabyte of state costs 10 ms a
+            batch, and a file costs some 1 ms to write: at half a megabyte both are below what a call costs anyway.
+        ratio: A segment is merged with the newer ones once it is less than this many times as large as they are. A
+            larger ratio makes fewer segments and writes each row more often: with 4 a row is written some 4 times a
+            level, and there are 3 levels between half a megabyte and 32.
     """
 
     limit_bytes: int = 512 * 1024
     ratio: float = 4.0
 
     def ratio_of(self, key_group: int) -> float:
-        """Return a key group's own ratio, between 3/4 and 5/4 of it: their largest merges fall into different batches.
+        """Return a key group's own ratio, between 3/4 and 5/4 of ``ratio``.
+
+        So the largest merges of different key groups fall into different batches.
 
         >>> [round(SegmentOptions().ratio_of(group), 2) for group in (0, 1, 2)]
         [3.0, 4.24, 3.47]
@@ -85,10 +86,10 @@ class SegmentContext:
     """How a key group reads and writes segments in one batch.
 
     Attributes:
-        store: Where they lie.
+        store: Where they are stored.
         options: When memtables are flushed; with None they never are, and segments are only read.
         key_group: The key group's number.
-        batch_id: The batch.
+        batch_id: The batch's number.
     """
 
     store: SegmentStore
@@ -99,14 +100,14 @@ class SegmentContext:
 
 @dataclass(frozen=True)
 class Segment:
-    """What the state value knows of a segment.
+    """What the state value records of a segment.
 
     Attributes:
         name: The file's name.
-        rows: How many rows it has, superseded ones too.
+        rows: How many rows it has, including superseded ones.
         tombstones: How many tombstones it has.
         bytes: The file's length.
-        digest: The BLAKE2b of its content.
+        digest: The BLAKE2b digest of its content.
     """
 
     name: str
@@ -116,15 +117,15 @@ class Segment:
     digest: str
 
     def as_list(self) -> list[Any]:
-        """Return it as JSON values."""
+        """Return the attributes as JSON values."""
         return [self.name, self.rows, self.tombstones, self.bytes, self.digest]
 
     def open(self, store: SegmentStore) -> OpenSegment:
-        """Open it.
+        """Return the segment's content, after comparing its length, and its digest the first time.
 
         Raises:
-            CheckpointError: The file is not there.
-            CodecError: It is not what was written.
+            CheckpointError: The file does not exist, or can't be read.
+            CodecError: Its content is not what was written.
         """
         where = f"segment {store.place}/{self.name}"
         try:
@@ -149,7 +150,7 @@ class Segment:
 
 
 class OpenSegment:
-    """A segment's content; what is not looked at is not read.
+    """A segment's content, of which only what is used is read.
 
     Args:
         content: The file's bytes.
@@ -160,7 +161,7 @@ class OpenSegment:
 
     @cached_property
     def table(self) -> pa.Table:
-        """The rows, with their hashes as the first column, sorted by them."""
+        """The rows, with their hashes as the first column, sorted by hash."""
         return pa.Table.from_batches([self._reader.get_batch(0)])
 
     @cached_property
@@ -177,7 +178,7 @@ class OpenSegment:
 def write_segment(
     segmenting: SegmentContext, hashes: NDArray[np.uint64], rows: pa.Table, tombstones: NDArray[np.uint64]
 ) -> Segment:
-    """Write a segment.
+    """Write a segment, and return what the state value records of it.
 
     Args:
         segmenting: Where, and for which key group and batch.

@@ -1,11 +1,11 @@
-"""States with a time-to-live: the same handles, whose entries know when they were last accessed.
+"""States with a time-to-live: the same handles, whose entries store when they were last accessed.
 
-Keeps: pairs of a value and its last access, for a value, each element of a list and each entry of a map. A write is an
-access; a read is one if the configuration says so. A read that finds something expired removes it, gives it this last
-time if expired values may be returned, and never prolongs it. Adding to an expired value begins anew; where expired
-values may be returned, it goes on with it. (Flink: ``TtlValueState``, ``TtlListState``, ``TtlMapState``,
-``TtlReduceFunction``, ``TtlAggregateFunction``; but ``get`` of a list gives each expired element at most once, and
-``is_empty`` of a map sees no expired entry that a read would not return.)
+They keep pairs of a value and its last access: for a value, each element of a list and each entry of a map. A write is
+an access; a read is one if the configuration says so. A read that finds something expired removes it, returns it this
+last time if expired values may be returned, and never prolongs it. Adding to an expired value begins anew; where
+expired values may be returned, it continues with the expired one. (Flink: ``TtlValueState``, ``TtlListState``,
+``TtlMapState``, ``TtlReduceFunction``, ``TtlAggregateFunction``; but here ``get`` of a list returns each expired
+element at most once, and ``is_empty`` of a map ignores expired entries that a read would not return.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class _TimedSingleState(SingleState):
-    """One pair for each key."""
+    """A state of one pair for each key: a value and its last access."""
 
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str, clock: Clock) -> None:
         super().__init__(descriptor, key_context, owner)
@@ -122,21 +122,21 @@ class TimedMapState(MapState):
         self._item = lambda value: (coerce(value), expiry.stamp())
 
     def get(self, key: Any) -> Any:
-        """Return the value of a user key, or None where there is none; as ``MapState.get``."""
+        """Return the value of a user key, or None where there is none; it raises what ``MapState.get`` raises."""
         found = self._access([self._find(key)])
         if not found:
             self._check(key)
         return self._shown(found[0][1]) if found else None
 
     def contains(self, key: Any) -> bool:
-        """Return whether a user key is there; this is a read, as in Flink."""
+        """Return whether a user key is there; this counts as a read, as in Flink."""
         found = bool(self._access([self._find(key)]))
         if not found:
             self._check(key)
         return found
 
     def is_empty(self) -> bool:
-        """Tell whether there is no user key; this is no read, so it neither removes nor prolongs anything."""
+        """Return whether there is no user key; this is not a read, so it neither removes nor prolongs anything."""
         cutoff = self.expiry.cutoff()
         return not any(accessed > cutoff or self.expiry.returns_expired for _, accessed in self._map().values())
 
@@ -153,7 +153,7 @@ class TimedMapState(MapState):
         return [(key, self._shown(value)) for key, value in self._access()]
 
     def _access(self, keys: list[Any] | None = None) -> list[tuple[Any, Any]]:
-        """Return what a read of these user keys, or of all, finds."""
+        """Return the pairs that a read of these user keys, or of all, finds."""
         entry, found = self._map(), []
         cutoff, stamp = self.expiry.cutoff(), self.expiry.stamp()
         for key in list(entry) if keys is None else keys:

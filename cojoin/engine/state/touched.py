@@ -1,6 +1,6 @@
 """The keys that a micro-batch touches, and which rows of a table at rest belong to them.
 
-A touched key's code is its number, from 0 on. Looking a table up costs some 20 to 60 ns a row, however few keys are
+A touched key's code is its number, from 0 on. To look up a table costs some 20 to 60 ns a row, however few keys are
 touched; nothing is copied, and a table that is not looked up costs nothing.
 """
 
@@ -45,7 +45,7 @@ class TouchedKeys:
         row_of[every] = np.arange(len(every))  # any row of a key gives the key
         self.keys = take_rows(pa.concat_tables(tables), row_of)
         self._distinct = [pc.unique(column.combine_chunks()) for column in self.keys.columns]
-        # Of each column but the first: what the codes of the columns before it and its own make together, sorted.
+        # For each column but the first: the distinct combinations of values up to and including it, as sorted numbers.
         self._pairs: list[NDArray[np.int64]] = []
         codes = _places(self.keys.column(0), self._distinct[0])
         for position in range(1, self.keys.num_columns):
@@ -53,7 +53,7 @@ class TouchedKeys:
             known = np.unique(codes)
             self._pairs.append(known)
             codes = np.searchsorted(known, codes)
-        # With one column the order of the codes is that of its values; with several it is the last pairs'.
+        # From a position in the only column's values, or in the last pairs, to the key's code.
         self._code_of = np.argsort(codes)
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class TouchedKeys:
 
 
 def _places(column: pa.ChunkedArray, distinct: pa.Array) -> NDArray[np.int64]:
-    """Return where in the distinct values each value stands; -1 where it does not."""
+    """Return each value's position among the distinct values; -1 where it is not one of them."""
     return pc.fill_null(pc.index_in(column, value_set=distinct), -1).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 

@@ -1,9 +1,9 @@
-"""Time-to-live of states: what has not been accessed for long enough is gone.
+"""Time-to-live of states: what has not been accessed for long enough expires.
 
-Expired is what was last accessed at a time a when ``now >= a + ttl``: each value, element of a list and entry of a map
-for itself. It is removed by the read that finds it, and for all keys of a key group at the end of each micro-batch in
-which the function was opened there; no user code is called. A last access is stored beside what it belongs to, in a
-struct whose second field is named after the clock, so that a checkpoint can't be read by another one. (Flink:
+What was last accessed at a time a is expired when ``now >= a + ttl``; this holds for each value, element of a list and
+entry of a map on its own. It is removed by the read that finds it, and for all keys of a key group at the end of each
+micro-batch in which the function was opened there; no user code is called. The last access is stored beside the value,
+in a struct whose second field is named after the clock, so that a checkpoint can't be read with another clock. (Flink:
 ``StateTtlConfig``, ``TtlUtils.expired``. Here ``a + ttl`` has no upper bound, where Flink's stops at
 ``Long.MAX_VALUE``; and the clock may be event time.)
 """
@@ -43,10 +43,10 @@ UpdateType: TypeAlias = Literal["on_create_and_write", "on_read_and_write"]
 """What counts as an access. (Flink's ``OnCreateAndWrite`` and ``OnReadAndWrite``; its ``Disabled`` is ``ttl=None``.)"""
 
 StateVisibility: TypeAlias = Literal["never_return_expired", "return_expired_if_not_cleaned_up"]
-"""What a read that finds something expired gives: nothing, or for this last time the expired value."""
+"""What a read that finds something expired returns: nothing, or the expired value this last time."""
 
 TtlTimeDomain: TypeAlias = Literal["processing_time", "event_time"]
-"""Which clock a time-to-live goes by."""
+"""The clock of a time-to-live."""
 
 _VALUE = "@value"
 _MIN_TIMESTAMP = -(1 << 63)
@@ -57,14 +57,14 @@ class StateTtlConfig:
     """How long a state keeps what is not accessed; the ``ttl`` of a descriptor, as PyFlink's ``StateTtlConfig``.
 
     Attributes:
-        ttl: How long, such as ``"7 days"`` or a ``timedelta``; more than nothing, in whole milliseconds.
+        ttl: How long, such as ``"7 days"`` or a ``timedelta``; more than zero, in whole milliseconds.
         update_type: Whether reads prolong it as writes do.
-        state_visibility: Whether a read that finds something expired gives it this last time.
+        state_visibility: Whether a read that finds something expired returns it this last time.
         time_domain: The clock: the micro-batch's own processing time, as in Flink, or event time.
 
     Raises:
         ConfigurationError: The duration is not positive, a word is unknown, or expired values are to be returned in
-            event time: what is then returned would depend on when it was cleaned up, so on how batches were cut.
+            event time: the result would depend on when they were cleaned up, so on how batches were cut.
 
     >>> StateTtlConfig("7 days", update_type="on_read_and_write").milliseconds
     604800000
@@ -102,10 +102,10 @@ class StateTtlConfig:
 
 
 def check_ttl(ttl: Any, what: str) -> None:
-    """Refuse what is no time-to-live.
+    """Raise an error unless a time-to-live is None or a ``StateTtlConfig``.
 
     Raises:
-        ConfigurationError: It is neither None nor a ``StateTtlConfig``.
+        ConfigurationError: It is neither.
     """
     if ttl is not None and not isinstance(ttl, StateTtlConfig):
         msg = f"{what}: ttl: expected a StateTtlConfig, got {ttl!r}; write ttl=StateTtlConfig('7 days')"
@@ -113,30 +113,30 @@ def check_ttl(ttl: Any, what: str) -> None:
 
 
 class Clock(Protocol):
-    """What a time-to-live goes by; all times are epoch milliseconds."""
+    """The clock of a time-to-live; all times are epoch milliseconds."""
 
     def now(self, time_domain: str) -> int:
-        """Return the time that expiry is judged by."""
+        """Return the time with which last accesses are compared."""
 
     def access_time(self, time_domain: str) -> int:
         """Return the time that is stored as the last access."""
 
 
 class ServiceClock:
-    """The clock of a timer service: the batch's processing time, and the watermark."""
+    """The clock of a timer service: the batch's processing time, or the watermark."""
 
     def __init__(self, service: TimerService) -> None:
         self._service = service
 
     def now(self, time_domain: str) -> int:
-        """Return the time that expiry is judged by."""
+        """Return the time with which last accesses are compared."""
         return self._service.watermark if time_domain == "event_time" else self._service.processing_time
 
     access_time = now
 
 
 class Expiry:
-    """The time-to-live of one state at work."""
+    """The time-to-live of one state in use: what has expired, and which time an access stores."""
 
     __slots__ = ("_clock", "_domain", "_ttl", "renews", "returns_expired")
 
@@ -146,21 +146,21 @@ class Expiry:
         self.returns_expired = config.state_visibility == "return_expired_if_not_cleaned_up"
 
     def cutoff(self) -> int:
-        """Return the greatest last access that has expired."""
+        """Return the greatest last access that has expired, in epoch milliseconds."""
         return self._clock.now(self._domain) - self._ttl
 
     def stamp(self) -> int:
-        """Return the last access of what is accessed now."""
+        """Return the last access to store now, in epoch milliseconds."""
         return self._clock.access_time(self._domain)
 
 
 def timed_type(dtype: pa.DataType, ttl: StateTtlConfig | None) -> pa.DataType:
-    """Return the type that stores a value of a type with its last access; without a time-to-live the type itself."""
+    """Return the type that stores a value with its last access; without a time-to-live, the value's own type."""
     return dtype if ttl is None else pa.struct([(_VALUE, dtype), (f"@{ttl.time_domain}", pa.int64())])
 
 
 def split_type(stored: pa.DataType) -> tuple[pa.DataType, str | None]:
-    """Tell a stored type without its last accesses, and their clock; None where it has none.
+    """Return a stored type without its last accesses, and their clock; None where it has no last accesses.
 
     >>> split_type(pa.list_(timed_type(pa.string(), StateTtlConfig("1 day"))))
     (ListType(list<item: string>), 'processing_time')
@@ -181,14 +181,14 @@ def split_type(stored: pa.DataType) -> tuple[pa.DataType, str | None]:
 
 
 def without_expired(table: pa.Table, cutoff: int) -> pa.Table:
-    """Remove what was last accessed at or before a time, and the keys that are left without anything.
+    """Return a table without what was last accessed at or before a time, and without the keys that are left empty.
 
     Args:
-        table: Keys, and as its last column what a state with a time-to-live stores.
+        table: Key columns and, as the last column, what a state with a time-to-live stores.
         cutoff: See ``Expiry.cutoff``.
 
     Returns:
-        The same table where nothing has expired, which the smallest last access tells.
+        The remaining rows; the same table where the smallest last access shows that nothing has expired.
     """
     column = table.column(table.num_columns - 1)
     oldest = [pc.min(_accesses(chunk)).as_py() for chunk in column.chunks]
@@ -203,14 +203,14 @@ def without_expired(table: pa.Table, cutoff: int) -> pa.Table:
 
 
 def _accesses(entries: pa.Array) -> pa.Array:
-    """Return the last accesses; of a list or map those of all its parts, also those before and after a slice."""
+    """Return the last accesses; for lists or maps those of all parts, including those before and after a slice."""
     if pa.types.is_map(entries.type):
         return entries.items.field(1)
     return (entries.values if pa.types.is_list(entries.type) else entries).field(1)
 
 
 def _without_parts(entries: pa.Array, keep: NDArray[np.bool_]) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Cut parts out of lists or maps; also tell which of them still have any."""
+    """Return lists or maps without the parts that are not kept, and for each whether it still has any."""
     offsets = entries.offsets.to_numpy()
     kept_before = np.concatenate([[0], np.cumsum(keep)])
     bounds, mask = kept_before[offsets].astype(np.int32), pa.array(keep)

@@ -1,1 +1,1 @@
-"""Time: durations, watermarks and how they merge, strategies, idleness, timers."""
+"""Time: durations, watermarks and how they are merged, watermark strategies, idleness, and timers."""

@@ -1,7 +1,7 @@
 """Durations as Spark's users write them: ``"5 seconds"``, ``"1 minute 30 seconds"`` or a ``timedelta``.
 
-Inside cojoin a duration is a whole number of milliseconds (watermarks, timers) or microseconds (``tolerance``).
-Bare numbers are refused: nobody can see their unit.
+Inside cojoin a duration is a whole number of milliseconds (watermarks, timers) or microseconds (``tolerance``). Bare
+numbers are refused, because they do not show their unit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)\s*")
 
 
 def microseconds(duration: Duration, what: str) -> int:
-    """Turn a duration into whole microseconds.
+    """Return a duration as whole microseconds.
 
     Args:
         duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.
@@ -66,7 +66,7 @@ def microseconds(duration: Duration, what: str) -> int:
 
 
 def milliseconds(duration: Duration, what: str) -> int:
-    """Turn a duration into whole milliseconds; a finer one is refused rather than rounded.
+    """Return a duration as whole milliseconds; a finer one is refused rather than rounded.
 
     Args:
         duration: ``"5 seconds"``, ``"1 hour 30 minutes"`` or a ``timedelta``; not negative.

@@ -1,6 +1,6 @@
-"""Silence: when a source partition, or a whole input, that says nothing no longer holds time back.
+"""Idleness: when a source partition, or a whole input, that sends nothing no longer holds the watermark back.
 
-Keeps: since when each has been silent, by the micro-batches' clock. (Flink: ``WatermarksWithIdleness``.)
+It keeps since when each has been silent, by the micro-batches' processing time. (Flink: ``WatermarksWithIdleness``.)
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["Idleness", "IdlenessTimer"]
 
 @dataclass(frozen=True)
 class Idleness:
-    """When a silent partition, or a whole input, no longer holds time back.
+    """When a silent partition, or a whole silent input, no longer holds the watermark back.
 
     Attributes:
-        timeout_ms: How long it must have been silent.
-        returning: What becomes of one that returns behind the others.
-        even_if_silent: Whether an input that has never spoken may go idle, too.
+        timeout_ms: How long it must have been silent, in milliseconds.
+        returning: What happens to a partition that returns behind the others (``Returning``).
+        even_if_silent: Whether an input that has never sent anything may go idle, too.
 
     Raises:
         ConfigurationError: The timeout is not above zero, or another value is unknown.
@@ -41,13 +41,14 @@ class Idleness:
 
 
 class IdlenessTimer:
-    """Tells when a channel that is looked at every now and then has been silent for too long.
+    """Decides when a channel that is checked from time to time has been silent for too long.
 
-    The countdown starts at the first look that finds it silent and ends in idleness at the first later look that is
-    more than the timeout away; between two looks nobody knows. (Flink: ``WatermarksWithIdleness.IdlenessTimer``.)
+    The countdown starts at the first check that finds the channel silent. The channel is idle from the first check that
+    is more than the timeout later; the silence between two checks is not measured. (Flink:
+    ``WatermarksWithIdleness.IdlenessTimer``.)
 
     Args:
-        timeout_ms: How long the silence must last.
+        timeout_ms: How long the silence must last, in milliseconds.
 
     >>> timer = IdlenessTimer(10)
     >>> timer.is_idle(0), timer.is_idle(10), timer.is_idle(11)
@@ -60,11 +61,11 @@ class IdlenessTimer:
         self._silent_since: int | None = None
 
     def activity(self) -> None:
-        """Hear it speak."""
+        """Note that the channel sent something."""
         self._spoke = True
 
     def is_idle(self, now: int) -> bool:
-        """Look at it, at a processing time in milliseconds that never goes back."""
+        """Return whether the channel is idle, at a processing time in milliseconds that never goes back."""
         if self._spoke:
             self.restart()
         elif self._silent_since is None:
@@ -74,13 +75,13 @@ class IdlenessTimer:
         return False
 
     def restart(self) -> None:
-        """Forget the silence so far, as after a pause in which nobody could have heard anything."""
+        """Forget the silence so far, for example after a pause in which nothing could be received."""
         self._spoke, self._silent_since = False, None
 
     def snapshot(self) -> int | None:
-        """Return since when it has been silent."""
+        """Return since when the channel has been silent, in epoch milliseconds; None where no silence was found."""
         return self._silent_since
 
     def restore(self, silent_since: Any) -> None:
-        """Take what ``snapshot`` gave."""
+        """Restore what ``snapshot`` returned."""
         self._spoke, self._silent_since = False, silent_since

@@ -1,8 +1,8 @@
-"""Event time as an operator sees it: its two inputs' watermarks, folded from what the map tasks saw.
+"""The watermarks of an operator and of its two inputs, computed from what the map tasks saw.
 
-Keeps: each source partition's largest timestamp, mark, watermark, status and silence. Gives: the watermark of each
-input (the minimum over its active partitions) and of the operator (the minimum over its active inputs), which only
-ever advance. All of it is state and survives a restart. Costs: some microseconds a partition and batch.
+It keeps each source partition's largest timestamp, mark, watermark, status and silence. It emits the watermark of each
+input (the minimum over its active partitions) and of the operator (the minimum over its active inputs); both only ever
+advance. All of it is state and survives a restart. It costs some microseconds a partition and batch.
 """
 
 from __future__ import annotations
@@ -20,30 +20,32 @@ if TYPE_CHECKING:
 __all__ = ["ONE_PARTITION", "Control", "InputWatermark", "OperatorWatermark", "TimePolicy"]
 
 ONE_PARTITION = "[]"
-"""The name of the only source partition of an input that names none."""
+"""The name of the only source partition of an input whose partitions have no names."""
 
 _HOLDING: tuple[Status, ...] = ("active", "idle", "finished")
-"""The statuses, from the one that holds time most."""
+"""The statuses, beginning with the one that holds the watermark back most."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """What one map task saw of one input, or what is said of an input from outside; it travels in band with the rows.
+    """What one map task saw of one input, or what is known of it from outside; it travels in band with the rows.
 
     Attributes:
         input: 1 (left) or 2 (right).
-        partitions: Each source partition's largest timestamp in milliseconds.
+        partitions: Each source partition's largest timestamp in epoch milliseconds.
         rows: How many rows the task sent to the receiving key group.
         processing_time: The micro-batch's processing time in epoch milliseconds.
-        marks: Each source partition's largest mark, where it differs from the largest timestamp (``strategies``).
-        watermarks: Watermarks of source partitions that somebody else made, in milliseconds.
+        marks: Each source partition's largest mark, where it differs from the largest timestamp
+            (``watermark_strategies``).
+        watermarks: Watermarks of source partitions that were computed elsewhere, in epoch milliseconds.
         statuses: Statuses of source partitions; the name ``None`` is the whole input.
-        faults: What the source gave that is no row: each a reason and what is known of it, as JSON.
-        source_watermarks: Watermarks of source partitions by the times that the source goes by, such as those of
-            Kafka's records. They count only while the newest rows' event times are near these.
-        agrees: Whether they are; None where no row came to tell by.
-        unread: Those of these partitions that are known to hold more rows: where the times don't count, they hold time
-            until they speak.
+        faults: What the source read that is not a row: for each the reason, and what is known of it as JSON.
+        source_watermarks: Watermarks of source partitions, in epoch milliseconds, derived from the times by which the
+            source is read, such as Kafka's record timestamps. They count only while the newest rows' event times are
+            near these times.
+        agrees: Whether the newest rows' event times are near these times; None where no row came.
+        unread: Those of these partitions that are known to hold more rows. Where the source's times do not count, these
+            partitions hold the watermark back until they send something.
     """
 
     input: Literal[1, 2]
@@ -61,14 +63,15 @@ class Control:
 
 @dataclass(frozen=True)
 class TimePolicy:
-    """What the operator makes of its inputs' watermarks, beyond their minimum.
+    """How the operator combines its inputs' watermarks, beyond their minimum.
 
     Attributes:
-        when_all_idle: What time does when every input that is not finished is idle; and what an input's own watermark
-            does when all its partitions are.
-        hold_left_until: Time stands still until the right input's watermark has reached this, in epoch milliseconds,
-            or the right is idle or finished: left rows wait for the right's first load. None does not wait. Once time
-            goes on, a checkpoint remembers that, whatever is asked later.
+        when_all_idle: What the watermark does when every input that is not finished is idle, and what an input's own
+            watermark does when all its partitions are idle.
+        hold_left_until: The operator's watermark does not advance until the right input's watermark has reached this
+            time, in epoch milliseconds, or the right input is idle or finished, so left rows wait for the right input's
+            first load. None does not wait. Once the watermark has advanced, the checkpoint records it, and a later
+            value has no effect.
     """
 
     when_all_idle: AllIdle = "hold"
@@ -79,7 +82,7 @@ class InputWatermark:
     """The watermark of one input.
 
     Args:
-        strategy: How it follows the rows.
+        strategy: How the watermark follows the rows.
         all_idle: What the input's own watermark does when all its partitions are idle.
 
     >>> watermark = InputWatermark(WatermarkStrategy.for_bounded_out_of_orderness("10 ms"))
@@ -103,18 +106,19 @@ class InputWatermark:
         self._clock = NONE
         self._processing_time = 0
         self.source_agrees: bool | None = None
-        """Whether the times that the source goes by are near the newest rows' event times; None before any row."""
+        """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
 
     @property
     def finished(self) -> bool:
-        """Whether no row will come any more."""
+        """Whether no more rows will come."""
         return self.status() == "finished"
 
     def fold(self, controls: Sequence[Control]) -> None:
-        """Take all that is said of this input in a micro-batch, in an order that is not the controls'.
+        """Apply all controls of this input in a micro-batch; the order of the controls does not matter.
 
-        First what the rows say, since a row wakes its partition, whose other watermarks are heard only then; then what
-        others say of time; then statuses, of several for one partition the one that holds time most.
+        What rows say is applied first, since a row wakes its partition, and only then do the partition's other
+        watermarks count. Next come the watermarks that were computed elsewhere, then the statuses. Of several statuses
+        of one partition, the one that holds the watermark back most counts.
         """
         judged = [control.agrees for control in controls if control.agrees is not None]
         if judged:
@@ -129,7 +133,7 @@ class InputWatermark:
             self.set_status(name, status)
 
     def _hear(self, control: Control) -> None:
-        """Take what others than the rows say of time."""
+        """Apply a control's watermarks that do not come from rows."""
         for partition, watermark in control.watermarks.items():
             self.take(partition, watermark)
         if self.source_agrees:
@@ -140,7 +144,7 @@ class InputWatermark:
                 self.register(partition)
 
     def observe(self, partition: str, max_timestamp: int, mark: int | None = None) -> None:
-        """Take the largest timestamp and mark of some rows of a partition; no mark is the timestamp itself."""
+        """Apply the largest timestamp and mark of a partition's rows; without a mark, the timestamp is the mark."""
         mark = max_timestamp if mark is None else mark
         self._largest[partition] = max(self._largest.get(partition, NONE), max_timestamp)
         self._marks[partition] = max(self._marks.get(partition, NONE), mark)
@@ -149,7 +153,7 @@ class InputWatermark:
             self._merge.update(partition, self._made(partition))
 
     def take(self, partition: str, watermark: int) -> None:
-        """Take a partition's watermark that somebody else made, in epoch milliseconds; a lower one changes nothing."""
+        """Apply a partition's watermark, computed elsewhere, in epoch milliseconds; a lower one changes nothing."""
         if self._declared == "idle":
             self._declared = None
         self._merge.update(partition, watermark)
@@ -162,30 +166,30 @@ class InputWatermark:
         self._merge.set_status(partition, status)
 
     def remove(self, partition: str) -> None:
-        """Forget a partition that does not exist any more; one that is not there is passed over."""
+        """Forget a partition that no longer exists; an unknown one is ignored."""
         self._merge.remove(partition)
         for known in (self._largest, self._marks, self._timers):
             known.pop(partition, None)
 
     def register(self, partition: str) -> None:
-        """Add a partition known to hold rows: it holds time until it speaks."""
+        """Add a partition known to hold rows: it holds the watermark back until it sends something."""
         self._merge.register(partition)
 
     def begin(self, processing_time: int) -> None:
-        """Take a micro-batch's processing time, before anything is said of it."""
+        """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
         self._processing_time = processing_time
 
     def hold(self, until: int | None) -> None:
-        """Set how far the input's time may come from now on, whatever its rows and the clock say; it never goes back.
+        """Limit the input's watermark from now on, whatever its rows and the clock say; the watermark never goes back.
 
         Args:
-            until: In epoch milliseconds; None lets it go.
+            until: The limit in epoch milliseconds; None removes it.
         """
         reached = self.current()
         self._held = None if until is None else max(reached, until)
 
     def tick(self, processing_time: int) -> None:
-        """Let the clock move at the end of a micro-batch: lags behind it, and silences."""
+        """Advance the clock at the end of a micro-batch, and with it clock-driven watermarks and the silences."""
         self._processing_time = processing_time
         if self._strategy.generator.follows_clock:
             self._clock = max(self._clock, self._strategy.generator.made(NONE, processing_time))
@@ -200,19 +204,19 @@ class InputWatermark:
             self._never_spoke_idle = not statuses and (self._never_spoke_idle or self._silence.is_idle(processing_time))
 
     def resume(self) -> None:
-        """Forget all silences so far: the query did not run, so nobody could be heard."""
+        """Forget all silences so far: the query did not run, so it could not receive anything."""
         for timer in [*self._timers.values(), *([self._silence] if self._silence else [])]:
             timer.restart()
 
     def current(self) -> int:
-        """Return the watermark: ``NONE`` before the input has spoken, ``END_OF_TIME`` once it is finished."""
+        """Return the watermark: ``NONE`` before the input has one, ``END_OF_TIME`` once the input is finished."""
         if self.finished:
             return END_OF_TIME
         reached = max(self._merge.current(), self._clock)
         return reached if self._held is None else min(reached, self._held)
 
     def status(self) -> Status:
-        """Return the input's status; one that is held has more to say, however silent it is."""
+        """Return the input's status; an input whose watermark is limited is never idle, since it has more rows."""
         if self._declared == "finished":
             return "finished"
         status: Status = self._declared or ("idle" if self._never_spoke_idle else self._merge.status())
@@ -223,11 +227,11 @@ class InputWatermark:
         return max(self._largest.values(), default=NONE)
 
     def holding_partition(self) -> str | None:
-        """Name the partition that holds the input back: the active one that has come least far."""
+        """Return the active partition with the smallest watermark, which holds the input back; None if none is."""
         return self._merge.holding()
 
     def partitions(self) -> dict[str, int]:
-        """Return each partition's watermark."""
+        """Return each partition's watermark in epoch milliseconds."""
         return self._merge.watermarks()
 
     def statuses(self) -> dict[str, Status]:
@@ -262,7 +266,7 @@ class InputWatermark:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Take what ``snapshot`` gave."""
+        """Restore what ``snapshot`` returned."""
         self._merge.restore(snapshot["merge"])
         self._largest, self._marks = dict(snapshot["largest"]), dict(snapshot["marks"])
         self._timers = {}
@@ -299,44 +303,44 @@ class OperatorWatermark:
         self._released = self._policy.hold_left_until is None
 
     def fold(self, controls: Sequence[Control]) -> None:
-        """Take all that is said of a micro-batch: what its map tasks saw, and what is said from outside.
+        """Apply all controls of a micro-batch: what its map tasks saw, and what is known from outside.
 
-        The order of the controls means nothing, nor over how many tasks the rows were spread.
+        Neither the order of the controls nor the number of tasks over which the rows were spread matters.
         """
         for number, each in enumerate(self.inputs, start=1):
             each.fold([control for control in controls if control.input == number])
 
     def hold(self, holds: Mapping[int, int]) -> None:
-        """Set how far the time of each input may come in this micro-batch, before anything is folded.
+        """Limit the watermark of each input in this micro-batch, before anything is folded.
 
         Args:
-            holds: By the input's number, in epoch milliseconds; one that is not named is let go.
+            holds: The limits in epoch milliseconds, by the input's number; an input without one is not limited.
         """
         for number, each in enumerate(self.inputs, start=1):
             each.hold(holds.get(number))
 
     def begin(self, processing_time: int) -> None:
-        """Take a micro-batch's processing time, before anything is folded."""
+        """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
         for each in self.inputs:
             each.begin(processing_time)
 
     def tick(self, processing_time: int) -> None:
-        """Let the clock move, once at the end of every micro-batch."""
+        """Advance the clock, once at the end of every micro-batch."""
         for each in self.inputs:
             each.tick(processing_time)
 
     def resume(self) -> None:
-        """Forget silences: the query stood still."""
+        """Forget all silences so far, because the query did not run."""
         for each in self.inputs:
             each.resume()
 
     def finish(self) -> None:
-        """Finish all inputs: time ends."""
+        """Finish all inputs, so that the watermark becomes ``END_OF_TIME``."""
         for each in self.inputs:
             each.set_status(None, "finished")
 
     def current(self) -> int:
-        """Return the operator's watermark."""
+        """Return the operator's watermark in epoch milliseconds; ``NONE`` while an input has none or is waited for."""
         for name, each in zip("12", self.inputs, strict=True):
             self._merge.update(name, each.current())
             self._merge.set_status(name, each.status())
@@ -351,11 +355,11 @@ class OperatorWatermark:
         return self._merge.status()
 
     def max_timestamp(self) -> int:
-        """Return the largest timestamp seen in any input, or ``NONE``."""
+        """Return the largest timestamp seen in any input, in epoch milliseconds, or ``NONE``."""
         return max(each.max_timestamp() for each in self.inputs)
 
     def holding_input(self) -> int | None:
-        """Return which input holds time back: 1 or 2, the first where both do; None where none is active."""
+        """Return which input holds the watermark back: 1 or 2, the first if both do; None where none is active."""
         self.current()
         if not self._released:
             return 2
@@ -372,9 +376,9 @@ class OperatorWatermark:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Take what ``snapshot`` gave."""
+        """Restore what ``snapshot`` returned."""
         self._merge.restore(snapshot["merge"])
-        # Whoever takes the option away has waited long enough; once released, time is not held again.
+        # Removing the option ends the wait; once released, the watermark is not held again.
         self._released = self._policy.hold_left_until is None or bool(snapshot["released"])
         for each, state in zip(self.inputs, snapshot["inputs"], strict=True):
             each.restore(state)

@@ -1,12 +1,17 @@
 """Timers: at most one per key, time domain and timestamp, fired in timestamp order.
 
-Keeps: the timestamps of every key's timers, as one Arrow table a domain (key columns, timestamp); like states, only
-touched keys are decoded. Fires: a timer t of event time when the watermark reaches t, one of processing time when the
-micro-batch's clock does. One set for the past fires at the next advance, one set inside ``on_timer`` in the same
-sweep, however many: a chain that goes forward ends by itself, one that does not is stopped. Forgets: a timer when it
-fires or is deleted; deleting one that is not there does nothing. Practice: a timer rounded up to a coarser step,
-``t - t % 60_000 + 60_000``, is one timer a minute instead of one an element. (Flink: ``InternalTimerServiceImpl``, and
-its documentation's "timer coalescing".)
+It keeps the timestamps of every key's timers, as one Arrow table for each domain (key columns, timestamp). As with
+states, only touched keys are decoded.
+
+It fires an event-time timer t when the watermark reaches t, and a processing-time timer t when the micro-batch's clock
+does. A timer set for the past fires at the next advance. A timer set inside ``on_timer`` fires in the same sweep if it
+is due. A chain of ascending timers ends by itself; one that does not ascend is stopped with an error
+(``MAX_STALLED_TIMERS``).
+
+It forgets a timer when it fires or is deleted; deleting one that does not exist does nothing.
+
+A timer rounded up to a coarser step, ``t - t % 60_000 + 60_000``, is one timer a minute instead of one an element.
+(Flink: ``InternalTimerServiceImpl``, and its documentation's "timer coalescing".)
 """
 
 from __future__ import annotations
@@ -30,21 +35,21 @@ if TYPE_CHECKING:
 __all__ = ["MAX_STALLED_TIMERS", "TimeDomain", "TimerService", "Timers"]
 
 MAX_STALLED_TIMERS = 10_000
-"""How many timers one key's ``on_timer`` may set at or below the timer that fires, without one that is later firing in
-between, before it counts as an endless loop."""
+"""How many timers one key's ``on_timer`` may set at or below the timer that fires, without a later one firing in
+between, before this counts as an endless loop."""
 
 _MIN_TIMESTAMP, _MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 
 
 class TimeDomain(Enum):
-    """Which clock a timer goes by; PyFlink's ``pyflink.datastream.TimeDomain``."""
+    """Which clock a timer goes by, as PyFlink's ``pyflink.datastream.TimeDomain``."""
 
     EVENT_TIME = "event_time"
     PROCESSING_TIME = "processing_time"
 
 
 class Timers:
-    """The timers of one domain, of the touched keys, by key code."""
+    """The timers of one domain and of the touched keys, by key code."""
 
     def __init__(self, key_context: KeyContext, owner: str) -> None:
         self._key_context = key_context
@@ -53,24 +58,24 @@ class Timers:
         self._live: dict[int, set[int]] = {}
         self._heaps: dict[int, list[int]] = {}
         self._sweeping_to: int | None = None
-        # Of each key in this sweep: the latest timer that set one at or below itself, and how many were set so since.
+        # By key in this sweep: the latest timer that set one at or below itself, and how many were set so since.
         self._stalls: dict[int, tuple[int, int]] = {}
         self.firing = _MIN_TIMESTAMP
-        """The timer that fires, or fired last; whoever takes timers from a key's heap says so here."""
+        """The timer that fires, or fired last; code that pops timers from a key's heap itself must set it."""
         self._farthest: dict[int, int] = {}
         self._goes_on = False
         self._limit: int | None = None
-        # What a drain did not take, by key code and timestamp, and how many there were in the batches before.
+        # The timers that a drain refused, by key code and timestamp, and how many it refused in earlier batches.
         self._refused: set[tuple[int, int]] = set()
         self._refused_before = 0
 
     @property
     def not_fired(self) -> int:
-        """How many timers a drain left: set by ``on_timer`` beyond what it allows, and not deleted since."""
+        """How many timers a drain left: set by ``on_timer`` beyond the drain's limit, and not deleted since."""
         return self._refused_before + len(self._refused)
 
     def load(self, codes: Iterable[int], timestamps: Iterable[int]) -> None:
-        """Take the stored timers of the keys that this micro-batch touches."""
+        """Load the stored timers of the keys that this micro-batch touches."""
         self._live, self._farthest = {}, {}
         for code, timestamp in zip(codes, timestamps, strict=True):
             self._live.setdefault(code, set()).add(timestamp)
@@ -79,10 +84,10 @@ class Timers:
             heapify(heap)
 
     def dump(self) -> tuple[NDArray[np.int64], pa.Array]:
-        """Return the touched keys' timers: their codes and timestamps.
+        """Return the touched keys' timers: their codes, and their timestamps in epoch milliseconds.
 
         Raises:
-            FunctionError: A timestamp has more than 64 bits.
+            FunctionError: A timestamp does not fit in 64 bits.
         """
         codes = [code for code, live in self._live.items() for _ in live]
         timestamps = [timestamp for live in self._live.values() for timestamp in sorted(live)]
@@ -91,13 +96,13 @@ class Timers:
         return np.array(codes, dtype=np.int64), pa.array(timestamps, pa.int64())
 
     def unload(self) -> None:
-        """Let go of the touched keys; their timers were dumped."""
+        """Drop the touched keys' timers, after they were dumped."""
         self._live, self._heaps = {}, {}
         self._refused_before += len(self._refused)
         self._refused.clear()
 
     def register(self, timestamp: Any) -> None:
-        """Set a timer of the current key."""
+        """Set a timer for the current key."""
         if type(timestamp) is not int:
             timestamp = self._checked(timestamp)
         code = self._key_context.code
@@ -123,7 +128,7 @@ class Timers:
             live.discard(timestamp)
 
     def of_key(self, code: int) -> tuple[list[int], set[int]]:
-        """Return a key's timers as a heap, which may hold deleted ones, and as the set of those that are not."""
+        """Return a key's timers as a heap, which may still hold deleted ones, and as the set of those not deleted."""
         heap = self._heaps.get(code)
         if heap is None:
             heap = self._heaps[code] = []
@@ -131,23 +136,26 @@ class Timers:
         return heap, self._live[code]
 
     def due(self, now: int) -> list[tuple[int, int]]:
-        """Return the earliest timer of each key that may have one at or below a time, as a heap of (time, key code)."""
+        """Return a heap of (timestamp, key code) with each key's first timer at or below a time.
+
+        Such a timer may be a deleted one.
+        """
         earliest = [(heap[0], code) for code, heap in self._heaps.items() if heap and heap[0] <= now]
         heapify(earliest)
         return earliest
 
     def limit(self, last: int | None) -> None:
-        """In a drain, count the timers that ``on_timer`` sets beyond a time instead of keeping them; None ends that."""
+        """In a drain, count the timers that ``on_timer`` sets beyond a time, but do not keep them; None ends that."""
         self._limit = last
 
     def begin_sweep(self, now: int) -> None:
-        """Begin to fire timers up to a time, itself included, with those that are set on the way."""
+        """Begin to fire timers up to and including a time, among them those that are set meanwhile."""
         self._sweeping_to = now
         if self._stalls:
             self._stalls.clear()
 
     def pop(self, code: int) -> int | None:
-        """Take a key's next timer of the sweep; None where it has no more."""
+        """Remove and return a key's next timer of the sweep; None where there is none."""
         now, heap, live = self._sweeping_to, self._heaps[code], self._live[code]
         while heap and heap[0] <= now:  # type: ignore[operator]
             timestamp = heappop(heap)
@@ -160,12 +168,12 @@ class Timers:
         return None
 
     def goes_on(self) -> bool:
-        """Return whether, since this was asked, a timer has fired in a drain that is later than its key's before."""
+        """Return whether, since the last call, a drain has fired a timer later than the key's earlier ones."""
         went_on, self._goes_on = self._goes_on, False
         return went_on
 
     def next_due(self, code: int) -> int | None:
-        """Return a key's next timer of the sweep without taking it; it may be a deleted one."""
+        """Return a key's next timer of the sweep without removing it, or None; it may be a deleted one."""
         heap = self._heaps[code]
         return heap[0] if heap and heap[0] <= self._sweeping_to else None  # type: ignore[operator]
 
@@ -201,11 +209,12 @@ class Timers:
 
 
 class TimerService:
-    """What a function sees of time; its names are PyFlink's. All times are epoch milliseconds.
+    """The time as a function sees it, with PyFlink's names; all times are epoch milliseconds.
 
-    In event-time order time is logical, whatever the micro-batches were: at a row of time t the watermark is t - 1, in
-    an event-time timer t it is t, and each input's own is the same, as if both were read in step. In arrival order a
-    row sees the watermarks before its micro-batch, and a timer those after it; so does a processing-time timer in both.
+    In event-time order time is logical and does not depend on how micro-batches were cut. At a row of time t the
+    watermark is t - 1, and in an event-time timer t it is t. Each input's own watermark is the same, as if both inputs
+    were read in step. In arrival order a row sees the watermarks before its micro-batch, and a timer those after it. In
+    both orders a processing-time timer sees the watermarks after its micro-batch.
 
     >>> from cojoin.engine.values.key_context import KeyContext
     >>> service = TimerService(Timers(KeyContext(), "F"), Timers(KeyContext(), "F"))
@@ -223,28 +232,30 @@ class TimerService:
         self.refusal: str | None = None
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Reached only where there is nothing of this name.
+        # Reached only where no attribute has this name.
         known = [each for each in vars(TimerService) if not each.startswith("_")]
         msg = f"the timer service has no {name!r}{did_you_mean(name, known)}"
         raise AttributeError(msg)
 
     def current_watermark(self) -> int:
-        """Return the operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken."""
+        """Return the operator's watermark in epoch milliseconds; ``-2**63`` while an input has none yet."""
         return self.watermark
 
     def current_watermark1(self) -> int:
         """Return the first input's own watermark, in epoch milliseconds.
 
-        In arrival order it is ``-2**63`` before the input has spoken, and ``2**63 - 1`` once it is finished. In
-        event-time order it is ``current_watermark()``: how far an input was read depends on how batches were cut.
+        In arrival order it is ``-2**63`` before the input has one, and ``2**63 - 1`` once the input is finished. In
+        event-time order it is ``current_watermark()``, because how far an input was read depends on how batches were
+        cut.
         """
         return self.watermark if self.input_watermarks is None else self.input_watermarks[0]
 
     def current_watermark2(self) -> int:
         """Return the second input's own watermark, in epoch milliseconds.
 
-        In arrival order it is ``-2**63`` before the input has spoken, and ``2**63 - 1`` once it is finished. In
-        event-time order it is ``current_watermark()``: how far an input was read depends on how batches were cut.
+        In arrival order it is ``-2**63`` before the input has one, and ``2**63 - 1`` once the input is finished. In
+        event-time order it is ``current_watermark()``, because how far an input was read depends on how batches were
+        cut.
         """
         return self.watermark if self.input_watermarks is None else self.input_watermarks[1]
 
@@ -253,9 +264,10 @@ class TimerService:
         return self.processing_time
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Have ``on_timer`` called for the current key when the watermark reaches ``timestamp``; twice is once.
+        """Register a timer: ``on_timer`` is called for the current key when the watermark reaches ``timestamp``.
 
-        One for the past fires when the watermark moves next; set inside ``on_timer``, in the same sweep.
+        Registering it twice has the same effect as once. A timer for the past fires when the watermark next advances;
+        if it is registered inside ``on_timer``, it fires in the same sweep.
 
         Args:
             timestamp: Epoch milliseconds.
@@ -266,14 +278,17 @@ class TimerService:
         self._timers.register(timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete a timer of the current key; one that is not there is passed over."""
+        """Delete a timer of the current key; one that does not exist is ignored."""
         self._timers.delete(timestamp)
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Have ``on_timer`` called for the current key when a micro-batch's clock reaches ``timestamp``; twice is once.
+        """Register a timer: ``on_timer`` is called for the current key when the batch's clock reaches ``timestamp``.
 
-        One that is overdue after a restart fires in the first micro-batch. A drain, and the end of a static run, fires
-        every one that waits.
+        Registering it twice has the same effect as once. A timer that is overdue after a restart fires in the first
+        micro-batch. A drain, and the end of a static run, fire every timer that waits.
+
+        Args:
+            timestamp: Epoch milliseconds.
 
         Raises:
             FunctionError: The timestamp is no whole number of milliseconds, or the query expects no such timers.
@@ -283,5 +298,5 @@ class TimerService:
         self._processing_timers.register(timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete a timer of the current key; one that is not there is passed over."""
+        """Delete a timer of the current key; one that does not exist is ignored."""
         self._processing_timers.delete(timestamp)

@@ -1,10 +1,10 @@
 """How an input's watermark follows its rows, partition by partition.
 
-A strategy looks at rows where they are packed: of each task's rows it takes one number a source partition, its *mark*,
-and the largest mark ever seen makes the partition's watermark. So a watermark is the same whatever the tasks, batches
-and restarts were. Kinds: bounded out-of-orderness, ascending timestamps, a fixed lag behind the clock, punctuated by a
-column, none, and a user's own ``WatermarkGenerator``. (Flink: ``WatermarkStrategy``, ``WatermarkGenerator``,
-``WatermarksWithIdleness``.)
+A strategy reads rows in the tasks that pack them. It reduces each task's rows to one number for each source partition,
+its *mark*, and the largest mark ever seen determines the partition's watermark. So a watermark does not depend on
+tasks, batches and restarts. There are bounded out-of-orderness, ascending timestamps, a fixed lag behind the clock,
+punctuation by a column, no watermarks, and a user's own ``WatermarkGenerator``. (Flink: ``WatermarkStrategy``,
+``WatermarkGenerator``, ``WatermarksWithIdleness``.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["WatermarkGenerator", "WatermarkStrategy"]
 
 
 class WatermarkGenerator(ABC):
-    """Makes watermarks of marks; subclass it, as a frozen dataclass that can be pickled, for one of your own.
+    """Makes watermarks from marks; subclass it as a frozen dataclass that can be pickled.
 
     >>> @dataclass(frozen=True)
     ... class Heartbeats(WatermarkGenerator):
@@ -41,11 +41,11 @@ class WatermarkGenerator(ABC):
     """
 
     follows_clock = False
-    """Whether the watermark moves with processing time even where no row comes: then ``watermark`` is also asked once a
-    micro-batch for the whole input, with the mark ``NONE``."""
+    """Whether the watermark moves with processing time even where no row comes. If so, ``watermark`` is also called
+    once a micro-batch for the whole input, with the mark ``NONE``."""
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each row's mark; a row that says nothing has ``NONE``, the smallest 64-bit integer.
+        """Return each row's mark; ``NONE``, the smallest 64-bit integer, for a row that does not affect the watermark.
 
         Args:
             rows: Rows of the input, with all its columns.
@@ -56,18 +56,18 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Return a partition's watermark in epoch milliseconds: a whole number of 64 bits.
+        """Return a partition's watermark in epoch milliseconds, a whole number of 64 bits.
 
         Args:
             mark: The largest mark seen in the partition.
-            processing_time: The micro-batch's, in epoch milliseconds.
+            processing_time: The micro-batch's processing time in epoch milliseconds.
         """
 
     def made(self, mark: int, processing_time: int) -> int:
-        """Return what ``watermark`` gives, checked.
+        """Return the result of ``watermark``, after checking it.
 
         Raises:
-            FunctionError: It raised an error, or gave what is no whole number of 64 bits.
+            FunctionError: ``watermark`` raised an error, or did not return a whole number of 64 bits.
         """
         what = f"{type(self).__name__}.watermark({mark}, {processing_time})"
         try:
@@ -85,19 +85,19 @@ class WatermarkGenerator(ABC):
         return max(NONE, int(given))
 
     def of_source(self, time: int, processing_time: int) -> int:
-        """Return a partition's watermark where its source says that all before a time has been read.
+        """Return a partition's watermark where its source reports that all rows before a time have been read.
 
-        Only a watermark that goes by the rows' event times alone can follow; any other hears nothing.
+        Only a watermark that depends on the rows' event times alone can follow; any other is ``NONE`` here.
 
         Args:
-            time: In epoch milliseconds.
-            processing_time: The micro-batch's, in epoch milliseconds.
+            time: The time in epoch milliseconds.
+            processing_time: The micro-batch's processing time in epoch milliseconds.
         """
         del time, processing_time
         return NONE
 
     def check(self, schema: pa.Schema, what: str) -> None:  # noqa: B027 - most need no column
-        """Refuse an input that lacks what the generator reads.
+        """Check that an input has the columns that the generator reads.
 
         Args:
             schema: The input's columns.
@@ -110,45 +110,45 @@ class WatermarkGenerator(ABC):
 
 @dataclass(frozen=True)
 class BoundedOutOfOrderness(WatermarkGenerator):
-    """The largest timestamp, less the bound and one millisecond."""
+    """The largest timestamp, minus the bound and one millisecond."""
 
     out_of_orderness_ms: int = 0
 
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Return the largest timestamp less the bound and a millisecond."""
+        """Return the largest timestamp minus the bound and one millisecond."""
         del processing_time
         return max(NONE, mark - self.out_of_orderness_ms - 1)
 
     def of_source(self, time: int, processing_time: int) -> int:
-        """Return the same as for a row of that time."""
+        """Return the watermark that a row of that time makes."""
         return self.watermark(time, processing_time)
 
 
 @dataclass(frozen=True)
 class ClockLag(WatermarkGenerator):
-    """The clock, less a fixed lag; rows say nothing."""
+    """The processing time minus a fixed lag, whatever the rows are."""
 
     lag_ms: int
     follows_clock = True
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return no mark."""
+        """Return ``NONE`` for each row."""
         return _nothing(rows, timestamps)
 
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Return the processing time less the lag."""
+        """Return the processing time minus the lag."""
         del mark
         return processing_time - self.lag_ms
 
 
 @dataclass(frozen=True)
 class Punctuated(WatermarkGenerator):
-    """What a column of the rows says."""
+    """The watermark that a column of the rows carries."""
 
     column: str
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the watermark that each row carries."""
+        """Return the watermark that each row carries, or ``NONE``."""
         values = rows.column(self.column).combine_chunks()
         if pa.types.is_boolean(values.type):
             return np.where(values.fill_null(False).to_numpy(zero_copy_only=False), timestamps, NONE)
@@ -165,10 +165,10 @@ class Punctuated(WatermarkGenerator):
         return mark
 
     def check(self, schema: pa.Schema, what: str) -> None:
-        """Refuse an input whose column is missing, or says no time.
+        """Check that the input has the column, with a type that can be a watermark.
 
         Raises:
-            SchemaError: As it says.
+            SchemaError: The column is missing or has another type.
         """
         if self.column not in schema.names:
             msg = f"{what} has no watermark column {self.column!r}{did_you_mean(self.column, schema.names)}"
@@ -185,14 +185,14 @@ class Punctuated(WatermarkGenerator):
 
 @dataclass(frozen=True)
 class NoWatermarks(WatermarkGenerator):
-    """None, ever."""
+    """No watermark."""
 
     def marks(self, rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return no mark."""
+        """Return ``NONE`` for each row."""
         return _nothing(rows, timestamps)
 
     def watermark(self, mark: int, processing_time: int) -> int:
-        """Return none."""
+        """Return ``NONE``."""
         del mark, processing_time
         return NONE
 
@@ -204,11 +204,11 @@ def _nothing(rows: pa.Table, timestamps: NDArray[np.int64]) -> NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """How an input's watermark follows its rows, and when a silent source no longer holds time back.
+    """How an input's watermark follows its rows, and when a silent source no longer holds it back.
 
     Attributes:
         generator: Makes each source partition's watermark.
-        idleness: When silence is idleness; None is never.
+        idleness: When a silent source is idle; None is never.
 
     >>> WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_idleness("1 minute").idleness.timeout_ms
     60000
@@ -227,7 +227,7 @@ class WatermarkStrategy:
 
     @classmethod
     def for_bounded_out_of_orderness(cls, max_out_of_orderness: Duration) -> WatermarkStrategy:
-        """Let rows come out of order by up to a bound, within each source partition.
+        """Return a strategy for rows that are out of order by up to a bound, within each source partition.
 
         Args:
             max_out_of_orderness: ``"5 seconds"`` or a ``timedelta``, in whole milliseconds.
@@ -239,14 +239,15 @@ class WatermarkStrategy:
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
-        """Expect ascending timestamps within each source partition."""
+        """Return a strategy for ascending timestamps within each source partition."""
         return cls(BoundedOutOfOrderness())
 
     @classmethod
     def for_clock_lag(cls, lag: Duration) -> WatermarkStrategy:
-        """Stay a fixed time behind the clock, whatever the rows say: for sources known to be no later than that.
+        """Return a strategy that stays a fixed time behind the clock, whatever the rows are.
 
-        The clock is each micro-batch's processing time. In a replay of the past nearly every row is late.
+        It is for sources whose rows are known to be no later than that. The clock is each micro-batch's processing
+        time, so in a replay of the past nearly every row is late.
 
         Args:
             lag: ``"30 seconds"`` or a ``timedelta``, in whole milliseconds.
@@ -258,15 +259,15 @@ class WatermarkStrategy:
 
     @classmethod
     def for_punctuated(cls, column: str) -> WatermarkStrategy:
-        """Let the rows themselves say how far time has come; rows that say nothing move nothing.
+        """Return a strategy for rows that carry the watermark themselves; other rows do not move it.
 
         Args:
-            column: A column of the input that is null where a row says nothing, else the watermark: a ``timestamp``
+            column: A column of the input that holds the watermark, or null where a row carries none: a ``timestamp``
                 (floored to milliseconds) or a ``bigint`` of epoch milliseconds. Or a ``boolean`` column: where it is
                 true the watermark is the row's own event time.
 
         Raises:
-            ConfigurationError: It is no name.
+            ConfigurationError: It is not a column's name.
         """
         if not isinstance(column, str) or not column:
             msg = f"column: expected the name of a column, got {column!r}"
@@ -275,12 +276,15 @@ class WatermarkStrategy:
 
     @classmethod
     def no_watermarks(cls) -> WatermarkStrategy:
-        """Make no watermark: the input holds event time for ever, unless it is idle or finished."""
+        """Return a strategy that makes no watermark.
+
+        The input holds event time back for ever, unless it is idle or finished.
+        """
         return cls(NoWatermarks())
 
     @classmethod
     def for_generator(cls, generator: WatermarkGenerator) -> WatermarkStrategy:
-        """Use a generator of your own.
+        """Return a strategy with a user's own generator.
 
         Raises:
             ConfigurationError: It is no ``WatermarkGenerator``.
@@ -290,23 +294,24 @@ class WatermarkStrategy:
     def with_idleness(
         self, timeout: Duration, *, returning: Returning = "hold", even_if_silent: bool = False
     ) -> WatermarkStrategy:
-        """Leave a source partition out of the minimum while it is silent, and the input while all of them are.
+        """Return this strategy, leaving a partition out of the minimum while it is silent, and the input while all are.
 
-        Time counts from the first micro-batch without a row of the partition, by processing time, and only while the
-        query runs; it ends with the partition's next row. A query whose strategy has idleness runs micro-batches
-        without rows, too. Kafka's source takes rows of every partition that has any, so a silent one has none; of files
-        and Delta tables with partition columns, rows in files not yet read look like silence: choose a timeout that is
-        longer than catching up takes.
+        The silence begins with the first micro-batch without a row of the partition and ends with the partition's next
+        row. It is measured by processing time, and only while the query runs. A query whose strategy has idleness also
+        runs micro-batches without rows. Kafka's source reads rows of every partition that has any, so a silent
+        partition has none. With files and Delta tables with partition columns, rows in files not yet read look like
+        silence: choose a timeout that is longer than catching up takes.
 
-        An input that has never spoken holds time, however long; Flink's is idle after the timeout. A topic that is
-        still empty, or whose first file is not listed yet, tells nothing from one that is slow to start, and once time
-        has gone on without it all its rows are late. Say ``even_if_silent=True`` where it may well stay empty.
+        An input that has never sent anything holds the watermark back, however long; Flink's is idle after the timeout.
+        A topic that is still empty, or whose first file is not listed yet, can't be told from one that is slow to
+        start, and once the watermark has advanced without it, all its rows are late. Set ``even_if_silent=True`` where
+        the input may well stay empty.
 
         Args:
             timeout: How long a partition must have been silent; more than zero.
-            returning: ``"hold"`` lets a partition that returns behind the others hold time until it has caught up;
-                ``"skip"`` leaves it out until then, so its rows are late meanwhile.
-            even_if_silent: Whether an input that has never spoken may go idle, too, as Flink's does.
+            returning: ``"hold"`` lets a partition that returns behind the others hold the watermark back until it has
+                caught up; ``"skip"`` leaves it out until then, so its rows are late meanwhile.
+            even_if_silent: Whether an input that has never sent anything may go idle, too, as Flink's does.
 
         Raises:
             ConfigurationError: The timeout is not above zero, or ``returning`` is unknown.

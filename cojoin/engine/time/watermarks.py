@@ -1,9 +1,9 @@
-"""Watermarks, and how several become one.
+"""Watermarks, and how several are merged into one.
 
 A watermark W promises that no more rows with timestamp <= W will come. ``WatermarkMerge`` makes the watermark of its
-channels: source partitions make an input's, two inputs make the operator's. Keeps: each channel's watermark and
-status. Gives: the minimum over the active ones, which only ever advances; an idle channel is left out until it
-returns, a finished one for good. Ties: none, the order in which channels speak changes nothing. (Flink:
+channels: source partitions make an input's watermark, two inputs make the operator's. It keeps each channel's watermark
+and status. It returns the minimum over the active channels, which only ever advances; an idle channel is left out until
+it returns, a finished one for ever. There are no ties: the order in which channels are updated changes nothing. (Flink:
 ``CombinedWatermarkStatus``, and with ``returning="skip"`` its ``StatusWatermarkValve``.)
 """
 
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 __all__ = ["END_OF_TIME", "NONE", "AllIdle", "Returning", "Status", "WatermarkMerge", "format_time"]
 
 NONE = -(1 << 63)
-"""The watermark before every input has spoken; shown to people as ``none``."""
+"""The watermark while an input has none yet; shown to people as ``none``."""
 
 END_OF_TIME = (1 << 63) - 1
 """The watermark when all inputs are finished."""
 
 Status: TypeAlias = Literal["active", "idle", "finished"]
-"""What a channel is: *active* holds time, *idle* is left out until it returns, *finished* is left out for good."""
+"""A channel's status: *active* holds the watermark back, *idle* is left out until it returns, *finished* for ever."""
 
 AllIdle: TypeAlias = Literal["hold", "max"]
-"""What time does when every channel that is not finished is idle.
+"""What the watermark does when every channel that is not finished is idle.
 
-- *hold*: it stands still.
-- *max*: it goes to the largest of their watermarks, whichever fell silent last. (Flink, since FLINK-38454.)
+- *hold*: it does not advance.
+- *max*: it advances to the largest of their watermarks, whichever went idle last. (Flink, since FLINK-38454.)
 """
 
 Returning: TypeAlias = Literal["hold", "skip"]
-"""What becomes of a channel that returns from idleness behind the merged watermark.
+"""What happens to a channel that returns from idleness behind the merged watermark.
 
-- *hold*: it takes part at once, so time stands still until it has caught up. A watermark of its own wakes it.
-- *skip*: it is left out until it has caught up. Only its status wakes it; until then its watermarks are not heard.
+- *hold*: it takes part at once, so the merged watermark does not advance until it has caught up. A watermark of its own
+  wakes it.
+- *skip*: it is left out until it has caught up. Only its status wakes it; until then its watermarks are ignored.
 """
 
 
@@ -50,11 +51,11 @@ class _Channel:
 
 
 class WatermarkMerge:
-    """Makes one watermark of several channels'.
+    """The merged watermark of several channels.
 
     Args:
-        all_idle: What time does when all are idle.
-        returning: What becomes of one that returns behind the others.
+        all_idle: What the watermark does when all are idle.
+        returning: What happens to a channel that returns behind the others.
 
     >>> merge = WatermarkMerge()
     >>> merge.update("left", 100)
@@ -73,17 +74,17 @@ class WatermarkMerge:
         self._current = NONE
 
     def register(self, name: str) -> None:
-        """Add an active channel that has not spoken: it holds time until it does."""
+        """Add an active channel without a watermark, which holds the merged one back until it has one."""
         self._emptied = False
         self._channels.setdefault(name, _Channel())
 
     def remove(self, name: str) -> None:
-        """Forget a channel; one that is not there is passed over. Without the last one the whole is idle."""
+        """Forget a channel; an unknown one is ignored. Without its last channel the merge is idle."""
         if self._channels.pop(name, None) is not None:
             self._emptied = not self._channels
 
     def update(self, name: str, watermark: int) -> None:
-        """Take a channel's watermark, in epoch milliseconds; a lower one than before changes nothing."""
+        """Apply a channel's watermark, in epoch milliseconds; one lower than before changes nothing."""
         self.register(name)
         channel = self._channels[name]
         if channel.status == "idle":
@@ -101,7 +102,7 @@ class WatermarkMerge:
         channel.status = status
 
     def current(self) -> int:
-        """Return the merged watermark: ``NONE`` before all have spoken, ``END_OF_TIME`` when all are finished."""
+        """Return the merged watermark: ``NONE`` before all have one, ``END_OF_TIME`` when all are finished."""
         waiting = [channel for channel in self._channels.values() if channel.status != "finished"]
         active = [channel for channel in waiting if channel.status == "active"]
         for channel in active:
@@ -125,7 +126,7 @@ class WatermarkMerge:
         return "idle" if found else "finished"
 
     def status_of(self, name: str) -> Status | None:
-        """Return a channel's status; None where it is not there."""
+        """Return a channel's status; None where the channel is unknown."""
         channel = self._channels.get(name)
         return None if channel is None else channel.status
 
@@ -138,7 +139,7 @@ class WatermarkMerge:
         return {name: self._channels[name].status for name in sorted(self._channels)}
 
     def holding(self) -> str | None:
-        """Name the channel that holds time back: of those that are heard the one that has come least far, or None."""
+        """Return the channel that holds the watermark back, or None: of those that count, the one furthest behind."""
         self.current()
         heard = [
             (each.watermark, name)
@@ -155,13 +156,13 @@ class WatermarkMerge:
         return {"current": self.current(), "channels": channels, "emptied": self._emptied}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Take what ``snapshot`` gave."""
+        """Restore what ``snapshot`` returned."""
         self._current, self._emptied = int(snapshot["current"]), bool(snapshot.get("emptied", False))
         self._channels = {name: _Channel(*saved) for name, saved in snapshot["channels"].items()}
 
 
 def format_time(timestamp: int) -> str:
-    """Show a watermark to people: UTC, ``none`` or ``end of time``.
+    """Return a watermark as text for people: in UTC, ``none`` or ``end of time``.
 
     >>> format_time(1_500)
     '1970-01-01 00:00:01.500'

@@ -1,1 +1,1 @@
-"""Values: Spark's types without Spark, rows, keys and Arrow tables, and the way to bytes and back."""
+"""Values: Spark's types without Spark, rows, keys, Arrow tables, and their encoding as bytes."""

@@ -1,4 +1,4 @@
-"""Arguments that are one of a few words, or true or false: refused in the same words wherever they are taken."""
+"""Checks of arguments that must be one of a few words, or True or False; all are refused in the same words."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["check_flag", "check_word"]
 
 
 def check_word(name: str, value: Any, words: Sequence[str]) -> None:
-    """Refuse what is none of some words.
+    """Raise an error unless a value is one of some words.
 
     Args:
-        name: The argument, for the message.
-        value: What was given for it.
-        words: What it may be, two or more.
+        name: The argument's name, for the message.
+        value: The argument's value.
+        words: The valid words, two or more.
 
     Raises:
-        ConfigurationError: It is none of them.
+        ConfigurationError: The value is none of them.
 
     >>> check_word("how", "inner", ["left", "inner"])
     """
@@ -32,10 +32,10 @@ def check_word(name: str, value: Any, words: Sequence[str]) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither true nor false; the arguments are those of ``check_word``.
+    """Raise an error unless a value is a bool; the arguments are those of ``check_word``.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: The value is neither True nor False.
     """
     if not isinstance(value, bool):
         msg = f"{name}: expected True or False, got {value!r}"

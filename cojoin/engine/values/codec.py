@@ -1,8 +1,8 @@
-"""Operator state to bytes and back: a version, a JSON header, and Arrow tables. No pickle, so reading runs no code.
+"""The encoding of operator state as bytes: a version, a JSON header, and Arrow tables.
 
-``b"cojoin"``, one version byte, the header's length and CRC-32 (4 bytes each, little endian), the header, then each
-table as an Arrow IPC stream. The header holds small JSON values and each table's name, length and CRC-32, so that no
-damage goes unseen. Tables are read without copying them.
+The bytes are ``b"cojoin"``, one version byte, the header's length and CRC-32 (4 bytes each, little endian), the header,
+then each table as an Arrow IPC stream. The header holds small JSON values and each table's name, length and CRC-32, so
+that any damage is detected. Tables are read without copying them. There is no pickle, so reading runs no code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PREFIX = struct.Struct("<6sBII")
 
 
 def encode(header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> bytes:
-    """Turn JSON values and tables into bytes.
+    """Return JSON values and tables as bytes.
 
     >>> header, tables = decode(encode({"watermark": 5}, {"buffer": pa.table({"a": [1]})}))
     >>> header["watermark"], tables["buffer"].to_pydict()
@@ -44,10 +44,10 @@ def encode(header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-    """Turn bytes back into the header's values and the tables.
+    """Return the header's values and the tables that some bytes encode.
 
     Raises:
-        CodecError: They are no state, truncated, damaged, or of a newer version.
+        CodecError: The bytes are not a state of cojoin, are truncated or damaged, or have another format version.
     """
     buffer = pa.py_buffer(data)
     if len(data) < _PREFIX.size:
@@ -82,7 +82,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, pa.Table]]:
 
 
 def write_table(table: pa.Table) -> pa.Buffer:
-    """Write a table as a self-describing Arrow stream, in one batch however many pieces it was made of."""
+    """Write a table as a self-describing Arrow stream: one batch, however many chunks the table has."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
@@ -90,6 +90,6 @@ def write_table(table: pa.Table) -> pa.Buffer:
 
 
 def read_table(body: pa.Buffer | bytes) -> pa.Table:
-    """Read what ``write_table`` wrote."""
+    """Return the table that ``write_table`` wrote."""
     with pa.ipc.open_stream(body) as reader:
         return reader.read_all()

@@ -1,8 +1,8 @@
-"""Checks of a user's Python values against a declared type, compiled once a type.
+"""Checks of a user's Python values against a declared type, compiled once for each type.
 
-A converted value is what a state keeps: of the exact class, a copy, and equal to what it will be when it is decoded
-after a restart (5 stored as ``double`` reads 5.0, 0.1 stored as ``float`` its nearest float, a list changed after
-``update`` changes nothing).
+A state stores the converted value. It is of the exact class, it is a copy, and it equals the value that is decoded
+after a restart: 5 stored as ``double`` reads as 5.0, 0.1 stored as ``float`` reads as the nearest float, and changing a
+list after ``update`` does not change the state.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 __all__ = ["Coercer", "coercer", "has_mutable_parts", "misfit"]
 
 Coercer: TypeAlias = "Callable[[Any], Any]"
-"""Takes a user's value, gives the value that is stored; raises ``FunctionError`` where it does not fit."""
+"""Returns the value that is stored for a user's value; raises ``FunctionError`` where it does not fit."""
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
 def coercer(dtype: pa.DataType, what: str) -> Coercer:
-    """Compile the check of one type.
+    """Return a function that checks and converts values of one type.
 
     Args:
         dtype: The declared type.
-        what: What has it, for the message, such as ``"EnrichTrades: state 'customer'"``.
+        what: What has this type, for the message, such as ``"EnrichTrades: state 'customer'"``.
 
     Returns:
-        A function from a value to the stored value; None passes (states and fields may be null).
+        A function from a value to the stored value. None passes, since states and fields may be null.
 
     >>> coercer(pa.float64(), "state 'total'")(5)
     5.0
@@ -49,7 +49,7 @@ def coercer(dtype: pa.DataType, what: str) -> Coercer:
 
 
 def has_mutable_parts(dtype: pa.DataType) -> bool:
-    """Tell whether values of this type hold a list or a dict, which a reader might change."""
+    """Return whether values of this type contain a list or a dict, which a reader could change."""
     if pa.types.is_struct(dtype):
         return any(has_mutable_parts(field.type) for field in dtype)
     return bool(pa.types.is_list(dtype) or pa.types.is_map(dtype))
@@ -76,7 +76,7 @@ def _converter(dtype: pa.DataType, what: str) -> Coercer:  # noqa: PLR0911 - one
 
 
 def _plain_converter(dtype: pa.DataType, what: str) -> Coercer:
-    """Compile the check of a type whose values only need to be of a class; a subclass loses what Arrow can't hold."""
+    """Return the check of a type whose values only need a class; a subclass is converted where Arrow can't hold it."""
     types = pa.types
     if types.is_string(dtype):
         return lambda value: value if type(value) is str else str.__str__(_expect(value, str, dtype, what))
@@ -88,7 +88,7 @@ def _plain_converter(dtype: pa.DataType, what: str) -> Coercer:
         return lambda value: date.fromordinal(_expect(value, date, dtype, what, refused=datetime).toordinal())
     if types.is_duration(dtype):
         return _duration_converter(dtype, what)
-    # A time is as it is; of what is left, such as void, there are no values.
+    # A time is stored unchanged; the remaining types, such as void, have no values.
     return lambda value: _expect(value, time if types.is_time(dtype) else (), dtype, what)
 
 
@@ -198,9 +198,9 @@ def _struct_converter(dtype: pa.StructType, what: str) -> Coercer:
 
 
 def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
-    """Compile a quick check that a struct's values need no conversion; where it says no, the full one decides.
+    """Return a quick check that a struct's values need no conversion; where it fails, the full conversion decides.
 
-    Most values have exactly the expected classes, and one comparison of two tuples of classes shows it.
+    Most structs have exactly the expected classes, and one lookup of the tuple of their classes shows it.
     """
     exact = [_exact_class(field.type) for field in dtype]
     limits = [
@@ -233,7 +233,7 @@ def _exact_struct_check(dtype: pa.StructType) -> Callable[[Any], bool]:
 
 
 def _exact_class(dtype: pa.DataType) -> type | None:
-    """Return the class whose values are stored as they are; None where each needs a conversion or a further check."""
+    """Return the class whose values are stored unchanged; None where every value needs the full conversion."""
     types = pa.types
     if dtype in _INTEGERS:
         return int
@@ -257,7 +257,7 @@ def _expect(value: Any, expected: Any, dtype: pa.DataType, what: str, refused: A
 
 
 def misfit(value: Any, dtype: pa.DataType, what: str) -> FunctionError:
-    """Make the error that says which type was expected and what was got."""
+    """Return the error that says which type was expected and which value was given."""
     hint = ""
     if pa.types.is_timestamp(dtype) and isinstance(value, datetime):
         hint = "; give the datetime a time zone" if dtype.tz else "; a timestamp_ntz has no time zone"

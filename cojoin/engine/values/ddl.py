@@ -1,7 +1,7 @@
-"""The reader of Spark's DDL: the text of a type or of fields, token by token, into Arrow types.
+"""A parser of Spark's DDL: it reads the text of a type or of fields, token by token, as Arrow types.
 
-``types`` says which texts are read and as what. A fault is shown with its line and the place in it, what was expected
-there, and what to do about it.
+``types`` documents which texts are accepted and which types they become. An error message shows the faulty line, the
+position in it, what was expected there, and how to correct it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUPPORTED = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s), string, char(n), varchar(n), binary, date, "
     "time, timestamp, timestamp_ntz, interval day to second, void, array<>, map<,> and struct<>"
 )
-"""The types that cojoin knows, by their Spark names."""
+"""The types that cojoin supports, by their Spark names."""
 
 PLAIN = {
     "boolean": pa.bool_(),
@@ -47,11 +47,11 @@ _FOREIGN = (
     | {"float64": "double", "datetime": "timestamp", "timedelta": "interval day to second"}
     | {"null": "void", "number": "decimal", "text": "string"}
 )
-"""What Python, Arrow and other databases call a type, where likeness of letters would not find Spark's name."""
+"""What Python, Arrow and other databases call a type, where similarity of letters would not find Spark's name."""
 
 _UNITS = ("day", "hour", "minute", "second")
 _CONTINUED = {*_UNITS, "year", "month", "collate", "with", "without"}
-"""Words with which a type goes on, so that they are never the type of a field named before them."""
+"""Words that continue a type's name, so they are never read as the type of a field that has that name."""
 
 _AFTER_FIELD = {
     "default": "; DEFAULT is not supported",
@@ -59,7 +59,7 @@ _AFTER_FIELD = {
     "not": "; write NOT NULL once, before COMMENT",
     "null": "; leave it out, for a field may be null unless it is NOT NULL",
 }
-"""What to do about a word after a field that other dialects of DDL allow there."""
+"""The advice about a word after a field that other dialects of DDL allow there."""
 
 _LEXEME = re.compile(
     r"""
@@ -76,7 +76,11 @@ _LEXEME = re.compile(
 
 
 def read_fields(ddl: str, what: str) -> list[pa.Field]:
-    """Read fields, or a ``struct<...>`` of them; ``what`` they configure is for the message.
+    """Return the fields of a text, which are written as a list or as one ``struct<...>``.
+
+    Args:
+        ddl: The text.
+        what: What it configures, for the message.
 
     Raises:
         SchemaError: It does not parse, or there is no field.
@@ -91,7 +95,11 @@ def read_fields(ddl: str, what: str) -> list[pa.Field]:
 
 
 def read_type(ddl: str, what: str) -> pa.DataType:
-    """Read one type, or fields as a struct; ``what`` it configures is for the message.
+    """Return the type of a text; a list of fields is read as a struct.
+
+    Args:
+        ddl: The text.
+        what: What it configures, for the message.
 
     Raises:
         SchemaError: It does not parse.
@@ -122,7 +130,7 @@ def _tokens(ddl: str) -> Iterator[_Token]:
 
 
 class _Reader:
-    """One pass over the tokens of a DDL text; each method reads what it is named after."""
+    """One pass over the tokens of a DDL text; each method reads the construct that it is named after."""
 
     def __init__(self, ddl: str, what: str) -> None:
         if not isinstance(ddl, str):
@@ -142,18 +150,18 @@ class _Reader:
         return token
 
     def accept(self, *words: str) -> bool:
-        """Go past these words or signs, if all of them come next."""
+        """Return whether these words or signs come next, and skip them if all do."""
         found = all(self.peek(ahead).says(word) for ahead, word in enumerate(words))
         self.index += len(words) if found else 0
         return found
 
     def expect(self, sign: str, cure: str = "", *, also: str = "") -> None:
-        """Go past this sign, or be at the end where it is empty."""
+        """Skip this sign, or check for the end of the text where it is empty; refuse anything else."""
         if not (self.accept(sign) if sign else self.peek().kind == "end"):
             self.unexpected(also + (repr(sign) if sign else "the end"), cure)
 
     def refuse(self, token: _Token, problem: str, cure: str = "") -> NoReturn:
-        """Raise the error that shows the faulty line and the place in it, counted from 0 as Spark does."""
+        """Raise the error that shows the faulty line and the position in it, counted from 0 as in Spark."""
         start = self.ddl.rfind("\n", 0, token.at) + 1
         line = self.ddl[start:].partition("\n")[0].rstrip()
         number = f" (line {self.ddl.count(chr(10), 0, start) + 1})" if "\n" in self.ddl.strip() else ""
@@ -169,14 +177,14 @@ class _Reader:
 
     def begins_with_a_field(self) -> bool:
         known, second = self.peek().text.lower() in _NAMES, self.peek(1)
-        if second.kind == "stray":  # it cuts off a name that should be quoted
+        if second.kind == "stray":  # it cuts off a name that must be quoted
             return not known
         if second.kind in {"word", "quoted"}:
             return not (known and second.says(*_CONTINUED))
         return second.says(":")
 
     def fields(self, close: str) -> list[pa.Field]:
-        """Read fields up to a closing sign, or up to the end where that is empty."""
+        """Return the fields up to a closing sign, or up to the end of the text where it is empty."""
         fields: dict[str, pa.Field] = {}
         while not fields or self.accept(","):
             token = self.peek()
@@ -209,7 +217,7 @@ class _Reader:
         return token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text
 
     def quoting_cure(self) -> str:
-        """Say what to do where a name was cut off, or not begun, by a sign that must be quoted."""
+        """Return the advice for a character that cuts off a name, or stands where one begins, and must be quoted."""
         if self.peek().text in {"`", "'", '"'}:
             return "; the quote is not closed"
         if self.peek().kind in {"stray", "number", "text"}:
@@ -292,7 +300,7 @@ class _Reader:
         return pa.duration("us")
 
     def not_void(self, dtype: pa.DataType, meaning: str) -> None:
-        """Refuse what Spark reads but neither Arrow nor any value can be."""
+        """Raise an error for a void that Spark accepts but neither Arrow nor any value can represent."""
         if pa.types.is_null(dtype):
             self.refuse(self.tokens[self.index - 1], f"expected {meaning}, got 'void'")
 

@@ -1,7 +1,8 @@
-"""What a user's function yields, into Arrow, checked against the declared output.
+"""The encoding of what a user's function yields as Arrow, checked against the declared output.
 
-Outputs are many: they go column by column through pyarrow, and those that it would bend (1.5 to the integer 1, 5 to a
-timestamp) by way of ``converters``. Only when a column is refused is the guilty row looked for.
+Output rows are many, so pyarrow converts them column by column. A column with values that pyarrow would change (1.5 to
+the integer 1, 5 to a timestamp) first goes through a ``coercer``. The row at fault is searched for only when a column
+is refused.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _FAITHFUL: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
     (pa.types.is_duration, frozenset({timedelta})),
     (pa.types.is_time, frozenset({time})),
 )
-"""The classes whose values pyarrow takes for a type as they are, or refuses; any other class is converted first."""
+"""The classes whose values pyarrow stores unchanged or refuses, by type; any other class is converted first."""
 
 
 def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
-    """Turn what a function yielded into a table.
+    """Return what a function yielded as a table.
 
     Args:
         rows: Tuples, lists or rows (by position), or dicts (by name, all fields).
@@ -49,7 +50,7 @@ def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
         what: Who yielded them, for the message.
 
     Raises:
-        FunctionError: A row of another width, with other names, or with a value that does not fit its field.
+        FunctionError: A row has another width, other names, or a value that does not fit its field.
 
     >>> schema = pa.schema([("trade_id", pa.int64()), ("tier", pa.string())])
     >>> encode_rows([(7, "gold"), {"trade_id": 8, "tier": None}], schema, "EnrichTrades").to_pylist()
@@ -71,10 +72,10 @@ def encode_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.Table:
 
 
 def encode_column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    """Turn Python values into an Arrow column.
+    """Return Python values as an Arrow column.
 
     Raises:
-        FunctionError: A value does not fit; for some of them it is pyarrow's own error.
+        FunctionError: A value does not fit; for some values it is pyarrow's own error or a ``ValueError`` instead.
     """
     if pa.types.is_nested(dtype):
         return encode_entries(list(map(coercer(dtype, ""), values)), dtype)
@@ -123,7 +124,7 @@ def _as_tuple(row: Any, schema: pa.Schema, what: str) -> tuple[Any, ...]:
 
 
 def _misfit(field: pa.Field, values: Sequence[Any], rows: list[Any], what: str) -> FunctionError:
-    """Find the first row whose value does not fit its field, and say so."""
+    """Return the error for the first row whose value does not fit its field."""
     for value, row in zip(values, rows, strict=True):
         if value is None:
             fits = field.nullable

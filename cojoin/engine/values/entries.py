@@ -1,6 +1,6 @@
-"""What states hold, into Arrow: values that were converted when they were set, so that nothing is checked again.
+"""The encoding of what states hold as Arrow; values were converted when they were set, so nothing is checked again.
 
-Column by column, whatever the nesting: only leaves go through pyarrow's conversion of Python values.
+It goes column by column at every level of nesting: only leaves go through pyarrow's conversion of Python values.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["encode_entries"]
 
 
 def encode_entries(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    """Turn converted values into an Arrow column.
+    """Return converted values as an Arrow column.
 
     Args:
-        values: What a ``coercer`` of the type gave: tuples for structs, lists or tuples for arrays, dicts for maps.
+        values: Results of a ``coercer`` of the type: tuples for structs, lists or tuples for arrays, dicts for maps.
         dtype: The type.
 
     Raises:
-        pa.ArrowException: Arrow can't hold a value, such as (a ``ValueError``) half a surrogate pair in a string, where
-            it stands for no byte.
+        pa.ArrowException: Arrow can't hold a value.
+        UnicodeEncodeError: A string has half of a surrogate pair that does not stand for a byte.
 
     >>> encode_entries([("gold", 5), None], pa.struct([("tier", pa.string()), ("visits", pa.int64())])).to_pylist()
     [{'tier': 'gold', 'visits': 5}, None]

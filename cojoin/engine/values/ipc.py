@@ -1,7 +1,7 @@
-"""Arrow messages in binary cells: how tables cross between the JVM and Python.
+"""Arrow messages in binary cells, in which tables cross between the JVM and Python.
 
-A message is one Arrow record batch without its schema, which both ends know. A table's messages are small on average,
-so that whoever carries many may count them instead of their bytes; a row is never cut.
+A message is one Arrow record batch without its schema, which both ends know. The messages of a table are small on
+average, so code that carries many may count messages instead of bytes. A row is never split.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def binary_column(contents: Sequence[Any]) -> pa.Array:
-    """Lay buffers or bytes end to end in a binary column: one copy, where going over Python's bytes would take two."""
+    """Return buffers or bytes as a binary column, copied once; going through Python's ``bytes`` would copy twice."""
     offsets = np.cumsum([0, *(memoryview(content).nbytes for content in contents)], dtype=np.int64)
     if not offsets[-1] or offsets[-1] >= 1 << 31:
         return pa.array([bytes(memoryview(content)) for content in contents], pa.binary())

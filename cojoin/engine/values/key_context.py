@@ -1,11 +1,11 @@
-"""The current key of a call, as Flink's ``KeyContext``: whoever calls a function sets it, states and timers read it."""
+"""The current key of a call, as Flink's ``KeyContext``: the caller of a function sets it, states and timers read it."""
 
 from __future__ import annotations
 
 __all__ = ["NO_KEY", "KeyContext"]
 
 NO_KEY = -1
-"""The code that stands where no key is current."""
+"""The code that means that no key is current."""
 
 
 class KeyContext:

@@ -1,8 +1,8 @@
-"""Keys as 64-bit numbers that are the same in every process and every version.
+"""Keys as 64-bit hashes that are the same in every process and every version.
 
-Equal keys have equal hashes; unequal ones mostly have unequal ones, and whoever uses them must be right where they do
-not: rows are found by hash and told apart by key. Numbers, dates, times, booleans and decimals are mixed as integers,
-some 10 ns a row; of strings and binaries each distinct value is hashed once (SipHash, some 200 ns).
+Equal keys have equal hashes. Unequal keys rarely collide, and callers must be correct when they do: they find rows by
+hash and then compare keys. It costs some 10 ns a row for numbers, dates, times, booleans and decimals, which are mixed
+as integers; of strings and binaries each distinct value is hashed once (SipHash, some 200 ns).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def key_hashes(keys: pa.Table) -> NDArray[np.uint64]:
     """Return each row's hash.
 
     Args:
-        keys: The key columns alone, of the types that a key may have (``keys.KEYABLE``), without nulls; their names
-            mean nothing, nor does the width of an integer.
+        keys: The key columns alone, without nulls, of the types that a key may have (``keys.KEYABLE``). Their names and
+            the width of an integer do not change the hash.
 
     >>> one, two = key_hashes(pa.table({"id": [7], "zone": ["a"]})), key_hashes(pa.table({"k": [7], "z": ["a"]}))
     >>> one.tolist() == two.tolist(), int(key_hashes(pa.table({"id": pa.array([7], pa.int32())}))[0])
@@ -42,7 +42,7 @@ def key_hashes(keys: pa.Table) -> NDArray[np.uint64]:
 
 
 def _words(column: pa.Array) -> list[NDArray[np.uint64]]:
-    """Return a column as 64-bit words, one or more a row."""
+    """Return a column as one or more 64-bit words for each row."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     types, dtype = pa.types, column.type
@@ -67,7 +67,7 @@ def _words(column: pa.Array) -> list[NDArray[np.uint64]]:
 
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread each word over all 64 bits (SplitMix64)."""
+    """Return each word spread over all 64 bits (SplitMix64)."""
     mixed = words + _ODD
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND

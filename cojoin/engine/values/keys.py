@@ -1,8 +1,8 @@
 """Keys as small integers.
 
-All vectorised work on keys (sorting, joining, finding the touched ones) is done on codes: equal keys, of whichever
-table, get equal codes from 0 to n - 1. The numbers mean nothing beyond one call. One dictionary encoding a key column:
-some 20 to 60 ns a row.
+All vectorised work on keys (sorting, joining, finding the touched ones) uses codes: equal keys of any of the given
+tables get equal codes from 0 to n - 1. The codes have no meaning beyond one call. It costs one dictionary encoding for
+each key column: some 20 to 60 ns a row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["KEYABLE", "encode_keys", "is_keyable"]
 
 KEYABLE = "boolean, tinyint, smallint, int, bigint, string, binary, date, timestamp, timestamp_ntz, decimal"
-"""Spark's types that a key column may have: those with one spelling for each value (floats have two zeros and NaN)."""
+"""Spark's types that a key column may have: each value has one representation (floats have two zeros and NaN)."""
 
 
 def is_keyable(dtype: pa.DataType) -> bool:
-    """Tell whether a column of this type can be (a part of) a key."""
+    """Return whether a column of this type can be (a part of) a key."""
     types = pa.types
     return bool(
         types.is_boolean(dtype)
@@ -39,7 +39,7 @@ def is_keyable(dtype: pa.DataType) -> bool:
 
 
 def encode_keys(tables: Sequence[pa.Table]) -> tuple[list[NDArray[np.int64]], int]:
-    """Return a code for each row of several tables, which stands for its key.
+    """Return the codes of the keys in several tables, row by row.
 
     Args:
         tables: Tables of key columns only, of the same types in the same order; the names may differ. No nulls.

@@ -1,9 +1,10 @@
-"""A digest of a table's rows that does not depend on their order: is this the same set of rows, each as often?
+"""A digest of a table's rows that does not depend on their order.
 
-Keeps nothing. Every row becomes a 64-bit hash over all its columns, nulls and nested values included, and the digest is
-the sum of the hashes, so the digests of a table's parts add up to that of the whole. Tables of equal rows have equal
-digests in every process and version; unequal ones differ with all but certainty. It protects against mistakes, not
-against an adversary. Costs some 5 ns a row for a number and 25 ns for a text of eight bytes.
+Tables of equal rows, each occurring equally often, have equal digests in every process and version; other tables have
+different digests with all but certainty. Every row becomes a 64-bit hash over all its columns, nulls and nested values
+included. The digest is the sum of the hashes, so the digests of a table's parts add up to that of the whole. It
+protects against mistakes, not against an adversary. It costs some 5 ns a row for a number and 25 ns for a text of eight
+bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NULL, _POSITION = np.uint64(0x6E756C6C), np.uint64(0xC2B2AE3D27D4EB4F)
 _WORD, _BLOCK_ROWS = 8, 16_384
 _BYTES = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 _KEPT = np.array([(1 << (8 * count)) - 1 for count in range(_WORD + 1)], dtype=np.uint64)
-"""The bits of a word that belong to a value of which so many bytes are left."""
+"""The mask of the bits of a word that belong to a value, by the number of bytes that are left of it."""
 
 
 def rows_digest(table: pa.Table) -> int:
@@ -69,7 +70,7 @@ def _add_column(hashes: NDArray[np.uint64], array: pa.Array) -> None:
     null = array.is_null().to_numpy(zero_copy_only=False)
     before = hashes[null]
     _add_values(hashes, array)
-    # What lies under a null is arbitrary.
+    # The data under a null is arbitrary.
     _add_word(before, _NULL)
     hashes[null] = before
 
@@ -82,7 +83,7 @@ def _add_values(hashes: NDArray[np.uint64], array: pa.Array) -> None:
         pass
     elif types.is_struct(dtype):
         for position in range(dtype.num_fields):
-            # A field of a struct that is null may hold a value all the same.
+            # In Arrow a field of a null struct may still hold a value; struct_field returns null there.
             _add_column(hashes, pc.struct_field(array, position))
     elif types.is_map(dtype) or types.is_list(dtype) or types.is_large_list(dtype):
         _add_lists(hashes, array)
@@ -96,7 +97,7 @@ def _add_values(hashes: NDArray[np.uint64], array: pa.Array) -> None:
 
 
 def _fixed_words(array: pa.Array) -> list[NDArray[np.uint64]]:
-    """Return a column of fixed width as words, one or more a row."""
+    """Return a column of fixed width as one or more words for each row."""
     width, data = array.type.bit_width // 8, array.buffers()[1]
     if data is None:
         return []
@@ -108,7 +109,7 @@ def _fixed_words(array: pa.Array) -> list[NDArray[np.uint64]]:
 
 
 def _add_bytes(hashes: NDArray[np.uint64], array: pa.Array) -> None:
-    """Mix in texts or bytes, eight bytes of all rows at a time, and then their lengths."""
+    """Mix the lengths of texts or bytes into the hashes, and then eight bytes of all rows at a time, in place."""
     offsets = _offsets(array)
     starts, left = offsets[:-1], np.diff(offsets)
     _add_word(hashes, left.astype(np.uint64))
@@ -135,24 +136,27 @@ def _add_bytes(hashes: NDArray[np.uint64], array: pa.Array) -> None:
 
 
 def _words_at(words: NDArray[np.uint64], starts: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the eight bytes that begin at each start, without those that are beyond what is left."""
+    """Return the eight bytes that begin at each start; those beyond the number left are zero."""
     index, shift = starts >> 3, ((starts & 7) << 3).astype(np.uint64)
     found: NDArray[np.uint64] = words[index] >> shift
-    # In two steps, as a shift by all 64 bits is none.
+    # Two shifts, because a single shift by 64 bits has no effect.
     found |= (words[index + 1] << np.uint64(1)) << (np.uint64(63) - shift)
     found &= _KEPT[np.minimum(left, _WORD)]
     return found
 
 
 def _add_lists(hashes: NDArray[np.uint64], array: pa.Array) -> None:
-    """Mix in lists or maps: their lengths, and the sum of their elements' hashes, each mixed with its place."""
+    """Mix lists or maps into the hashes, in place: the sums of their elements' hashes, and their lengths.
+
+    An element's hash is mixed with its position before it is added to the sum.
+    """
     offsets = _offsets(array)
     lengths = np.diff(offsets)
     begin, end = int(offsets[0]), int(offsets[-1])
     elements = np.zeros(end - begin, dtype=np.uint64)
     children = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
     for child in children:
-        # A map's keys and items begin where its own offset says already; a list's values do not.
+        # The children of a sliced array are not sliced, so they are cut to its range here.
         _add_column(elements, child.slice(begin, end - begin))
     places = np.arange(end - begin) - np.repeat(offsets[:-1] - begin, lengths)
     sums = np.zeros(end - begin + 1, dtype=np.uint64)
@@ -173,7 +177,7 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _add_word(hashes: NDArray[np.uint64], word: NDArray[np.uint64] | np.uint64) -> None:
-    """Mix a word of each row into the rows' hashes, in place; the order of the words matters."""
+    """Mix one word for each row into the rows' hashes, in place; the order of the words matters."""
     hashes ^= word
     hashes *= _ODD
     hashes ^= hashes >> _HALF

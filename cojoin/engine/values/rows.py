@@ -1,9 +1,9 @@
-"""Rows as a user's function sees them, and the way between them and Arrow.
+"""Rows as a user's function sees them, and their decoding from Arrow.
 
 A row is an immutable named tuple: ``trade.amount``, ``trade["amount"]``, ``trade[1]``, ``trade.as_dict()``. Nested
-structs are rows too, arrays are lists, maps are dicts, timestamps are UTC-aware datetimes (``timestamp_ntz`` naive
-ones), all to the microsecond; a text that is not UTF-8 is what the module ``texts`` makes of it. Work goes column by
-column; only building the tuples is done row by row (about 1 µs a row of four columns).
+structs are rows too, arrays are lists, maps are dicts, and timestamps are UTC-aware datetimes (naive ones for
+``timestamp_ntz``), all to the microsecond. The module ``texts`` documents how a text that is not UTF-8 is decoded.
+Columns are decoded as a whole; only the tuples are built row by row (about 1 µs a row of four columns).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["Row", "Stand", "decode_column", "decode_rows", "describe_columns", "describe_row", "hashable", "row_class"]
 
 Stand: TypeAlias = "Callable[[str], Any] | None"
-"""What stands for a moment beyond Python's years 1 to 9999: made of its spelling; None lets ``OverflowError`` out."""
+"""Makes a value from the description of a moment outside of Python's years 1 to 9999; None raises ``OverflowError``."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH_NAIVE = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
 
 
 class Row(tuple):  # type: ignore[type-arg]
-    """An immutable named row; see the module for how its fields are read.
+    """An immutable named row; the module's docstring says how its fields are read.
 
     A field whose name is no Python identifier, begins with an underscore, or is ``as_dict``, is read as
     ``row["its name"]``.
@@ -72,23 +72,23 @@ class Row(tuple):  # type: ignore[type-arg]
 @lru_cache(maxsize=1024)
 def row_class(names: tuple[str, ...]) -> type[Row]:
     """Return the class of rows with these fields; it is called with one iterable of values."""
-    # The getters of a named tuple are written in C: there are none faster.
+    # The getters of a named tuple are written in C, so they are the fastest.
     getters: Any = namedtuple("getters", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    named: tuple[str, ...] = getters._fields  # where a name is no identifier, another stands
-    # What a row can do goes before a field of the same name, which is read by row["its name"].
+    named: tuple[str, ...] = getters._fields  # names that are no identifiers are replaced
+    # A row's own methods take precedence over a field of the same name, which is read by row["its name"].
     fields = {name: getattr(getters, name) for name in names if name in named and name not in vars(Row)}
     return type("Row", (Row,), {"__slots__": (), "_fields": names, **fields})
 
 
 def decode_rows(table: pa.Table, beyond: Stand = None) -> list[Row]:
-    """Turn an Arrow table into rows, in its order.
+    """Return an Arrow table as rows, in its order.
 
     Args:
         table: The rows, in any number of chunks.
-        beyond: What stands for a moment that Python's datetimes can't hold.
+        beyond: Makes the value for a moment that Python's datetimes can't hold.
 
     Raises:
-        OverflowError: There is such a moment, and nothing stands for it.
+        OverflowError: There is such a moment, and ``beyond`` is None.
     """
     make = row_class(tuple(table.column_names))
     if not table.num_columns:
@@ -98,7 +98,7 @@ def decode_rows(table: pa.Table, beyond: Stand = None) -> list[Row]:
 
 
 def decode_column(array: pa.Array | pa.ChunkedArray, beyond: Stand = None) -> list[Any]:  # noqa: PLR0911 - one a type
-    """Turn an Arrow column into Python values; nulls become None.
+    """Return an Arrow column as Python values; nulls become None.
 
     >>> decode_column(pa.array([[1, 2], None, []]))
     [[1, 2], None, []]
@@ -180,14 +180,14 @@ def _decode_map(array: pa.MapArray, beyond: Stand) -> list[Any]:
 
 
 def hashable(value: Any) -> Any:
-    """Return the form that a nested value has as a key of a map: tuples stand for its lists."""
+    """Return a nested value in the form that it has as a key of a map: its lists become tuples."""
     if isinstance(value, list):
         return tuple(map(hashable, value))
     return type(value)(map(hashable, value)) if isinstance(value, tuple) else value
 
 
 def _slices(array: pa.Array, take: Callable[[int, int], Any]) -> list[Any]:
-    # The children of a sliced array are whole; its offsets point into them.
+    # The children of a sliced array are not sliced; its offsets point into them.
     offsets = array.offsets.to_numpy().tolist()
     return _with_nulls(array, [take(start, stop) for start, stop in pairwise(offsets)])
 
@@ -200,11 +200,11 @@ def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
 
 
 def describe_columns(schema: pa.Schema) -> str:
-    """Return columns and their types for an error message."""
+    """Return columns and their types as text for an error message."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def describe_row(row: Sequence[Any] | None, limit: int = 500) -> str:
-    """Return a row for an error message, cut where it is long."""
+    """Return a row as text for an error message, truncated where it is long."""
     text = repr(row)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

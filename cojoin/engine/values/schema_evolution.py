@@ -1,10 +1,10 @@
-"""What a stored schema may become, and stored rows in the schema that is asked for now.
+"""Which schemas a stored schema may become without loss, and the conversion of stored rows.
 
-Without loss only. Columns and the fields of structs are matched by name, in any order; a nullable one may be added, and
-is null in what is stored; what was never null may become nullable. A number's type may be widened: whole numbers to
-wider ones, those of at most 32 bits and floats to ``double``, a decimal to one with as many digits on both sides of its
-point. So it is inside structs, lists and the values of maps; the keys of maps, and columns that are said to be fixed,
-keep their type. Everything else is a difference, and refused.
+Columns and the fields of structs are matched by name, in any order. A nullable one may be added, and is null in stored
+rows; one that was never null may become nullable. A number's type may be widened: integers to wider ones, integers of
+at most 32 bits and floats to ``double``, and a decimal to one with at least as many digits on both sides of its point.
+The same holds inside structs, lists and the values of maps. The keys of maps, and columns that are declared fixed, keep
+their type. Every other difference is refused.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["differences", "evolve", "widest"]
 def differences(
     stored: pa.Schema | pa.DataType, asked: pa.Schema | pa.DataType, *, fixed: Collection[str] = ()
 ) -> list[str]:
-    """Tell what stands against turning a stored schema, or type, into another: "there" it is stored, "here" asked for.
+    """Return why a stored schema or type can't become another; "there" is the stored one, "here" the one asked for.
 
     Args:
-        stored: What there is.
-        asked: What it should become; a schema or a type, as the other.
-        fixed: Columns of a schema that keep their type, as those of a key do.
+        stored: The stored schema or type.
+        asked: What it should become; a schema if ``stored`` is one, else a type.
+        fixed: Columns of a schema that keep their type, such as those of a key.
 
     Returns:
-        A text for each difference; none where what is stored may become what is asked for.
+        A text for each difference; an empty list where the stored one may become the one asked for.
 
     >>> stored = pa.schema([("tier", pa.string()), ("visits", pa.int32()), ("note", pa.string())])
     >>> differences(stored, pa.schema([("visits", pa.int64()), ("tier", pa.int32()), ("rank", pa.int32())]))
@@ -93,7 +93,7 @@ def _widens(stored: pa.DataType, asked: pa.DataType) -> bool:
     if types.is_signed_integer(stored):
         if types.is_signed_integer(asked):
             return bool(stored.bit_width <= asked.bit_width)
-        # A double holds 53 bits: no bigint becomes one.
+        # A double holds integers of 53 bits, too few for a bigint.
         return bool(types.is_float64(asked) and stored.bit_width <= 32)
     if types.is_decimal128(stored) and types.is_decimal128(asked):
         whole = asked.precision - asked.scale >= stored.precision - stored.scale
@@ -106,12 +106,12 @@ def _spelled(stored: pa.DataType, asked: pa.DataType) -> tuple[str, str]:
         there, here = type_to_ddl(stored), type_to_ddl(asked)
     except SchemaError:
         there = here = ""
-    # Arrow has several forms of one Spark type, and some of none.
+    # Several Arrow types may have one Spark name, and some have none.
     return (str(stored), str(asked)) if there == here else (there, here)
 
 
 def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[str] = ()) -> pa.Table:
-    """Return stored rows in the schema that is asked for; the table itself where it has it.
+    """Return stored rows in the schema that is asked for; the same table where it already has that schema.
 
     Args:
         table: The rows as they were stored.
@@ -120,7 +120,7 @@ def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[s
         fixed: Columns that keep their type.
 
     Raises:
-        CheckpointError: They can't have it without loss.
+        CheckpointError: They can't be converted without loss.
 
     >>> stored = pa.table({"visits": pa.array([5], pa.int32())})
     >>> evolve(stored, pa.schema([("visits", pa.int64()), ("tier", pa.string())]), "input 'customers'").to_pylist()
@@ -146,7 +146,10 @@ def evolve(table: pa.Table, schema: pa.Schema, what: str, *, fixed: Collection[s
 
 
 def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Convert values, whose type may become the other; the children of lists and maps may be those of a larger one."""
+    """Return values converted to a type that theirs may become.
+
+    A sliced list or map is converted with all children of the array that it is a slice of.
+    """
     if array.type.equals(dtype):
         return array
     if not len(array):
@@ -161,7 +164,7 @@ def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
             for place, field in zip(places, dtype, strict=True)
         ]
         return pa.StructArray.from_arrays(children, fields=list(dtype), mask=mask)
-    # A copy: beside a mask Arrow takes no offsets that are themselves a slice.
+    # Copied, because Arrow refuses a mask with offsets that are a slice.
     offsets = pa.array(array.offsets.to_numpy())
     if pa.types.is_map(dtype):
         items = _convert(array.items, dtype.item_type)
@@ -170,14 +173,14 @@ def _convert(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def widest(schemas: Sequence[pa.Schema], what: str) -> pa.Schema:
-    """Return the one of some schemas that all others may become: key groups may be of before and after a change.
+    """Return the schema that all others may become; key groups may hold those of before and after a change.
 
     Args:
         schemas: One or more.
         what: What has them, for the message.
 
     Raises:
-        CheckpointError: There is no such one.
+        CheckpointError: None of them is such a schema.
 
     >>> widest([pa.schema([("visits", pa.int32())]), pa.schema([("visits", pa.int64())])], "state 'visits'")
     visits: int64

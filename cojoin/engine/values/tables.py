@@ -1,4 +1,4 @@
-"""Arrow tables: put together, rows taken from them, and their event times as numbers."""
+"""Operations on Arrow tables: concatenation, selection of rows, and event times as numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["concat", "event_micros", "event_millis", "take_rows"]
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Put tables of one schema together, without the empty ones."""
+    """Return tables of one schema as one table, without the empty ones."""
     full = [table for table in tables if table.num_rows]
     if not full:
         return tables[0]
@@ -24,7 +24,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def take_rows(table: pa.Table, positions: NDArray[np.int64]) -> pa.Table:
-    """Take rows by position; one chunk a column first, which makes taking strings many times faster."""
+    """Return rows by position; each column becomes one chunk first, which makes taking strings many times faster."""
     return table.combine_chunks().take(pa.array(positions))
 
 
@@ -35,5 +35,5 @@ def event_micros(table: pa.Table, column: str) -> NDArray[np.int64]:
 
 
 def event_millis(micros: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Floor microseconds to the timestamps that watermarks and timers compare, before 1970 too."""
+    """Return microseconds floored to milliseconds, the unit that watermarks and timers compare, before 1970 too."""
     return np.floor_divide(micros, 1_000)

@@ -1,8 +1,8 @@
-r"""Texts that are not valid UTF-8, which Spark and Delta allow, as Python's strings and back without a loss.
+r"""Texts that are not valid UTF-8, which Spark and Delta allow, as Python's strings and back without loss.
 
-A byte that is no part of a character stands in the string as one of U+DC80 to U+DCFF, as in Python's own
+In a string each byte that is not part of a character becomes one of U+DC80 to U+DCFF, as in Python's own
 ``os.fsdecode`` (PEP 383): ``cast(X'ff41' as string)`` is ``"\udcffA"``. Every text has one such string and every such
-string one text, so what a function takes and yields keeps its bytes. JSON has them as ``\udcff``.
+string one text, so what a function takes and yields keeps its bytes. In JSON such a character is written as ``\udcff``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def encode_texts(values: Sequence[str | None]) -> pa.Array:
     r"""Return strings as a column of texts; None becomes a null.
 
     Raises:
-        UnicodeEncodeError: Half a surrogate pair that stands for no byte.
+        UnicodeEncodeError: A string has half of a surrogate pair that does not stand for a byte.
 
     >>> encode_texts(["\udcffA", None]).view(pa.binary()).to_pylist()
     [b'\xffA', None]
@@ -51,7 +51,7 @@ def encode_texts(values: Sequence[str | None]) -> pa.Array:
 
 
 def text_bytes(text: str) -> bytes:
-    r"""Return a text's bytes; texts are in order when these are.
+    r"""Return a text's bytes, by which texts are ordered.
 
     >>> text_bytes("\udcffA")
     b'\xffA'
@@ -60,17 +60,17 @@ def text_bytes(text: str) -> bytes:
 
 
 def dump_json(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] = str) -> str:
-    r"""Return JSON that people can read: only halves of surrogate pairs, which UTF-8 can't hold, are escaped.
+    r"""Return readable JSON: only halves of surrogate pairs, which UTF-8 can't hold, are escaped.
 
     Args:
-        value: What JSON can hold.
+        value: A value that JSON can hold.
         indent: How many blanks a level is indented by; None writes one line.
-        default: Makes something else of what JSON can't hold.
+        default: Converts a value that JSON can't hold.
 
     >>> print(dump_json({"name": "\udcffÅsa"}))
     {"name": "\udcffÅsa"}
     """
-    # Outside of its strings JSON has no such characters.
+    # JSON has no such characters outside of its strings.
     return _HALVES.sub(
         lambda half: f"\\u{ord(half.group()):04x}",
         json.dumps(value, ensure_ascii=False, indent=indent, default=default),
@@ -78,7 +78,7 @@ def dump_json(value: Any, *, indent: int | None = None, default: Callable[[Any],
 
 
 def show_text(text: str) -> str:
-    r"""Return a text that any screen takes: bytes that are no part of a character are spelled out.
+    r"""Return a text that any terminal can show: each byte that is not part of a character is written as an escape.
 
     >>> print(show_text("\udcffA"))
     \xffA

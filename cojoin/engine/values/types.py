@@ -1,13 +1,13 @@
 """Spark's DDL without Spark: the text of a type or schema, and the Arrow type that PySpark makes of it.
 
-What is read here, Spark 4.2 reads too, as the same type; what is refused as malformed, Spark refuses too. Refused
-beyond that are an empty schema, fields of one struct whose names differ at most in case, ``decimal(0)``, a void that is
-never null, and what has no plain Arrow type: variant, geometry, geography, calendar and year-month intervals, and
-collations other than ``utf8_binary``.
+Spark 4.2 reads every text that is accepted here as the same type, and refuses every text that is refused here as
+malformed. This module also refuses an empty schema, fields of one struct whose names differ at most in case,
+``decimal(0)``, a void that is never null, and types without a plain Arrow type: variant, geometry, geography, calendar
+and year-month intervals, and collations other than ``utf8_binary``.
 
-What is written here is read back as the same type, with two exceptions: DDL has no word for an array or map whose
-values are never null (the wider type is written), and Arrow's large, fixed-size and dictionary-encoded forms, time
-units and zones are written as the one Spark type that PySpark reads them as.
+DDL that is written here is read back as the same type, with two exceptions. DDL can't express an array or map whose
+values are never null, so the wider type is written. Arrow's large, fixed-size and dictionary-encoded forms, time units
+and zones are written as the one Spark type that PySpark reads them as.
 
 Comments are dropped. Timestamps are UTC and to the microsecond. Names keep their case; type names have none.
 """
@@ -41,14 +41,14 @@ _WRITTEN = (
 
 
 def parse_schema(ddl: str, *, what: str = "schema") -> pa.Schema:
-    """Read a list of fields, or a ``struct<...>``, as an Arrow schema.
+    """Return a list of fields, or a ``struct<...>``, as an Arrow schema.
 
     Args:
-        ddl: Fields as Spark takes them: ``"id long NOT NULL, tags: array<string> COMMENT 'x', `odd name` int"``.
+        ddl: Fields as in Spark: ``"id long NOT NULL, tags: array<string> COMMENT 'x', `odd name` int"``.
         what: What the text configures, for the message, such as ``"output_type"``.
 
     Raises:
-        SchemaError: It does not parse, has no field or the same one twice, or a type isn't supported.
+        SchemaError: The text does not parse, has no field or the same one twice, or a type isn't supported.
 
     >>> parse_schema("trade_id long NOT NULL, amount decimal(10,2)")
     trade_id: int64 not null
@@ -71,12 +71,12 @@ def as_schema(declared: Any, what: str) -> pa.Schema:
         msg = f"{what}: expected one or more columns, such as 'trade_id long, tier string', got none"
         raise SchemaError(msg)
     if isinstance(declared, pa.Schema):
-        schema_to_ddl(declared, what=what)  # refuses what Spark has no type for
+        schema_to_ddl(declared, what=what)  # raises an error for a type that Spark lacks
         return declared
     if isinstance(declared, str):
         return parse_schema(declared, what=what)
     if hasattr(declared, "fields") and hasattr(declared, "simpleString"):
-        # PySpark's types can spell themselves, so the engine takes them without importing PySpark.
+        # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
         fields = (
             f"`{each.name.replace('`', '``')}` {each.dataType.simpleString()}{'' if each.nullable else ' NOT NULL'}"
             for each in declared.fields
@@ -87,14 +87,14 @@ def as_schema(declared: Any, what: str) -> pa.Schema:
 
 
 def parse_type(ddl: str, *, what: str = "type") -> pa.DataType:
-    """Read one type as an Arrow type; a list of fields is read as a struct.
+    """Return one type as an Arrow type; a list of fields is read as a struct.
 
     Args:
         ddl: A type such as ``"map<string, bigint>"``, or fields such as ``"tier string, since timestamp"``.
         what: What the text configures, for the message, such as ``"state 'customer'"``.
 
     Raises:
-        SchemaError: It does not parse, has the same field twice, or a type isn't supported.
+        SchemaError: The text does not parse, has the same field twice, or a type isn't supported.
 
     >>> parse_type("map<string, bigint>")
     MapType(map<string, int64>)
@@ -105,7 +105,7 @@ def parse_type(ddl: str, *, what: str = "type") -> pa.DataType:
 
 
 def schema_to_ddl(schema: pa.Schema, *, what: str = "schema") -> str:
-    """Write an Arrow schema as the fields that `parse_schema` reads.
+    """Return an Arrow schema as the fields that `parse_schema` reads.
 
     Raises:
         SchemaError: There is no field or the same one twice, or Spark has no such type.
@@ -120,7 +120,7 @@ def schema_to_ddl(schema: pa.Schema, *, what: str = "schema") -> str:
 
 
 def type_to_ddl(dtype: pa.DataType, *, what: str = "type") -> str:
-    """Write an Arrow type by Spark's name for it, which `parse_type` reads.
+    """Return Spark's name of an Arrow type, which `parse_type` reads.
 
     Raises:
         SchemaError: A struct has the same field twice, or Spark has no such type.
@@ -156,7 +156,7 @@ def _written_nested(dtype: pa.DataType, what: str) -> str | None:
 
 
 def is_tagged(struct: pa.StructType) -> bool:
-    """Return whether this is the form in which Spark hands over a variant, geometry or geography."""
+    """Return whether this struct is Spark's representation of a variant, geometry or geography."""
     tags = {name.encode() for name in UNSUPPORTED}
     return any(not tags.isdisjoint(field.metadata or ()) for field in struct)
 

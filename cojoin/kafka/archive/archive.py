@@ -1,10 +1,10 @@
-"""History in files beside a topic: which offsets the archive holds.
+"""The index of an archive: which offsets of a topic the archive's files hold.
 
-Positions stay Kafka's offsets. Of each partition the archive holds those from its first up to its *cut*, one after its
-last; all others are the brokers'. Its records are counted by buckets of time, so a time within a bucket becomes the
-next bucket's begin: a slice may read a little more than need be, never less; the times of ``from_`` and ``to`` begin
-buckets of their own, so a range is exact. Offsets are counted by blocks, to know where some are missing. Costs the
-memory of an index: some bytes a bucket, block and file.
+Positions remain Kafka's offsets. Of each partition the archive holds the offsets from its first up to its *cut*, one
+after its last; all others are on the brokers. The archive's records are counted by buckets of time, and a time within a
+bucket counts as the start of the next one. So a slice may read slightly more than it needs, but never less; the times
+of ``from_`` and ``to`` begin buckets of their own, so a range is exact. Offsets are counted by blocks, to know where
+some are missing. It costs the memory of an index: some bytes for each bucket, block and file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["ArchiveIndex", "Blocks", "Layout", "Piece", "Section", "Stretch", "b
 
 
 class Piece(NamedTuple):
-    """What a file holds of a partition.
+    """The part of a partition that one file holds.
 
     Attributes:
         path: The file's URI.
         partition: The partition.
-        begin: Its smallest offset there.
-        end: One after its largest there.
+        begin: Its smallest offset in the file.
+        end: One after its largest offset in the file.
     """
 
     path: str
@@ -41,10 +41,10 @@ class Piece(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Offsets that lie in one place.
+    """A range of offsets that lies in one place.
 
     Attributes:
-        begin: The first.
+        begin: The first offset.
         end: One after the last.
         is_archived: Whether they lie in the archive.
     """
@@ -55,11 +55,11 @@ class Section(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Offsets of a partition that the archive does not hold all of, as ranges in order, each up to before its end.
+    """The blocks of a partition's offsets that the archive holds only in part or not at all, as ranges in order.
 
     Attributes:
-        holed: Of these at least one offset is missing.
-        empty: Of these all are.
+        holed: Ranges of blocks that each lack at least one offset.
+        empty: Ranges of blocks that lack all offsets.
     """
 
     holed: tuple[tuple[int, int], ...] = ()
@@ -67,13 +67,13 @@ class Blocks(NamedTuple):
 
     @classmethod
     def of(cls, begin: int, cut: int, width: int, rows: Mapping[int, int]) -> Blocks:
-        """Find the blocks with holes.
+        """Return the blocks with holes.
 
         Args:
             begin: The partition's smallest offset.
             cut: One after its largest.
-            width: How many offsets a block has; the first begins at offset 0.
-            rows: How many records each block holds, by its number.
+            width: The number of offsets in a block; the first block begins at offset 0.
+            rows: The number of records in each block, by the block's number.
 
         >>> Blocks.of(5, 60, 10, {0: 5, 1: 9, 2: 10, 5: 10})
         Blocks(holed=((10, 20), (30, 50)), empty=((30, 50),))
@@ -88,7 +88,7 @@ _WITHOUT_HOLES = Blocks()
 
 
 def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
-    """Join neighbours that are wanted."""
+    """Return the wanted ranges, neighbours joined."""
     runs: list[tuple[int, int]] = []
     for begin, end in zip(begins[wanted].tolist(), ends[wanted].tolist(), strict=True):
         if runs and runs[-1][1] == begin:
@@ -100,10 +100,10 @@ def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np
 
 @dataclass(frozen=True)
 class Layout:
-    """How the archive's columns are called.
+    """The names of the archive's columns.
 
     Attributes:
-        names: By the reader's own names, such as ``offset`` or ``VALUE``, those that the archive has.
+        names: The columns that the archive has, by the reader's own names, such as ``offset`` or ``VALUE``.
         fields: The columns that hold the decoded value, in the order of the schema; None where it is raw.
     """
 
@@ -113,16 +113,16 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """A partition's part of the archive.
+    """The part of a partition that lies in the archive.
 
     Attributes:
-        begin: Its smallest offset there.
+        begin: Its smallest offset.
         cut: One after its largest.
         last: The largest timestamp, in epoch milliseconds.
-        begins: The buckets of time that hold records, by their first milliseconds, in order.
-        offsets: For each of them, the smallest offset of its records and all later buckets'.
-        pieces: The files' shares, in the order of their first offsets.
-        blocks: What is missing between the first and the last.
+        begins: The first milliseconds of the buckets of time that hold records, in order.
+        offsets: For each bucket, the smallest offset of its records and those of all later buckets.
+        pieces: The parts that files hold, in the order of their first offsets.
+        blocks: What is missing between the first and the last offset.
     """
 
     begin: int
@@ -142,13 +142,13 @@ class Stretch:
         pieces: Iterable[Piece],
         blocks: Blocks = _WITHOUT_HOLES,
     ) -> Stretch:
-        """Put one together.
+        """Return a stretch of these buckets and pieces.
 
         Args:
-            begins: Each bucket's first millisecond, in any order, also more than once.
+            begins: Each bucket's first millisecond, in any order, possibly more than once.
             smallest: The smallest offset of each.
-            last: The largest timestamp.
-            pieces: The files' shares.
+            last: The largest timestamp, in epoch milliseconds.
+            pieces: The parts that files hold.
             blocks: What is missing.
         """
         order = np.argsort(begins, kind="stable")
@@ -162,12 +162,12 @@ class Stretch:
         return any(begin <= offset < end for begin, end in self.blocks.holed)
 
     def parts(self, begin: int, end: int, kept: int) -> list[tuple[int, int, bool]]:
-        """Cut offsets of the archive by whether the brokers are to fill its holes there.
+        """Return the parts of a range, split by whether the brokers are to fill the archive's holes there.
 
         Args:
             begin: The first offset.
             end: One after the last.
-            kept: The first offset that the brokers still have.
+            kept: The log start offset, the first that the brokers still have.
 
         Returns:
             Ranges in order, each with whether it is filled.
@@ -189,10 +189,10 @@ class ArchiveIndex:
 
     Attributes:
         what: The archive, for messages.
-        width: Of a bucket of time, in milliseconds.
+        width: The width of a bucket of time, in milliseconds.
         times: Times that begin a bucket of their own, in epoch milliseconds.
-        stretches: Each partition's part; one that is not there has none.
-        layout: How its columns are called.
+        stretches: Each partition's part; a partition that is missing has none.
+        layout: The names of its columns.
 
     >>> piece = Piece("file:/lake/a.parquet", ("trades", 0), 10, 30)
     >>> begins, smallest = np.array([0, 1000, 2000]), np.array([10, 20, 18])
@@ -212,11 +212,11 @@ Section(begin=30, end=40, is_archived=False)]
     layout: Layout = field(repr=False)
 
     def first_at(self, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return where the records of a time or later begin: an offset and a time; None where the archive has none.
+        """Return the offset and time at which records of a time or later begin; None where the archive has none.
 
         Args:
-            partition: One of the archive's.
-            timestamp_ms: In epoch milliseconds; one within a bucket is taken for the next one's begin.
+            partition: A partition of the archive.
+            timestamp_ms: In epoch milliseconds; a time within a bucket counts as the start of the next one.
         """
         stretch = self.stretches[partition]
         ceiling = -(-timestamp_ms // self.width) * self.width
@@ -225,7 +225,7 @@ Section(begin=30, end=40, is_archived=False)]
         return None if at == len(stretch.begins) else (int(stretch.offsets[at]), int(stretch.begins[at]))
 
     def sections(self, partition: Partition, begin: int, end: int) -> list[Section]:
-        """Cut offsets by where they lie."""
+        """Return the parts of a range, split by where they lie."""
         stretch = self.stretches.get(partition)
         first, cut = (begin, begin) if stretch is None else (stretch.begin, stretch.cut)
         parts = [
@@ -236,7 +236,7 @@ Section(begin=30, end=40, is_archived=False)]
         return [each for each in parts if each.begin < each.end]
 
     def pieces(self, partition: Partition, begin: int, end: int) -> tuple[Piece, ...]:
-        """Return the files' shares that meet some offsets."""
+        """Return the files' parts that overlap a range of offsets."""
         return tuple(each for each in self.stretches[partition].pieces if each.begin < end and begin < each.end)
 
 
@@ -245,8 +245,8 @@ def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int6
 
     Args:
         times: In epoch milliseconds.
-        width: Of a bucket.
-        own: The times that begin buckets of their own.
+        width: The width of a bucket, in milliseconds.
+        own: The times that begin buckets of their own, in epoch milliseconds.
 
     >>> bucket_begins([5, 12, 17, 23], 10, [15]).tolist()
     [0, 10, 15, 20]

@@ -1,8 +1,9 @@
-"""The archive's files, read by the tasks: parquet, by pyarrow, only the row groups and columns that are needed.
+"""The archive's parquet files, read by the tasks with pyarrow: only the row groups and columns that are needed.
 
-Rows come as those of Kafka do, with the same columns and faults, in pieces of no more records or bytes: a row group is
-read page by page, for Spark's hold 128 MB and more. An offset that is there twice ends the query. Costs about a
-microsecond a record; a file whose offsets are in no order is read whole by each batch that needs some of them.
+Rows have the same columns and faults as those of Kafka, and come in pieces of the same maximal size. A row group is
+read page by page, because those that Spark writes hold 128 MB and more. An offset that occurs twice ends the query. It
+costs about a microsecond a record; a file whose offsets are not in order is read completely by each batch that needs
+some of them.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Footer", "archived", "footer"]
 
-# Of a column's pages so much is read at once; a row group's pages need not be there together.
+# How much of a column's pages is read at once, so that a row group is never in memory as a whole.
 _READ_BYTES = 2 << 20
 
 
 class Footer(NamedTuple):
-    """What a file says of itself.
+    """What a parquet file's footer says.
 
     Attributes:
-        rows: How many rows it holds.
-        columns: Its columns' names.
+        rows: The number of rows in the file.
+        columns: The names of its columns.
     """
 
     rows: int
@@ -46,7 +47,7 @@ class Footer(NamedTuple):
 
 
 def footer(uri: str, what: str) -> Footer:
-    """Read what a file says of itself.
+    """Read a parquet file's footer.
 
     Args:
         uri: The file.
@@ -67,16 +68,16 @@ def footer(uri: str, what: str) -> Footer:
 def archived(
     spans: Sequence[ArchivedSpan], form: RecordFormat, what: str, held: dict[Partition, set[int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Read a task's records of the archive.
+    """Read a task's records from the archive.
 
     Args:
-        spans: What is read.
-        form: What of a record is given.
+        spans: The ranges that are read.
+        form: Which parts of a record its row has.
         what: The input, for messages.
-        held: Becomes the offsets that were found where the brokers fill holes, by partition.
+        held: Receives the offsets that were found where the brokers fill holes, by partition.
 
     Raises:
-        QueryFailedError: A file is gone or can't be read, or holds an offset for the second time.
+        QueryFailedError: A file no longer exists or can't be read, or an offset occurs twice.
     """
     for span in spans:
         seen: list[Any] = []
@@ -115,16 +116,16 @@ def _check_once(seen: Sequence[Any], span: ArchivedSpan, what: str) -> None:
 
 
 def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.RecordBatch]:
-    """Read what a file holds of a range."""
+    """Read the part of a range that a file holds."""
     assert form.archive is not None
     system, path = file_system(piece.path, "the archive")
-    # Spark writes times as INT96 unless told otherwise; as nanoseconds, which pyarrow makes of them, they end in 2262.
+    # Spark writes timestamps as INT96 by default, which pyarrow would convert to nanoseconds; those end in 2262.
     options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False, "buffer_size": _READ_BYTES}
     with pq.ParquetFile(path, filesystem=system, **options) as file:
         own = {name.lower(): name for name in file.schema_arrow.names}
         names, wanted = form.archive.names, [*form.archive.names.values(), *(form.archive.fields or ())]
         there = {own[name.lower()]: name for name in wanted if name.lower() in own}
-        # A file without these columns lies in a folder that names them, and holds no others.
+        # A file without these columns lies in a folder whose name has their values, so all its rows have the same ones.
         places = zip(("topic", "partition"), piece.partition, strict=True)
         place = {names[name]: value for name, value in places if names[name].lower() in own}
         for group in range(file.metadata.num_row_groups):
@@ -138,7 +139,7 @@ def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.R
 
 
 def _rows_at_once(group: Any, columns: set[str], offset: str, span: ArchivedSpan) -> int:
-    """Return how many rows of a row group make a piece; none where it holds nothing of a range."""
+    """Return how many rows of a row group make a piece; 0 where it holds nothing of a range."""
     size, count = 1, int(group.num_rows)
     for number in range(group.num_columns):
         column = group.column(number)
@@ -146,7 +147,7 @@ def _rows_at_once(group: Any, columns: set[str], offset: str, span: ArchivedSpan
         known = column.statistics if name == offset and column.is_stats_set else None
         if known is not None and known.has_min_max and (known.max < span.begin or span.end <= known.min):
             return 0
-        # A nested column's parts are called after it.
+        # The names of a nested column's parts begin with its name.
         if any(name == each or name.startswith(f"{each}.") for each in columns):
             size += column.total_uncompressed_size
     return max(1, min(PIECE_RECORDS, count * PIECE_BYTES // size))
@@ -162,7 +163,7 @@ def _chosen(batch: pa.RecordBatch, offset: str, place: Mapping[str, Any], span: 
 
 
 def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.RecordBatch:
-    """Return rows of a file as those of Kafka are."""
+    """Return rows of a file in the form of those of Kafka."""
     assert form.archive is not None
     count, names, fields = batch.num_rows, form.archive.names, form.archive.fields
     topic, number = piece.partition
@@ -186,7 +187,7 @@ def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.Re
 
 
 def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.Array:
-    """Return a column in its type; one that the file, or the archive, has not is of nulls."""
+    """Return a column in its type; one that the file or the archive does not have is all nulls."""
     if name is None or name not in batch.schema.names:
         return pa.nulls(batch.num_rows, dtype)
     found = batch.column(name)
@@ -196,7 +197,7 @@ def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.A
 def _records(
     batch: pa.RecordBatch, piece: Piece, values: pa.Array, names: Mapping[str, str]
 ) -> Iterator[Record | None]:
-    """Yield rows as a user's own decoding sees them; what the archive does not carry is None, or no headers."""
+    """Yield rows as records for a user's ``decode``; a tombstone is None, and so is a key or time that is not there."""
     offsets = batch.column(names["offset"]).to_pylist()
     times = _column(batch, names[TIME], PARTS[TIME]).cast(pa.int64()).to_pylist()
     keys = _column(batch, names.get(KEY), pa.binary()).to_pylist()

@@ -1,10 +1,13 @@
-"""The opening of an archive: what it holds, counted by Spark in one pass, and whether the tasks can read its files.
+"""The opening of an archive: Spark counts what it holds in one pass, and the tasks' way to read it is checked.
 
 An archive is a Delta table or a folder of parquet files. Each row has ``topic``, ``partition``, ``offset`` and the
-record's ``timestamp``, as Spark's Kafka source gives them, and either the decoded columns of the schema, or the raw
-``value``. It is read as of the moment of its opening; opened again, it is counted again only if its files have changed.
-Refused is what pyarrow would read otherwise than Spark: files with deleted rows, renamed columns, columns that only
-the folders' names hold. Costs a pass over four columns, and the reading of each file's footer.
+record's ``timestamp``, as Spark's Kafka source gives them, and either the decoded columns of the schema or the raw
+``value``. It is read as of the moment at which it is opened; when it is opened again, it is counted again only if its
+files have changed.
+
+An archive is refused if pyarrow would read it differently from Spark: files with deleted rows, renamed columns, or
+needed columns that are only in the folders' names. It costs a pass over four columns, and the reading of each file's
+footer.
 """
 
 from __future__ import annotations
@@ -50,26 +53,26 @@ _SPELLED |= {TIME: ("timestamp",), VALUE: ("binary",), KEY: ("binary", "string")
 _SPELLED |= {HEADERS: ("array<struct<key:string,value:binary>>",)}
 
 _FINER = 4
-"""A bucket is at most this part of the drift, while there are few enough."""
+"""A bucket is at most the drift divided by this, as long as there are not too many buckets."""
 
 _MANY, _MOST_BUCKETS = 5_000_000, 500_000
 _FOOTERS_AT_ONCE = 16
 
 _BLOCK, _MOST_BLOCKS = 20_000, 1_000
-"""So many offsets are a block at least, and about so many blocks a partition has at most."""
+"""The minimal number of offsets in a block, and about the maximal number of blocks in a partition."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of an archive.
+    """What an input needs of an archive.
 
     Attributes:
         what: The input, for messages.
-        topics: Which partitions are read.
+        topics: The topics and partitions that are read.
         schema: DDL of the value's columns; None where the value is not read.
         parts: The other parts of a record that are read.
-        max_drift_ms: How far partitions may be apart.
-        range: From where to where: its times begin buckets of their own.
+        max_drift_ms: How far partitions may be apart, in milliseconds.
+        range: Where reading begins and ends; its times begin buckets of their own.
     """
 
     what: str
@@ -86,7 +89,7 @@ class Wanted:
         return tuple(sorted({each.value for each in points if each.kind == "time"}))
 
     def reads(self, partition: Partition) -> bool:
-        """Tell whether a partition is read."""
+        """Return whether a partition is read."""
         topic, number = partition
         if topic in self.topics.only:
             return number in self.topics.only[topic]
@@ -96,7 +99,7 @@ class Wanted:
 
 
 class Archive:
-    """An archive, opened by the first that asks what it holds, and kept.
+    """An archive that is opened by the first request for its index, which it keeps.
 
     Args:
         source: Where it is.
@@ -119,15 +122,16 @@ class Archive:
         return f"archive {self.source.format} {self.source.location}"
 
     def index(self, wanted: Wanted, *, again: bool = False) -> ArchiveIndex:
-        """Return what it holds, asked of the active Spark session.
+        """Return what the archive holds, read with the active Spark session.
 
         Args:
-            wanted: What is asked.
-            again: Look whether its files have changed since it was asked first.
+            wanted: What the input needs.
+            again: Whether to check if its files have changed since the last request.
 
         Raises:
             SchemaError: A column is missing or of another type.
-            ConfigurationError: There is no session, it can't be read, or the tasks would read it otherwise than Spark.
+            ConfigurationError: There is no session, the archive can't be read, or the tasks would read it differently
+                from Spark.
         """
         known = self._known.get(repr(wanted))
         if known is not None and not again:
@@ -187,7 +191,7 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
 
 
 def _layout(frame: DataFrame, wanted: Wanted, what: str) -> Layout:
-    """Find the columns, and see that they have the types that they need."""
+    """Return the archive's columns, after a check of their types."""
     there = {each.name.lower(): each for each in frame.schema.fields}
     missing = [name for name in _NEEDED.values() if name not in there]
     if missing:
@@ -222,7 +226,7 @@ def _layout(frame: DataFrame, wanted: Wanted, what: str) -> Layout:
 
 
 def _misfits(there: Mapping[str, Any], schema: str, parts: Sequence[str]) -> list[str]:
-    """Say what an archive has not, or otherwise, of a schema; the record's own columns can't be its value's as well."""
+    """Return how an archive's columns differ from a schema; a column of the record's own can't be one of the value."""
     taken = {*_NEEDED.values(), *(_OPTIONAL[part] for part in parts if part in _OPTIONAL)}
     wrong = []
     for each in parse_schema(schema):
@@ -237,7 +241,7 @@ def _misfits(there: Mapping[str, Any], schema: str, parts: Sequence[str]) -> lis
 
 
 def _folders(source: Source, frame: DataFrame, what: str) -> set[str]:
-    """Return the columns that the folders' names hold instead of the files."""
+    """Return the columns that are in the folders' names instead of the files."""
     if source.format == "delta":
         location, spark = str(source.location), frame.sparkSession
         table = DeltaTable.forPath(spark, location) if is_path(location) else DeltaTable.forName(spark, location)
@@ -270,12 +274,12 @@ _Buckets: TypeAlias = "dict[Partition, tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _counted(frame: DataFrame, names: Mapping[str, str], wanted: Wanted) -> tuple[list[_Share], _Buckets, int]:
-    """Count what each file holds of each partition, and of each partition the smallest offset of each bucket."""
+    """Return what each file holds of each partition, each partition's smallest offset by bucket, and their width."""
     widest = 1 << max(0, wanted.max_drift_ms.bit_length() - 1)
     width = max(1, widest // _FINER)
     millis = F.coalesce(F.unix_millis(_col(names[TIME])), F.lit(-1))
     if wanted.range.trusted_until is not None:
-        # A stamp far ahead is at no time, as one that is not there.
+        # A timestamp that is not trusted is treated as missing.
         millis = F.when(millis > wanted.range.trusted_until, F.lit(-1)).otherwise(millis)
     rows = frame.select(
         F.col("_metadata.file_path").alias("file"),
@@ -310,7 +314,7 @@ def _counted(frame: DataFrame, names: Mapping[str, str], wanted: Wanted) -> tupl
 def _blocks(
     frame: DataFrame, names: Mapping[str, str], spans: Mapping[Partition, tuple[int, int]]
 ) -> dict[Partition, Blocks]:
-    """Find where partitions lack offsets between their first and their last; costs nothing where none does."""
+    """Return where partitions lack offsets between their first and their last; costs nothing where none does."""
     if not spans:
         return {}
     width = max(_BLOCK, *((cut - begin) // _MOST_BLOCKS for begin, cut in spans.values()))
@@ -327,7 +331,7 @@ def _blocks(
 
 
 def _by_partition(found: pa.Table, width: int, wanted: Wanted) -> tuple[_Buckets, int]:
-    """Return each partition's buckets, doubled in width until there are few enough."""
+    """Return each partition's buckets, and their width, which is doubled until there are few enough."""
     begins, smallest = (found[name].to_numpy() for name in ("bucket", "begin"))
     places = list(zip(found["topic"].to_pylist(), found["number"].to_pylist(), strict=True))
     order = {place: at for at, place in enumerate(dict.fromkeys(places))}
@@ -346,7 +350,7 @@ def _bucket(millis: Column, width: int, own: Sequence[int]) -> Column:
 
 
 def _check_shares(shares: Sequence[_Share], offset: str, wanted: Wanted, what: str) -> None:
-    """See that the files hold what Spark finds in them, so that the tasks find the same."""
+    """Check that the files hold the rows that Spark finds in them, so that the tasks find the same ones."""
     for each in shares:
         if None in each.partition or each.known < each.rows:
             msg = f"{what}: {each.file} has rows without topic, partition or offset; rewrite it without them"

@@ -1,8 +1,8 @@
-"""A cluster whose older records lie in an archive: it answers for both parts, as if they were one.
+"""A cluster whose older records lie in an archive.
 
-Where the archive has holes and the brokers still have those offsets, both are read, and each record is taken once.
-Where the brokers have them no longer, a block of offsets without any record is a loss, unless the topic is compacted;
-smaller holes are taken for what transactions and compaction leave. Costs no more questions than Kafka alone.
+Where the archive has holes and the brokers still have those offsets, both are read, and each record is returned once.
+Where the brokers no longer have them, a block of offsets without any record is a loss, unless the topic is compacted;
+smaller holes count as what transactions and compaction leave. It costs no more requests than Kafka alone.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["HybridCluster", "connected"]
 
 
 class HybridCluster(Cluster):
-    """A cluster whose older records lie in an archive: it answers for both parts, as if they were one.
+    """A cluster whose older records lie in an archive; it answers for both parts as if they were one.
 
     Args:
         options: How the cluster is reached.
-        what: Who asks, for messages.
+        what: The caller, for messages.
         archive: What the archive holds.
         at_start: Whether no query runs yet.
     """
@@ -38,13 +38,13 @@ class HybridCluster(Cluster):
         self._compacted: dict[str, bool] = {}
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return each partition's first offset, in the archive or with the brokers."""
+        """Return each partition's first offset, in the archive or on the brokers."""
         stretches = self.archive.stretches
         kept = self.log_starts(partitions)
         return {each: min(at, stretches[each].begin) if each in stretches else at for each, at in kept.items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
-        """Find each partition's first record at or after a time; in the archive to the bucket."""
+        """Return each partition's first record at or after a time; in the archive, to the precision of a bucket."""
         found = super().first_at(partitions, timestamp_ms)
         for each in found.keys() & self.archive.stretches.keys():
             stretch, brokers = self.archive.stretches[each], found[each]
@@ -60,13 +60,13 @@ class HybridCluster(Cluster):
         return found
 
     def lost(self, partition: Partition, begin: int, end: int, kept: int) -> list[tuple[int, int]]:
-        """Return which offsets within the archive are in neither part, and were not compacted away.
+        """Return the offsets within the archive that neither part has, and that were not compacted away.
 
         Args:
-            partition: One of the archive's.
+            partition: A partition of the archive.
             begin: The first offset that is read.
             end: One after the last.
-            kept: The first offset that the brokers still have.
+            kept: The log start offset, the first that the brokers still have.
         """
         stretch = self.archive.stretches.get(partition)
         empty = [] if stretch is None else stretch.blocks.empty
@@ -77,12 +77,12 @@ class HybridCluster(Cluster):
     def _is_compacted(self, topic: str) -> bool:
         if topic not in self._compacted:
             policy = self.setting(topic, "cleanup.policy")
-            # Who may not know it can't tell a loss from what compaction left.
+            # Without the setting a loss can't be distinguished from what compaction leaves.
             self._compacted[topic] = policy is None or "compact" in policy
         return self._compacted[topic]
 
     def next_there(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the first offset at or after each position that is in the archive or with the brokers."""
+        """Return the first offset at or after each position that is in the archive or on the brokers."""
         kept = self.log_starts(positions)
         return {each: self._next_there(each, at, kept[each]) for each, at in positions.items()}
 
@@ -93,10 +93,10 @@ class HybridCluster(Cluster):
         return position if position >= stretch.begin else max(position, min(kept, stretch.begin))
 
     def check_ends(self, partitions: Iterable[Partition]) -> None:
-        """See that the archive is one of these topics.
+        """Check that the archive belongs to these topics.
 
         Raises:
-            ConfigurationError: It has a partition that the topic has not, or offsets beyond the topic's end.
+            ConfigurationError: It has a partition that the topic does not have, or offsets beyond the topic's end.
         """
         read = list(partitions)
         there, ends = self.partitions(), self.latest(read)
@@ -113,14 +113,14 @@ class HybridCluster(Cluster):
                 raise ConfigurationError(msg)
 
     def check_seam(self, begins: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> None:
-        """See that the brokers have what the archive has not.
+        """Check that the brokers have all records that the archive lacks.
 
         Args:
-            begins: Where reading begins.
-            ends: Where it ends; None is all that is there.
+            begins: The offsets at which reading begins.
+            ends: The offsets at which it ends; None reads all records.
 
         Raises:
-            ConfigurationError: Some of what is to be read is in neither part.
+            ConfigurationError: Some of the records to be read are in neither part.
         """
         kept, wrong = self.log_starts(begins), []
         for partition, begin in begins.items():
@@ -146,7 +146,7 @@ class HybridCluster(Cluster):
 
 
 def connected(options: ClusterOptions, what: str, archive: ArchiveIndex | None, *, at_start: bool = False) -> Cluster:
-    """Reach a cluster, with its archive where there is one; the arguments are those of ``HybridCluster``."""
+    """Return a connection to a cluster and its archive, if there is one; for the arguments see ``HybridCluster``."""
     if archive is None:
         return Cluster(options, what, at_start=at_start)
     return HybridCluster(options, what, archive, at_start=at_start)
