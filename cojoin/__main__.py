@@ -1,8 +1,8 @@
 """The entry point of the command line: ``cojoin`` or ``python -m cojoin``.
 
 The exit codes are 0 for success, 1 for a result that differs from pandas', 2 for an error that the user can correct, 3
-for an unexpected error and 130 for Ctrl-C. An error is printed as one message. Option values that may be secrets are
-masked in all that is printed.
+for an unexpected error and 130 for Ctrl-C. An error is printed as one message, in which option values that may be
+secrets are masked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING
 
-from cojoin.cli.arguments import Arguments, CheckpointsArguments, DemoArguments, parse_arguments
+from cojoin.cli.arguments import Arguments, parse_arguments
 from cojoin.cli.hints import in_options
 from cojoin.cli.interrupts import INTERRUPTED, Interrupts
 from cojoin.cli.options import read_words
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The process that reads the output, such as `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - a person reads it
+    except Exception as error:  # noqa: BLE001 - every error is printed as a message
         if arguments.verbose:
             _say(secrets.mask(traceback.format_exc()))
         known = isinstance(error, CojoinError) or _is_sparks(error)
@@ -64,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Arguments) -> int:
     # Imported here so that --help and errors in arguments need not wait for Spark's import.
-    if isinstance(arguments, DemoArguments):
+    if arguments.command == "demo":
         from cojoin.cli.demo import run_demo  # noqa: PLC0415
 
         return run_demo(arguments)
-    if isinstance(arguments, CheckpointsArguments):
+    if arguments.command == "checkpoints" and arguments.action != "restore":
         from cojoin.cli.checkpoints import run_checkpoints  # noqa: PLC0415
 
         return run_checkpoints(arguments)

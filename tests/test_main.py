@@ -125,7 +125,8 @@ def test_ctrl_c_ends_with_130(capsys, monkeypatch):
 )
 def test_an_options_value_is_never_printed(words, capsys, monkeypatch):
     def fail(arguments):
-        msg = f"could not log in with {[*arguments.right.options.values(), *arguments.conf.values()]}, not with hunter2"
+        values = [*arguments.sides[1].options.values(), *arguments.conf.values()]
+        msg = f"could not log in with {values}, not with hunter2"
         raise CheckpointError(msg)
 
     monkeypatch.setattr(command_line, "_run", fail)

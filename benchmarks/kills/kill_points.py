@@ -73,7 +73,7 @@ _MANIFESTS = "cojoin.checkpoints.manifest:Manifests"
 _PROGRESS = "cojoin.checkpoints.progress_table:ProgressTable"
 _FILES = "cojoin.storage.small_files:CheckpointFiles"
 _CONTROL, _RESTORE, _START = "cojoin.checkpoints.control", "cojoin.spark.restore.restore", "cojoin.spark.query.start"
-_RESTORATION = f"{_RESTORE}:Restoration.write"
+_RESTORATION = "cojoin.spark.restore.restoration:Restoration.write"
 
 
 def _at(phase: str, **defaults: Any) -> Any:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.snapshots import Snapshot
-    from cojoin.cli.arguments import CheckpointsArguments
+    from cojoin.cli.arguments import Arguments
     from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["run_checkpoints"]
@@ -39,7 +39,7 @@ _Read = TypeVar("_Read")
 _SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
-def run_checkpoints(arguments: CheckpointsArguments) -> int:
+def run_checkpoints(arguments: Arguments) -> int:
     """Run the command; returns the exit code."""
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-checkpoints-", ignore_cleanup_errors=True) as folder,
@@ -69,7 +69,7 @@ def _aside(text: str) -> None:
 class _Command:
     """One command, with a session and an open checkpoint."""
 
-    def __init__(self, arguments: CheckpointsArguments, spark: SparkSession) -> None:
+    def __init__(self, arguments: Arguments, spark: SparkSession) -> None:
         from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is looked for before Spark
         from cojoin.checkpoints.identity import read_query  # noqa: PLC0415
         from cojoin.checkpoints.snapshots import Snapshots  # noqa: PLC0415

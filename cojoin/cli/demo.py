@@ -22,7 +22,7 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.cli.arguments import DemoArguments
+    from cojoin.cli.arguments import Arguments
     from cojoin.spark.joined import Joined
 
 __all__ = ["run_demo"]
@@ -33,7 +33,7 @@ _SHOWN = 6
 _MARK = ".cojoin-demo"
 
 
-def run_demo(arguments: DemoArguments) -> int:
+def run_demo(arguments: Arguments) -> int:
     """Run the demo; gives the exit code: 0 where the result equals pandas', else 1."""
     started = time.monotonic()
     folder = _folder(arguments)
@@ -61,7 +61,7 @@ def run_demo(arguments: DemoArguments) -> int:
     return 0 if verdict.is_equal else 1
 
 
-def _folder(arguments: DemoArguments) -> Path:
+def _folder(arguments: Arguments) -> Path:
     """Return a folder that holds nothing but the demo's."""
     if arguments.directory is None:
         return Path(tempfile.mkdtemp(prefix="cojoin-demo-"))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.cli.arguments import RunArguments, SideArguments
+    from cojoin.cli.arguments import Arguments, SideArguments
     from cojoin.cli.typed_locations import Location
     from cojoin.engine.batch_report import BatchReport
     from cojoin.spark.joined import Joined
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["run_join"]
 
 
-def run_join(arguments: RunArguments) -> int:
+def run_join(arguments: Arguments) -> int:
     """Run the join, and return the exit code."""
-    for side in (arguments.left, arguments.right):
+    for side in arguments.sides:
         if side.kafka is not None:
             from cojoin.kafka.cluster_options import check_installed  # noqa: PLC0415 - an extra
 
@@ -55,9 +55,9 @@ def run_join(arguments: RunArguments) -> int:
 class _Run:
     """One run, from its sources to its exit code."""
 
-    def __init__(self, arguments: RunArguments, spark: SparkSession) -> None:
+    def __init__(self, arguments: Arguments, spark: SparkSession) -> None:
         self._arguments, self._spark = arguments, spark
-        self._sides = arguments.left, arguments.right
+        self._sides: tuple[SideArguments, SideArguments] = arguments.sides
         self._sources = [self._source(side) for side in self._sides]
 
     def result(self) -> int:
@@ -75,7 +75,7 @@ class _Run:
             say()
             tell(run_report.ending(progress))
         code = self._verify(joined, progress) if arguments.verify else 0
-        return self._live(arguments.then_live) if arguments.then_live is not None and not code else code
+        return code if code or arguments.then_live is None else self._live(arguments.then_live)
 
     def _live(self, trigger: Trigger) -> int:
         """Go on with what comes from now on."""
@@ -120,41 +120,18 @@ class _Run:
         from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is looked for before Spark is touched
         from cojoin.spark.input import Input  # noqa: PLC0415
 
-        arguments = self._arguments
-        inputs = [
-            Input(
-                source,
-                key=side.key,
-                event_time=side.event_time,
-                name=side.name,
-                partition=side.partition,
-                sequence=side.sequence,
-                watermark=side.watermark,
-                max_ahead=arguments.max_ahead,
-            )
-            for side, source in zip(self._sides, sources, strict=True)
-        ]
-        join = arguments.join
-        return connect(inputs[0], inputs[1], key_groups=arguments.key_groups).asof_join(
-            join.how,
-            tolerance=join.tolerance,
-            allow_exact_matches=join.allow_exact_matches,
-            suffixes=join.suffixes,
-        )
+        left, right = (Input(source, **side.declared) for side, source in zip(self._sides, sources, strict=True))
+        return connect(left, right, key_groups=self._arguments.key_groups).asof_join(**vars(self._arguments.join))
 
     def _start(self, joined: Joined, trigger: Trigger, restore_from: Checkpoint | None = None) -> Query:
         arguments = self._arguments
         return joined.start(
             output=arguments.output.sink(),
             rejected=None if arguments.rejected is None else arguments.rejected.sink(),
-            checkpoint=arguments.checkpoint,
             trigger=trigger,
             name="cojoin-run",
-            checkpoint_interval=arguments.checkpoint_interval,
-            retained_checkpoints=arguments.retained_checkpoints,
             restore_from=restore_from,
-            cut_back_output=arguments.cut_back_output,
-            allow_data_loss=arguments.allow_data_loss,
+            **arguments.start,
         )
 
     def _report(self, progress: BatchReport | None) -> None:

@@ -1,4 +1,7 @@
-"""Two inputs with an operation: the tagged union, the single call, and the ways out of it."""
+"""A join or a function over two inputs: ``to_dataframe`` and ``start``.
+
+Both inputs are packed into one DataFrame of tagged messages, which is grouped by key group and passed to one call.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, Plan, StaticCall, StreamingCall
 from cojoin.spark.batch.unpacking import unpack
-from cojoin.spark.query.start import QueryOptions, start_query
-from cojoin.spark.restore.restore import RestoreOptions
+from cojoin.spark.query.options import QueryOptions
+from cojoin.spark.query.start import start_query
+from cojoin.spark.restore.restoration import RestoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,14 +40,17 @@ __all__ = ["Joined"]
 
 
 class Joined:
-    """A join or a function's run, not yet started."""
+    """A join or a function over two inputs, not yet started.
+
+    ``start`` runs it as a query with outputs, progress and snapshots; ``to_dataframe`` returns a plain DataFrame.
+    """
 
     def __init__(self, plan: Plan, left: BoundInput, right: BoundInput) -> None:
         self._plan, self._left, self._right = plan, left, right
 
     @property
     def plan(self) -> Plan:
-        """What is done, with which inputs: what the workers are told."""
+        """The operation and its inputs, as the workers receive them."""
         return self._plan
 
     @property
@@ -54,20 +61,27 @@ class Joined:
     def to_dataframe(self, output: Literal["main", "rejected"] | OutputTag = "main") -> DataFrame:
         """Return one output as a plain DataFrame.
 
-        From streams it is a streaming DataFrame for any sink and trigger of Spark's, in append mode; rows that wait
-        for the watermark at its end stay in its state. From static inputs it is a static one: the operator runs once,
-        to the end of time. Where the clock matters (processing-time timers, idleness, a watermark that follows the
-        clock), a stream runs batches without rows and so never ends by itself: use a ``processingTime`` trigger.
-        Without a checkpoint of cojoin's nobody knows when it stood still, so the time between two runs counts as
-        silence; nor how much of a Delta table's history is still unread, so a history of more files than one batch
-        takes must be in the order of event time, which ``start`` does not ask for.
+        From static inputs the DataFrame is static: the operator runs once, to the end of time. From streams it is
+        streaming and takes any of Spark's sinks and triggers, in append mode. Rows that still wait for the watermark
+        when the stream stops remain in its state.
+
+        A streaming DataFrame has no checkpoint of cojoin's, which has these consequences:
+
+        - If processing time matters (processing-time timers, idleness, a watermark that follows the clock), it runs
+          micro-batches without rows and never ends by itself. Use a ``processingTime`` trigger.
+        - The time between two runs counts as idle time of the inputs.
+        - A Delta table whose initial snapshot has more files than one micro-batch reads must be in the order of event
+          time, or rows are late. ``start`` does not need this order.
 
         Args:
-            output: ``"main"``, ``"rejected"`` for the rows that were not admitted, with their reasons, or the tag of a
-                side output. Each DataFrame runs the operator by itself; ``start`` gives all from one run.
+            output: ``"main"``; ``"rejected"`` for the rejected rows with their reasons; or the ``OutputTag`` of a side
+                output. Each DataFrame runs the operator by itself, whereas ``start`` writes all outputs of one run.
+
+        Returns:
+            The rows of the output.
 
         Raises:
-            ConfigurationError: There is no such output.
+            ConfigurationError: The output does not exist.
         """
         name = output.tag_id if isinstance(output, OutputTag) else OUTPUT if output == "main" else str(output)
         outputs = self._plan.outputs
@@ -92,39 +106,47 @@ class Joined:
         cut_back_output: bool = False,
         allow_data_loss: bool = False,
     ) -> Query:
-        """Start a query that writes the output, the rejected rows and its progress, exactly once into Delta.
+        """Start a streaming query that writes the output, the side outputs, the rejected rows and the progress.
+
+        Delta outputs are exactly once (``cojoin.sinks``). Start a stopped query again with the same ``checkpoint``; it
+        resumes after its last micro-batch.
 
         Args:
-            output: ``cojoin.sinks.delta(...)``, ``cojoin.sinks.parquet(...)``, or a callable that takes ``(DataFrame,
-                batch_id)``.
-            checkpoint: The directory of the query's checkpoint, a text or a ``pathlib.Path``: one for each query, kept
-                between its runs. No output may be or lie in it, but for ``rejected`` and side outputs in the places
-                that they have by default; nor may an output be another one, or what an input reads. From run to run
-                the outputs stay where they are (of callables nobody can tell); a query that is to write elsewhere
-                begins with ``restore_from``.
+            output: The sink of the main output: ``cojoin.sinks.delta(...)``, ``cojoin.sinks.parquet(...)``, or a
+                callable that takes ``(DataFrame, batch_id)``.
+            checkpoint: The directory of the query's checkpoint, as a text or a ``pathlib.Path``. Each query has its own
+                and keeps it between runs. An output must not be in this directory, except for ``rejected`` and side
+                outputs in their default places; nor may it be another output or a table that an input reads. Outputs
+                must not move between runs, which can't be checked for callables. To write elsewhere, start a new
+                query with ``restore_from``.
             trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)`` or
                 ``Trigger.processing_time("10 seconds")``.
-            rejected: Where rejected rows go; by default a Delta table ``rejected`` in the checkpoint directory.
-            side_outputs: Where a function's side outputs go, by tag; by default Delta tables ``side_outputs/<tag id>``
-                in the checkpoint directory.
+            rejected: The sink of the rejected rows; by default a Delta table ``rejected`` in the checkpoint directory.
+            side_outputs: The sinks of a function's side outputs, by tag; by default Delta tables
+                ``side_outputs/<tag id>`` in the checkpoint directory.
             name: The query's name in Spark's UI.
-            checkpoint_interval: How often a snapshot of the state is taken, by the batches' own processing time such as
-                ``"10 minutes"``, or every so many batches; None takes only savepoints. Ordinary restarts need none.
-            retained_checkpoints: How many snapshots are kept, the newest; savepoints are kept besides.
-            restore_from: Begin with the state of another query's snapshot, its sources going on where they stood then.
-                ``checkpoint`` is a new directory; the number of key groups and shuffle partitions may be another, and
-                the query may have evolved: a state, a nullable column or a side output more, a wider type. Started
-                again with the same ``restore_from``, the query goes on.
-            cut_back_output: With ``restore_from``: an output that goes to the old query's own Delta table may take back
-                what was written there after the snapshot.
-            allow_data_loss: With ``restore_from``: records that the sources no longer have may be passed over.
+            checkpoint_interval: How often a snapshot of the state is taken: after an interval of processing time, such
+                as ``"10 minutes"``, or after a number of micro-batches. None takes only savepoints. Snapshots are for
+                ``restore_from`` and inspection; ordinary restarts do not need them.
+            retained_checkpoints: How many of the newest snapshots are kept, in addition to savepoints.
+            restore_from: The snapshot of another query to start from: its state, and its sources' positions at that
+                time. ``checkpoint`` must then be a new directory. The number of key groups and of shuffle partitions
+                may differ. The query may have an additional keyed state, nullable column or side output, or a wider
+                type. To continue after a stop, start the query again with the same ``restore_from``.
+            cut_back_output: With ``restore_from``, whether an output that continues in the old query's Delta table may
+                remove what was written there after the snapshot.
+            allow_data_loss: With ``restore_from``, whether records that the sources no longer have may be skipped.
+
+        Returns:
+            The running query.
 
         Raises:
-            ConfigurationError: Inputs that are not streams, a sink or trigger that is none, an output in a place that
-                is not its own.
-            CheckpointError: A checkpoint that another query holds or runs on, of another shape of this one, or of a
-                drained one; an output that went elsewhere before; a snapshot that can't be restored by this query.
-            QueryFailedError: The restored state could not be loaded by the workers.
+            ConfigurationError: The inputs are not streams, a sink or trigger is invalid, or the place of an output is
+                not allowed.
+            CheckpointError: The checkpoint is in use by another run, or was written by another query, by an
+                incompatible version of this one, or by one that was drained; an output has moved; or the snapshot
+                can't be restored by this query.
+            QueryFailedError: The workers could not load the restored state.
         """
         if not self.is_streaming:
             msg = (
@@ -153,13 +175,13 @@ class Joined:
         cadence: SnapshotCadence | None = None,
         segments: SegmentFolder | None = None,
     ) -> DataFrame:
-        """Return what the calls emit: a stream of ``(kind, payload)``.
+        """Return the stream of ``(kind, payload)`` that the calls emit.
 
         Args:
             control: A further input, of control rows.
-            resumed_at: The ids of the micro-batches before which the query stood still.
+            resumed_at: The ids of the micro-batches before which the query was stopped.
             cadence: When a snapshot is due.
-            segments: Where rows that leave Spark's own state lie.
+            segments: The store of flushed segments; None keeps all rows in Spark's state.
         """
         call = StreamingCall(self._plan, resumed_at, cadence, segments)
 

@@ -24,7 +24,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.checkpoints import _Command
 from cojoin.cli.secrets import Secrets
-from cojoin.spark.restore.restore import Restoration, unfinished
+from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.damages import DAMAGES, SEED, changed, told_of
 from tests.spark.refused import refused

@@ -244,7 +244,8 @@ def test_what_is_typed_reaches_the_sources(tmp_path):
     typed += ["--left-option=sasl.password=hunter2", "--idleness=1 minute"]
     arguments = parse_arguments(typed, Secrets(typed))
     assert "hunter2" not in repr(arguments)
-    left, right = arguments.left.kafka.source(), arguments.right.kafka.source(live=True)
+    left, right = (side.kafka.source(live=live) for side, live in zip(arguments.sides, (False, True), strict=True))
+    assert "hunter2" not in repr(arguments.sides)
     assert "hunter2" not in repr(left)
     assert (left.cluster.settings, left.cluster.patience_ms) == ({"sasl.password": "hunter2"}, None)
     assert (left.max_drift_ms, left.limit) == (3_600_000, 9)

@@ -19,7 +19,7 @@ from cojoin.checkpoints.identity import note_sources, read_query
 from cojoin.checkpoints.lease import is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.spark.restore.restore import Restoration
+from cojoin.spark.restore.restoration import Restoration
 from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.damages import DAMAGES, SEED, told_of
 from tests.releases.queries import CASES, DRAIN, Case, Place

@@ -1,23 +1,23 @@
 """What the driver does with each micro-batch: execute it once, write its outputs, and make it count.
 
-One action executes the calls: the workers write the outputs whose sinks let them into files that count for nothing yet,
-the others stay packed and persisted, and their sinks read what that action kept. Output, rejected rows and side outputs
-become visible each by a transaction of its own, only where there are any; the manifest comes last. A batch that is run
-again is executed again, since Spark's state needs it, and each output that has it already must have it from the same
-execution (``batch_marker``). One that only the clock asked for, and that changed nothing, leaves no trace. Where the
-calls say that a snapshot is due, its rows are written before the manifest. A run whose checkpoint another run has taken
-over stops before each write.
+One action executes the calls. The workers write the files of those outputs whose sinks allow it; these files count for
+nothing yet. The rows of the other outputs stay packed and persisted, and their sinks read them from there. Then each
+output with rows becomes visible by a transaction of its own: the output, the rejected rows, the side outputs. The
+manifest comes last, and makes the batch count. If a snapshot is due, its rows are written before the manifest.
+
+A batch that is run again is executed again, since Spark's state needs it. Each output that has the batch already must
+have it from an equal execution (``batch_marker``). A batch that only the clock has caused, and that changed nothing,
+leaves no trace. The lease is checked before each write, so a run that was taken over stops.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import re
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -25,10 +25,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.manifest import Manifest
-from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
-from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
+from cojoin.checkpoints.state_table import StateTable
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.row_digest import add_digests
@@ -36,6 +35,7 @@ from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
 from cojoin.spark.batch.call import SNAPSHOT, STATISTICS, Plan
 from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.query.cleaning import Cleaning
 from cojoin.spark.query.failures import explain
 from cojoin.spark.restore.source_logs import LogDigests
 from cojoin.spark.sinks.batch_marker import BatchMarker, offsets_digest
@@ -46,78 +46,63 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from cojoin.checkpoints.lease import Lease
-    from cojoin.checkpoints.manifest import Manifests
-    from cojoin.checkpoints.progress_table import ProgressTable
+    from cojoin.checkpoints.claimed import ClaimedCheckpoint
     from cojoin.spark.sinks.sink import Sink, SinkWriter
     from cojoin.spark.sinks.written_files import FileTarget
-    from cojoin.storage.small_files import CheckpointFiles
 
-__all__ = ["BatchWriter"]
+__all__ = ["BatchWriter", "OpenOutput"]
 
-_LOG = logging.getLogger(__name__)
+
+@dataclass(frozen=True)
+class OpenOutput:
+    """An output of a query: its sink, and the writer that the sink has opened."""
+
+    sink: Sink
+    writer: SinkWriter
 
 
 class BatchWriter:
-    """Takes each micro-batch of one query.
+    """Executes and writes each micro-batch of one query.
 
     Args:
-        plan: What the workers were told.
-        query_id: The query's own id.
-        sinks: Where each of the plan's outputs goes.
-        writers: What writes there.
-        files: The checkpoint.
-        manifests: Its manifests.
-        progress: Its progress table.
-        on_batch: Called with each batch's report once it counts.
-        last: The manifest of the checkpoint's last batch; None before the first.
-        lease: What keeps other runs away from the checkpoint.
-        retention: How many snapshots are kept of those that nobody asked for.
-        begins_at: Of a query that was restored, where its sources go on after its first batch.
-        may_count: Whether rows that are small may cross to Python by their number alone.
+        plan: What the workers execute.
+        checkpoint: The query's checkpoint.
+        outputs: The outputs of the plan, by name.
+        on_batch: Called with each batch's report once the batch counts.
+        retained: How many snapshots stay, savepoints not counted.
+        may_count: Whether small rows may be cut into Arrow batches by their number alone.
     """
 
     def __init__(
         self,
         plan: Plan,
-        query_id: str,
-        sinks: Mapping[str, Sink],
-        writers: Mapping[str, SinkWriter],
-        files: CheckpointFiles,
-        manifests: Manifests,
-        progress: ProgressTable,
+        checkpoint: ClaimedCheckpoint,
+        outputs: Mapping[str, OpenOutput],
         on_batch: Callable[[BatchReport], None],
-        last: Manifest | None,
-        lease: Lease,
-        retention: int,
-        begins_at: Sequence[str] | None = None,
-        *,
-        may_count: bool = False,
+        retained: int,
+        may_count: bool,
     ) -> None:
-        self._plan = plan
-        self._query_id = query_id
-        self._sinks, self._writers, self._settings = sinks, writers, _settings(plan)
-        self._files, self._manifests, self._progress = files, manifests, progress
-        self._on_batch = on_batch
-        self._last = None if last is None else last.report
+        self._plan, self._checkpoint, self._outputs, self._on_batch = plan, checkpoint, outputs, on_batch
+        self._files, self._lease, last = checkpoint.files, checkpoint.lease, checkpoint.last
+        self._settings = _settings(plan)
+        self._last = checkpoint.last_report
         self._preparing: threading.Thread | None = None
         self._offsets = [] if last is None else list(last.offsets)
-        # Also those that nothing was written to yet: another query must not take them for its own.
-        declared = {output: {**sink.place(), "batch_id": None} for output, sink in sinks.items()}
+        # Also outputs without rows so far, so that another query can't take their places.
+        declared = {name: {**each.sink.place(), "batch_id": None} for name, each in outputs.items()}
         self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
-        self._lease, self._retention, self._begins_at = lease, retention, begins_at
-        self._cleaning: threading.Thread | None = None
-        self._segments, self._cleaner = () if last is None else tuple(last.segments), SegmentCleaner(files, manifests)
-        self._is_first, self._log_digests = True, LogDigests(files)
+        self._cleaning = Cleaning(checkpoint, retained)
+        self._segments = () if last is None else tuple(last.segments)
+        self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
         self._row_sizes, self._may_count = RowSizes(), may_count
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
         self._lease.check()
-        # Each time: a drain's last batch has a session of its own.
+        # For each batch: the last batch of a drain has a session of its own.
         keep_checksums_small(emitted.sparkSession)
         targets = self._targets(batch_id)
         if targets:
@@ -135,45 +120,44 @@ class BatchWriter:
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
             segments = segments if statistics else self._segments
             is_still = (offsets, segments) == (self._offsets, self._segments) and _is_the_same(report, self._last)
-            # A snapshot of what the last one has already is none.
+            # A snapshot that would equal the last one is left out.
             if not written and batch_id not in saved and is_still:
                 return
             self._written.update(written)
             outputs = dict(self._written)
-            manifest = Manifest(self._query_id, report, offsets, outputs, durations, self._lease.epoch, segments)
+            manifest = Manifest(
+                self._checkpoint.query_id, report, offsets, outputs, durations, self._lease.epoch, segments
+            )
             if saved:
                 started = time.perf_counter()
                 self._lease.check()
                 self._snapshot(emitted, manifest)
                 durations["snapshot"] = _since(started)
             elif self._is_first:
-                # An earlier try of the batch may have taken one that the state does not remember.
+                # An earlier try of this batch may have written a snapshot that the state does not know of.
                 Snapshots(self._files).remove(batch_id)
         finally:
             emitted.unpersist()
         self._lease.check()
-        self._manifests.write(manifest)
+        self._checkpoint.manifests.write(manifest)
         self._is_first = False
         self._offsets, self._segments = offsets, segments
-        self._progress.add(manifest)
+        self._checkpoint.progress.add(manifest)
         self._last = report
         self._on_batch(report)
         if not targets:
-            # Beside Spark's own commit and planning, when the cores are idle.
+            # Now Spark commits and plans, and the cores are idle.
             self.prepare()
-        outlived = self._cleaner.take(manifest)
-        if saved or outlived:
-            self._clean(emitted.sparkSession, outlived)
+        self._cleaning.after(manifest, emitted.sparkSession, has_snapshot=bool(saved))
 
     def _offsets_after(self, batch_id: int, planned: Sequence[str]) -> list[str]:
-        if batch_id or self._begins_at is None:
-            return list(planned)
-        return [*self._begins_at, planned[-1]]
+        begins_at = self._checkpoint.begins_at
+        return list(planned) if batch_id or begins_at is None else [*begins_at, planned[-1]]
 
     def _markers(
         self, report: BatchReport, statistics: Sequence[Mapping[str, Any]], planned: Sequence[str]
     ) -> dict[str, BatchMarker]:
-        """Return what makes each output's part of a batch the same when it is run again."""
+        """Return the marker of each output, which is equal when the batch is run again with the same result."""
         offsets = offsets_digest([*planned, *self._log_digests.of(planned)])
         return {
             output: BatchMarker(
@@ -187,51 +171,33 @@ class BatchWriter:
         }
 
     def _snapshot(self, emitted: DataFrame, manifest: Manifest) -> None:
-        is_first = self._begins_at is not None and manifest.batch_id == 0
+        is_first = self._checkpoint.begins_at is not None and manifest.batch_id == 0
         rows = unpack(emitted, SNAPSHOT, STATE_SCHEMA)
         table = StateTable(emitted.sparkSession, self._files)
         kind: SnapshotKind = "restored" if is_first else "checkpoint"
         table.write(rows, manifest, kind, self._plan.key_groups, remembered=True, check=self._lease.check)
 
-    def _clean(self, session: SparkSession, outlived: Sequence[str]) -> None:
-        """Remove the snapshots that are too many, and segments, in a thread of its own."""
-        if self._cleaning is not None:
-            self._cleaning.join()
-        self._cleaning = threading.Thread(target=self._remove_obsolete, args=(session, outlived), daemon=True)
-        self._cleaning.start()
-
-    def _remove_obsolete(self, session: SparkSession, outlived: Sequence[str]) -> None:
-        try:
-            with STATE_LOCK:
-                self._cleaner.remove(outlived)
-                obsolete = Snapshots(self._files).obsolete(self._retention)
-                if obsolete:
-                    StateTable(session, self._files).clean(obsolete)
-        except Exception as error:  # noqa: BLE001 - what is not removed now is removed after the next snapshot
-            _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
-
     def finish(self) -> None:
-        """Wait for what goes on beside the batches."""
-        if self._cleaning is not None:
-            self._cleaning.join()
+        """Wait for the cleaning that runs beside the batches."""
+        self._cleaning.finish()
 
     def prepare(self) -> None:
-        """Let the main output's writer prepare for the next batch, in a thread of its own."""
+        """Prepare the progress table and the main output for the next batch, in a thread of its own."""
         self._preparing = threading.Thread(target=self._prepare, daemon=True)
         self._preparing.start()
 
     def _prepare(self) -> None:
-        # Nothing depends on it: what is wrong with a table, a write to it will say.
+        # Nothing depends on it: if a table is broken, the next write to it raises.
         with contextlib.suppress(Exception):
-            self._progress.prepare()
+            self._checkpoint.progress.prepare()
         with contextlib.suppress(Exception):
-            self._writers[OUTPUT].prepare()
+            self._outputs[OUTPUT].writer.prepare()
 
     def _targets(self, batch_id: int) -> dict[int, FileTarget]:
-        """Return where the workers write an output themselves, by the output's kind."""
+        """Return the targets of the outputs that the workers write themselves, by the output's kind."""
         targets = {}
         for output, (kind, schema) in self._plan.outputs.items():
-            target = self._writers[output].target(schema, batch_id)
+            target = self._outputs[output].writer.target(schema, batch_id)
             if target is not None:
                 targets[kind] = target
         return targets
@@ -244,16 +210,16 @@ class BatchWriter:
         files: Mapping[int, list[WrittenFile]],
         durations: dict[str, float],
     ) -> dict[str, Any]:
-        """Write, or make count, the outputs that have rows; return what the manifest says of each."""
-        # All of them before any is written: none shall hold a batch in a form that another one refuses.
+        """Write or commit the outputs that have rows; return what the manifest says of each."""
+        # All before any is written: if one refuses the batch, none gets it.
         for output in self._plan.outputs:
             with self._named(output, report.batch_id):
-                self._writers[output].compare(markers[output])
+                self._outputs[output].writer.compare(markers[output])
         written = {}
         for output, (kind, schema) in self._plan.outputs.items():
             marker, started = markers[output], time.perf_counter()
             if marker.rows:
-                # What came before may have taken long: whoever was taken over meanwhile writes nothing more.
+                # The outputs before may have taken long, and another run may have taken over meanwhile.
                 self._lease.check()
             _check_count(files.get(kind), marker, output)
             place = self._write(emitted, output, kind, schema, files.get(kind), marker)
@@ -271,7 +237,7 @@ class BatchWriter:
         files: list[WrittenFile] | None,
         marker: BatchMarker,
     ) -> dict[str, Any] | None:
-        writer = self._writers[output]
+        writer = self._outputs[output].writer
         with self._named(output, marker.batch_id):
             if not marker.rows:
                 writer.write_nothing(marker)
@@ -282,17 +248,17 @@ class BatchWriter:
 
     @contextlib.contextmanager
     def _named(self, output: str, batch_id: int) -> Iterator[None]:
-        """Have what goes wrong with an output name it and the batch."""
+        """Raise errors of an output with the names of the output and the batch."""
         try:
             yield
         except Exception as error:
-            msg = f"batch {batch_id}: {output} to {self._sinks[output].describe()}: {explain(error)}"
+            msg = f"batch {batch_id}: {output} to {self._outputs[output].sink.describe()}: {explain(error)}"
             raise QueryFailedError(msg) from error
 
     def _execute(
         self, emitted: DataFrame, targets: Mapping[int, FileTarget], durations: dict[str, float]
     ) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
-        """Run the calls, once: the action that collects what they say of themselves also fills what the sinks read."""
+        """Execute the calls once: collect their statistics and the files that the workers wrote, and fill the cache."""
         started = time.perf_counter()
         may_count = self._may_count and self._row_sizes.are_small
         with counted_by_rows(emitted.sparkSession) if may_count else contextlib.nullcontext():
@@ -310,14 +276,14 @@ class BatchWriter:
     def _report(self, batch_id: int, statistics: list[dict[str, Any]]) -> BatchReport:
         left, right = self._plan.inputs
         if not statistics:
-            # No row came at all, as from an empty file, so no key group was called and nothing has changed.
+            # Without any row, as from an empty file, no key group is called and nothing changes.
             last = self._last or BatchReport.before_the_first((left.name, right.name))
             return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
         return BatchReport.merge(batch_id, (left.name, right.name), statistics)
 
 
 def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: str) -> None:
-    """See that the workers' files hold what the calls gave out: nothing is lost in silence."""
+    """Check that the workers' files hold as many rows as the calls emitted."""
     if files is not None and sum(file.rows for file in files) != marker.rows:
         written = f"{len(files)} files with {sum(file.rows for file in files):,} rows"
         msg = (
@@ -328,10 +294,10 @@ def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: s
 
 
 def _settings(plan: Plan) -> dict[str, str]:
-    """Return the settings that decide which rows come out when, for the message of a batch that differs."""
+    """Return the settings that decide which rows come out when, for the error of a batch that differs."""
     found = {"what idle inputs do to time": str(plan.time)}
     for spec in plan.inputs:
-        # What an object of the user's has no text for is named by where it lies in memory.
+        # The default text of an object has its address in memory, which differs from run to run.
         found[f"the watermark of {spec.name!r}"] = re.sub(r" at 0x[0-9a-f]+", "", str(spec.watermark))
         found[f"late= of {spec.name!r}"] = str(spec.late)
         found[f"max_ahead= of {spec.name!r}"] = "None" if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} ms"
@@ -339,7 +305,7 @@ def _settings(plan: Plan) -> dict[str, str]:
 
 
 def _is_the_same(report: BatchReport, last: BatchReport | None) -> bool:
-    """Tell whether nothing but time has passed since the last batch."""
+    """Return whether nothing has changed since the last batch but the processing time."""
     if last is None:
         return False
     clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)

@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
     from cojoin.checkpoints.checkpoint import Checkpoint
-    from cojoin.checkpoints.lease import Lease
-    from cojoin.checkpoints.progress_table import ProgressTable
+    from cojoin.checkpoints.claimed import ClaimedCheckpoint
     from cojoin.engine.batch_report import BatchReport
     from cojoin.spark.batch.call import Plan
     from cojoin.spark.query.triggers import Trigger
-    from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["Query"]
 
@@ -50,16 +48,13 @@ class Query:
         spark: SparkSession,
         plan: Plan,
         trigger: Trigger,
-        files: CheckpointFiles,
-        progress: ProgressTable,
-        last: BatchReport | None,
-        lease: Lease,
+        checkpoint: ClaimedCheckpoint,
         *,
         span: tuple[int, int] | None = None,
     ) -> None:
-        self._spark, self._plan = spark, plan
-        self._trigger, self._files, self._progress_table = trigger, files, progress
-        self._report, self._lease = last, lease
+        self._spark, self._plan, self._trigger = spark, plan, trigger
+        self._files, self._progress_table = checkpoint.files, checkpoint.progress
+        self._report, self._lease = checkpoint.last_report, checkpoint.lease
         self._span = span
         self._batches = 0
         self._error: BaseException | None = None

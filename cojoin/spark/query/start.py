@@ -1,19 +1,17 @@
-"""The start of a query: everything is checked, then the checkpoint is claimed and leased, then restored, then it runs.
+"""The start of a query: all is checked, then the checkpoint is claimed, leased and restored, then the query runs.
 
-What can't be is refused before anything is written. A start after a crash finishes what an earlier one began: a
-restoration (``restore``), then a drain that was promised (``query``).
+What can't run is refused before anything is written. A start after a crash finishes what an earlier one has begun:
+first a restoration (``restore``), then a drain that was promised (``query``).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.checkpoint import Checkpoint
+from cojoin.checkpoints.claimed import ClaimedCheckpoint
 from cojoin.checkpoints.control import check_offsets, open_control, resumed_batches
 from cojoin.checkpoints.identity import claim_checkpoint, describe_query, known_sources, note_sources
 from cojoin.checkpoints.lease import Lease
@@ -23,130 +21,48 @@ from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.side_outputs import OutputTag
-from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
-from cojoin.spark.query.batch_writer import BatchWriter
+from cojoin.spark.query.batch_writer import BatchWriter, OpenOutput
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.history import HistoryHolds
 from cojoin.spark.query.output_places import check_places, check_unchanged
 from cojoin.spark.query.query import Query
-from cojoin.spark.query.triggers import Trigger
-from cojoin.spark.restore.restore import (
-    Restoration,
-    RestoreOptions,
-    check_restore,
-    finish_restoration,
-    unfinished,
-    write_restoration,
-)
+from cojoin.spark.restore.new_query import NewQuery
+from cojoin.spark.restore.restoration import Restoration, unfinished
+from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
 from cojoin.spark.sinks.sink import OutputId, Position
-from cojoin.spark.sinks.sinks import Sink, as_sink, delta
-from cojoin.storage.locations import as_location
 from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from cojoin.checkpoints.manifest import Manifest
-    from cojoin.engine.time.durations import Duration
     from cojoin.spark.batch.call import Plan
     from cojoin.spark.input import BoundInput
-    from cojoin.spark.sinks.sink import SinkWriter
+    from cojoin.spark.query.options import QueryOptions
     from cojoin.spark.sources.sources import Source
 
-__all__ = ["QueryOptions", "start_query"]
+__all__ = ["start_query"]
 
-
-@dataclass(frozen=True)
-class QueryOptions:
-    """How a query runs; see ``Joined.start``.
-
-    Raises:
-        ConfigurationError: A value that can't be right.
-    """
-
-    output: Any
-    checkpoint: Any
-    trigger: Trigger
-    rejected: Any = None
-    side_outputs: Mapping[OutputTag, Any] = field(default_factory=dict)
-    name: str | None = None
-    checkpoint_interval: Duration | int | None = None
-    retained_checkpoints: int = 1
-    restore_from: Checkpoint | None = None
-    restore: RestoreOptions = field(default_factory=RestoreOptions)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.trigger, Trigger):
-            msg = (
-                f"trigger: expected Trigger.available_now() or Trigger.processing_time('10 seconds'), "
-                f"got {self.trigger!r}"
-            )
-            raise ConfigurationError(msg)
-        place = as_location(self.checkpoint, "checkpoint", expected="the path of a directory")
-        object.__setattr__(self, "checkpoint", place)
-        if self.name is not None and (not isinstance(self.name, str) or not self.name):
-            msg = f"name: expected a text or None, got {self.name!r}"
-            raise ConfigurationError(msg)
-        SnapshotCadence.of(self.checkpoint_interval)
-        kept = self.retained_checkpoints
-        if isinstance(kept, bool) or not isinstance(kept, int) or kept < 1:
-            msg = f"retained_checkpoints: expected a whole number of 1 or more, got {kept!r}"
-            raise ConfigurationError(msg)
-        if self.restore_from is not None and not isinstance(self.restore_from, Checkpoint):
-            msg = f"restore_from: expected a cojoin.Checkpoint('/path/of/one', at=batch), got {self.restore_from!r}"
-            raise ConfigurationError(msg)
-
-    def sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
-        """Return where each of the plan's outputs goes.
-
-        Raises:
-            ConfigurationError: Something is no sink, or there is no such side output.
-        """
-        rejected = delta(files.path("rejected")) if self.rejected is None else as_sink(self.rejected, "rejected")
-        sinks = {OUTPUT: as_sink(self.output, "output"), REJECTED: rejected, **self._side_sinks(plan, files)}
-        for name, sink in sinks.items():
-            sink.check_columns(plan.outputs[name][1], name if name in (OUTPUT, REJECTED) else f"side output {name!r}")
-        return sinks
-
-    def _side_sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
-        known, declared = [tag.tag_id for tag in plan.side_outputs], self.side_outputs
-        if not isinstance(declared, Mapping):
-            msg = f"side_outputs: expected a dict from OutputTag to sink, got {declared!r}"
-            raise ConfigurationError(msg)
-        for tag in declared:
-            if tag not in plan.side_outputs:
-                spelled = tag.tag_id if isinstance(tag, OutputTag) else str(tag)
-                near = did_you_mean(spelled, known) if known else "; declare it with process(..., side_outputs=[tag])"
-                msg = f"side_outputs: the query has no side output {spelled!r} with these columns{near}"
-                raise ConfigurationError(msg)
-        return {
-            tag.tag_id: as_sink(declared[tag], f"side output {tag.tag_id!r}")
-            if tag in declared
-            else delta(files.path(f"side_outputs/{tag.tag_id}"))
-            for tag in plan.side_outputs
-        }
+Emit: TypeAlias = "Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame]"
 
 
 def start_query(
     plan: Plan,
     inputs: Sequence[BoundInput],
-    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame],
+    emit: Emit,
     options: QueryOptions,
 ) -> Query:
-    """Check everything, claim the checkpoint, restore what is to be restored, and start; see ``Joined.start``.
+    """Check everything, claim the checkpoint, restore it where that is asked for, and start; see ``Joined.start``.
 
     Args:
-        plan: What the workers are told.
+        plan: What the workers execute.
         inputs: The two inputs.
-        emit: Gives what the calls emit, of a control input, the batches before which the query stood still, when a
-            snapshot is due, and where segments lie.
-        options: How it runs.
+        emit: A function that returns the stream of what the calls emit (``Joined._emitted``).
+        options: How the query runs.
     """
     spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
     files = CheckpointFiles(spark, options.checkpoint)
@@ -155,50 +71,50 @@ def start_query(
     for name, sink in sinks.items():
         sink.check_place(spark, name)
     check_places(spark, files, sinks, inputs)
-    query = describe_query(
+    description = describe_query(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
+    new = NewQuery(spark, files, plan, description, sources, sinks, options.restore)
     restoration = seen = unfinished(spark, files, options.restore_from)
     if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
-        restoration = check_restore(
-            spark, options.restore_from, plan, query, sources, sinks, options.restore, files, restoration
-        )
+        restoration = check_restore(new, options.restore_from, restoration)
     is_new = not files.exists("spark/offsets")
-    for source in sources:
-        if source is not None and restoration is None:
+    if restoration is None:
+        for source in new.opened_sources:
             source.check(is_new=is_new)
-    # A live run has no end to come to.
-    span = _span(sources) if options.trigger.is_bounded else None
-    # Who has planned no batch has read nothing that could have become another's.
+    # A live run has no end to reach.
+    span = _span(new.opened_sources) if options.trigger.is_bounded else None
+    # A query that has planned no batch has read nothing yet, so it may still change its sources.
     known = (None, None) if is_new else known_sources(files)
     described = [
         None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
         for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
     ]
-    claim_checkpoint(files, query, described)
+    claim_checkpoint(files, description, described)
     lease = Lease.acquire(files)
     try:
         _check_unchanged(files, seen)
-        # Of two that claimed at the same moment, the one with the lease goes on with what is there.
+        # If two starts claimed at the same moment, the one with the lease continues with what is there.
         query_id = note_sources(files, described)
         if restoration is not None and restoration.stage == "begun":
             restoration.write(files)
-            opened = [each for each in sources if each is not None]
-            restoration = write_restoration(spark, files, restoration, plan, opened, sinks, options.restore)
+            restoration = write_restoration(new, restoration)
             restoration.write(files)
-        return _run(inputs, plan, emit, options, files, sinks, query_id, lease, restoration, span)
+        checkpoint = _open_checkpoint(new, query_id, lease, restoration)
+        query = Query(spark, plan, options.trigger, checkpoint, span=span)
+        _run(query, new, inputs, emit, options, checkpoint, restoration)
     except BaseException as error:
         with contextlib.suppress(Exception):
             lease.release()
         if isinstance(error, PySparkException):
             raise ConfigurationError(explain(error)) from error
         raise
+    return query
 
 
-def _span(sources: Sequence[Source | None]) -> tuple[int, int] | None:
-    """Return the times through which the query will go, where its sources can tell."""
-    spans = [source.span() for source in sources if source is not None]
-    known = [each for each in spans if each is not None]
+def _span(sources: Sequence[Source]) -> tuple[int, int] | None:
+    """Return the range of event time that the query will read, in epoch milliseconds, where its sources know it."""
+    known = [span for span in (source.span() for source in sources) if span is not None]
     return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
 
 
@@ -208,24 +124,17 @@ def _check_unchanged(files: CheckpointFiles, seen: Restoration | None) -> None:
         raise CheckpointError(msg)
 
 
-def _run(
-    inputs: Sequence[BoundInput],
-    plan: Plan,
-    emit: Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame],
-    options: QueryOptions,
-    files: CheckpointFiles,
-    sinks: Mapping[str, Sink],
-    query_id: str,
-    lease: Lease,
-    restoration: Restoration | None,
-    span: tuple[int, int] | None,
-) -> Query:
-    spark = inputs[0].frame.sparkSession
-    manifests = Manifests(files)
+def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Restoration | None) -> ClaimedCheckpoint:
+    """Return the checkpoint, with its progress table repaired.
+
+    Raises:
+        CheckpointError: Its files are of different moments, or its query was drained.
+    """
+    files, manifests = new.files, Manifests(new.files)
     last = manifests.last()
     if last is not None and (restoration is None or restoration.stage == "ready"):
         check_offsets(files, last.batch_id, last.offsets)
-    progress = ProgressTable(spark, files, manifests)
+    progress = ProgressTable(new.spark, files, manifests)
     progress.recover()
     if last is not None and last.report.drained:
         progress.flush()
@@ -235,34 +144,33 @@ def _run(
             f"start a new query with a checkpoint of its own"
         )
         raise CheckpointError(msg)
-    check_unchanged(spark, files, last, sinks)
-    writers = _open_sinks(spark, files, sinks, query_id, last)
+    check_unchanged(new.spark, files, last, new.sinks)
     begins_at = None if restoration is None else restoration.offsets
-    query = Query(
-        spark, plan, options.trigger, files, progress, None if last is None else last.report, lease, span=span
-    )
+    return ClaimedCheckpoint(files, query_id, lease, manifests, progress, last, begins_at)
+
+
+def _run(
+    query: Query,
+    new: NewQuery,
+    inputs: Sequence[BoundInput],
+    emit: Emit,
+    options: QueryOptions,
+    checkpoint: ClaimedCheckpoint,
+    restoration: Restoration | None,
+) -> None:
+    """Start the stream; a query that was restored first executes the batch that reads the old state."""
+    files, plan = new.files, new.plan
+    may_count = not any(runs_python(each.frame) for each in inputs)
     writer = BatchWriter(
-        plan,
-        query_id,
-        sinks,
-        writers,
-        files,
-        manifests,
-        progress,
-        query.take_report,
-        last,
-        lease,
-        options.retained_checkpoints,
-        begins_at,
-        may_count=not any(runs_python(each.frame) for each in inputs),
+        plan, checkpoint, _open_outputs(new, checkpoint), query.take_report, options.retained_checkpoints, may_count
     )
     resumed = resumed_batches(files) if plan.follows_clock else frozenset()
-    control = open_control(spark, files, group_labels(plan.key_groups), CONTROL_TAG)
+    control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG)
     emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files))
-    held = HistoryHolds(inputs, files, begins_at).around(writer)
-    stream = emitted.writeStream.foreachBatch(held).option("checkpointLocation", files.path("spark"))
+    batch = HistoryHolds(inputs, files, checkpoint.begins_at).around(writer)
+    stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
-        # Once: after it Spark would plan a second batch, from the sources' very beginning.
+        # trigger(once=True), because after it Spark would plan a second batch, which reads all sources anew.
         if 0 not in committed_batches(files):
             try:
                 stream.trigger(once=True).start().awaitTermination()
@@ -271,13 +179,15 @@ def _run(
         finish_restoration(files, restoration).write(files)
     writer.prepare()
     query.run(stream.queryName(options.name) if options.name else stream, writer.finish)
-    return query
 
 
-def _open_sinks(
-    spark: SparkSession, files: CheckpointFiles, sinks: Mapping[str, Sink], query_id: str, last: Manifest | None
-) -> dict[str, SinkWriter]:
-    """Return what writes the outputs, each seen to be as the checkpoint left it."""
+def _open_outputs(new: NewQuery, checkpoint: ClaimedCheckpoint) -> dict[str, OpenOutput]:
+    """Open the outputs, and check that each is as the checkpoint left it.
+
+    Raises:
+        CheckpointError: The manifests are ahead of Spark's log.
+    """
+    files, last = checkpoint.files, checkpoint.last
     next_batch = max(committed_batches(files), default=-1) + 1
     if last is not None and last.batch_id > next_batch:
         msg = (
@@ -287,9 +197,9 @@ def _open_sinks(
             f"restore_from=cojoin.Checkpoint({files.root!r})"
         )
         raise CheckpointError(msg)
-    writers = {}
-    for output, sink in sinks.items():
-        writers[output] = sink.open(spark, OutputId(query_id, output))
-        written = {} if last is None else last.outputs.get(output, {})
-        writers[output].check(Position(files.root, next_batch, written))
-    return writers
+    opened = {}
+    for name, sink in new.sinks.items():
+        writer = sink.open(new.spark, OutputId(checkpoint.query_id, name))
+        writer.check(Position(files.root, next_batch, {} if last is None else last.outputs.get(name, {})))
+        opened[name] = OpenOutput(sink, writer)
+    return opened

@@ -1,0 +1,70 @@
+"""The removal of snapshots and segment files that nothing needs any more, in a thread beside the batches.
+
+What can't be removed now is removed after the next snapshot, so an error here is logged and stops nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from cojoin.checkpoints.segment_files import SegmentCleaner
+from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
+from cojoin.spark.query.failures import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.checkpoints.manifest import Manifest
+
+__all__ = ["Cleaning"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Cleaning:
+    """Removes what a checkpoint no longer needs.
+
+    Args:
+        checkpoint: The checkpoint.
+        retained: How many snapshots stay, savepoints not counted.
+    """
+
+    def __init__(self, checkpoint: ClaimedCheckpoint, retained: int) -> None:
+        self._files, self._retained = checkpoint.files, retained
+        self._segments = SegmentCleaner(checkpoint.files, checkpoint.manifests)
+        self._thread: threading.Thread | None = None
+
+    def after(self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool) -> None:
+        """Begin to remove what a batch has made unnecessary.
+
+        Args:
+            manifest: The batch's manifest, once it is written.
+            session: The batch's session.
+            has_snapshot: Whether the batch wrote a snapshot.
+        """
+        segments = self._segments.take(manifest)
+        if segments or has_snapshot:
+            self.finish()
+            self._thread = threading.Thread(target=self._remove, args=(session, segments), daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until what has begun is removed."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _remove(self, session: SparkSession, segments: Sequence[str]) -> None:
+        try:
+            with STATE_LOCK:
+                self._segments.remove(segments)
+                obsolete = Snapshots(self._files).obsolete(self._retained)
+                if obsolete:
+                    StateTable(session, self._files).clean(obsolete)
+        except Exception as error:  # noqa: BLE001 - the next cleaning tries again
+            _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))

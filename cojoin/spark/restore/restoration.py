@@ -1,0 +1,130 @@
+"""``restored.json``: how far the restoration has come with which a checkpoint's query began.
+
+A start after a crash reads it and continues: a restoration that was ``"begun"`` is checked and written again, one that
+was ``"written"`` executes its first batch, and one that is ``"ready"`` is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.values.choices import check_flag
+from cojoin.errors import CheckpointError
+from cojoin.storage.documents import Form, read_document, write_document
+from cojoin.storage.small_files import CheckpointFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.checkpoint import Checkpoint
+
+__all__ = ["Restoration", "RestoreOptions", "unfinished"]
+
+_FILE = "restored.json"
+_FORM = Form(
+    "how far the checkpoint's own restoration has come",
+    1,
+    "put it back from a backup of the checkpoint, or restore once more with restore_from= into an empty directory",
+    {"origin": str, "batch_id": int, "offsets": list, "cut_back": list, "takes_over": bool, "stage": str},
+    unsealed=0,
+)
+_STAGES = ("begun", "written", "ready")
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """What a user allows when a checkpoint is restored.
+
+    Attributes:
+        cut_back_output: Whether outputs that continue in the old query's tables may be rolled back to that moment.
+        allow_data_loss: Whether sources may continue at the first record that they still have. A topic that was
+            deleted and created again, and another cluster, are refused in any case: their records are other ones.
+    """
+
+    cut_back_output: bool = False
+    allow_data_loss: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in vars(self).items():
+            check_flag(name, allowed)
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """A restoration, as ``restored.json`` describes it.
+
+    Attributes:
+        origin: The old checkpoint's directory.
+        batch_id: The batch after which the old state is taken.
+        offsets: The offsets at which the sources continue, one JSON line each.
+        cut_back: The Delta tables to roll back, each with the version to return to.
+        takes_over: Whether an output continues in a table of the old query, which ends the old query.
+        stage: ``"begun"``, ``"written"`` (the new checkpoint has all it needs), ``"ready"``.
+    """
+
+    origin: str
+    batch_id: int
+    offsets: Sequence[str]
+    cut_back: Sequence[Sequence[Any]] = ()
+    takes_over: bool = False
+    stage: str = "begun"
+
+    @classmethod
+    def read(cls, files: CheckpointFiles) -> Restoration | None:
+        """Return the restoration of a checkpoint; None if its query began without one.
+
+        Raises:
+            CheckpointError: The file is damaged, or of a newer format.
+        """
+        return read_document(files, _FILE, _FORM, cls._parse)
+
+    @classmethod
+    def _parse(cls, content: dict[str, Any]) -> Restoration:
+        found = cls(**content)
+        if found.stage not in _STAGES:
+            msg = f"expected a stage of {', '.join(_STAGES)}, got {found.stage!r}"
+            raise ValueError(msg)
+        return found
+
+    def write(self, files: CheckpointFiles) -> None:
+        """Write it to ``restored.json``."""
+        write_document(files, _FILE, _FORM, asdict(self))
+
+    def at(self, stage: str) -> Restoration:
+        """Return this restoration at a later stage."""
+        return replace(self, stage=stage)
+
+
+def unfinished(spark: SparkSession, files: CheckpointFiles, restore_from: Checkpoint | None) -> Restoration | None:
+    """Return the restoration with which a checkpoint's query began, finished or not; None if there is none.
+
+    Raises:
+        CheckpointError: The checkpoint belongs to a query that began otherwise, or needs ``restore_from`` again.
+    """
+    found = Restoration.read(files)
+    if restore_from is not None:
+        origin = CheckpointFiles(spark, restore_from.path).root
+        if origin == files.root:
+            msg = f"restore_from: the checkpoint {origin} is restored into a new query; give it another checkpoint="
+            raise CheckpointError(msg)
+        # A query that has planned no batch has no state to lose; so far a start may have come that was killed.
+        if found is None and files.exists("spark/offsets"):
+            msg = f"restore_from: checkpoint {files.root} is already a query's own; choose an empty directory"
+            raise CheckpointError(msg)
+        wanted = restore_from.at if isinstance(restore_from.at, int) else None
+        if found is not None and (found.origin != origin or wanted not in (None, found.batch_id)):
+            msg = (
+                f"restore_from: checkpoint {files.root} began with batch {found.batch_id} of {found.origin}; "
+                f"choose an empty directory to begin with another"
+            )
+            raise CheckpointError(msg)
+    elif found is not None and found.stage == "begun":
+        msg = (
+            f"checkpoint {files.root}: restoring batch {found.batch_id} of {found.origin} into it was not finished; "
+            f"start it again with restore_from=cojoin.Checkpoint({found.origin!r}, at={found.batch_id})"
+        )
+        raise CheckpointError(msg)
+    return found
