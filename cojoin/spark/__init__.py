@@ -1,1 +1,1 @@
-"""Queries on Spark: ``connect``, inputs, joins, and below them all that runs a query."""
+"""Queries on Spark: ``connect``, inputs and joins, and the packages that run a query."""

@@ -1,4 +1,4 @@
-"""Two inputs, connected: the checks that need both, and the doors to the joins and to functions."""
+"""``connect``: two inputs with a common key, the checks that need both, and the joins and functions over them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["ConnectedInputs", "connect"]
 
 _CALL_MS = 1.5, 4.0
-"""What a call of a key group costs at least and mostly, whatever it holds."""
+"""The lower and the usual upper bound of what a key group costs per micro-batch, in milliseconds, even without rows."""
 
 _LONG_SECONDS = 5
-"""From how long on a user is told."""
+"""The estimated seconds per micro-batch from which the user is warned."""
 
 
 def connect(
@@ -56,24 +56,33 @@ def connect(
     when_all_idle: AllIdle = "hold",
     hold_left_until: datetime | None = None,
 ) -> ConnectedInputs:
-    """Connect two inputs by their keys.
+    """Connect two inputs by their keys; joins and functions are methods of the result.
+
+    Both inputs must be streaming or both static, and their key columns must have the same types in the same order.
 
     Args:
-        left: The first input; in joins each of its rows gets a result.
-        right: The second input; in joins its rows are the versions.
-        key_groups: Into how many parts the keys are hashed: the unit of parallel work and of state. A call of one
-            costs some milliseconds whatever it holds, so a few for each core are right. It can't change while a
-            checkpoint is in use.
-        when_all_idle: What time does when every input is idle: ``"hold"`` stands still, ``"max"`` goes to the larger of
-            their watermarks, as in Flink, so that the tail comes out.
-        hold_left_until: A datetime with a time zone: time stands still until the right input's watermark has reached
-            it, or the right is idle or finished; so left rows wait for the right's first load.
+        left: The first input. As-of and temporal joins look up a right row for each of its rows.
+        right: The second input. As-of and temporal joins treat its rows as the versions of their keys.
+        key_groups: The number of key groups into which keys are hashed, from 1 to 32,768. A key group is the unit of
+            parallelism and of state. Each costs some milliseconds per micro-batch even without rows, so use a few
+            per core. The number can't change while a checkpoint is in use, except with ``restore_from``. Results do
+            not depend on it.
+        when_all_idle: The operator's watermark when every input that is not finished is idle. ``"hold"`` keeps it;
+            ``"max"`` advances it to the larger of the inputs' watermarks, as in Flink, which releases the last rows.
+        hold_left_until: A datetime with a time zone. The operator's watermark does not advance until the right input's
+            watermark has reached this time, or the right input is idle or finished. So left rows wait for the initial
+            load of the right. None does not hold it.
+
+    Returns:
+        The connected inputs.
 
     Raises:
-        ConfigurationError: The inputs don't go together, or a value that can't be right.
+        ConfigurationError: The inputs do not fit together, or an argument is invalid.
+        SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
 
     Warns:
-        UserWarning: So many key groups that empty calls alone take seconds; a column whose collation is not kept.
+        UserWarning: Key groups without rows would take seconds per micro-batch, or the collation of a column would be
+            lost.
     """
     if isinstance(key_groups, bool) or not isinstance(key_groups, int) or not 1 <= key_groups <= 32_768:
         msg = f"key_groups: expected a whole number from 1 to 32768, got {key_groups!r}"
@@ -92,7 +101,7 @@ def connect(
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
-    """Let each source know what its input believes, and the other: some are read at one pace."""
+    """Return both inputs with sources that know ``max_ahead`` and each other, since Kafka's are read in step."""
     left, right = _with_max_ahead(left), _with_max_ahead(right)
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):
@@ -108,7 +117,7 @@ def _with_max_ahead(declared: Input) -> Input:
 
 
 class ConnectedInputs:
-    """Two inputs that share a key, made by ``connect``."""
+    """Two inputs with a common key, made by ``connect``. Its methods apply a join or a function to them."""
 
     def __init__(self, left: BoundInput, right: BoundInput, key_groups: int, time: TimePolicy) -> None:
         self._left, self._right, self._key_groups, self._time = left, right, key_groups, time
@@ -122,23 +131,31 @@ class ConnectedInputs:
         allow_exact_matches: bool = True,
         suffixes: Suffixes | None = None,
     ) -> Joined:
-        """Join each left row with the right row nearest to its event time: by default the newest that is not later.
+        """Join each left row with the right row of its key that is nearest in event time.
+
+        By default this is the newest right row that is not later than the left row, as in pandas' ``merge_asof`` and
+        DuckDB's ``ASOF JOIN``. Event times are compared in microseconds. Of several right rows with the same event
+        time the last in the total order matches (looking forward, pandas takes the first). Each left row is emitted
+        once, when its match is final.
 
         Args:
-            how: ``"left"`` emits left rows without a match with nulls, ``"inner"`` does not emit them.
-            direction: ``"backward"`` looks for the last right row that is not later, ``"forward"`` for the first that
-                is not earlier, ``"nearest"`` for the nearer of both; forward rows wait until theirs is certain.
-            tolerance: How far away the right row may be, itself included, such as ``"1 hour"``; it also bounds how long
-                right rows are kept.
-            allow_exact_matches: Whether a right row of the same microsecond matches.
-            suffixes: What tells equal names apart, such as ``("", "_customer")``.
+            how: ``"left"`` emits left rows without a match with nulls; ``"inner"`` does not emit them.
+            direction: ``"backward"`` matches the last right row that is not later, ``"forward"`` the first that is not
+                earlier, ``"nearest"`` the nearer of the two and at equal distance the earlier. Looking forward, left
+                rows wait until their match is certain.
+            tolerance: The largest distance in event time at which a right row matches, inclusive, such as ``"1 hour"``
+                or a ``timedelta``; None is no limit. It also bounds how long right rows are kept.
+            allow_exact_matches: Whether a right row with the same event time matches.
+            suffixes: What is appended to column names that both inputs have, left and right, such as
+                ``("", "_customer")``. None refuses such names.
 
         Returns:
-            The join; its columns are the left's, then the right's without its key. The right's event time, where its
-            name is taken, becomes ``<right's name>_event_time``.
+            The join. Its columns are the left's, then the right's without its key columns. If the name of the right's
+            event-time column is taken, the column is called ``<right input's name>_event_time``.
 
         Raises:
-            ConfigurationError: An unknown value, or names that collide.
+            ConfigurationError: An argument is invalid.
+            SchemaError: Column names collide, or an input has no event time.
         """
         return self._apply(
             AsofJoin(
@@ -159,21 +176,29 @@ class ConnectedInputs:
         retention: Duration | None = None,
         suffixes: Suffixes | None = None,
     ) -> Joined:
-        """Join each left row with the version of its key in force at its event time; versions may be deleted.
+        """Join each left row with the version of its key that is valid at its event time; versions may be deleted.
+
+        A right row is a version of its key. It is valid from its event time until the next version or tombstone of the
+        key, as in Flink's event-time temporal table join (``FOR SYSTEM_TIME AS OF``). Of several versions with the
+        same event time, in microseconds, the last in the total order is valid. Each left row is emitted once, when
+        the watermark reaches its timestamp.
 
         Args:
-            how: ``"left"`` emits left rows without a version with nulls, ``"inner"`` does not emit them.
-            deletes: A boolean column of the right that is true where a row deletes its key; it is not in the result.
-            null_payload_deletes: Whether a right row whose payload is all null deletes its key, as a compacted Kafka
-                topic's tombstones do.
-            retention: How long after its event time a version is kept and may match; None is for ever.
-            suffixes: What tells equal names apart, such as ``("", "_customer")``.
+            how: ``"left"`` emits left rows without a valid version with nulls; ``"inner"`` does not emit them.
+            deletes: A boolean column of the right input that is true in tombstones, which delete their key. It is not
+                in the result. None if there is no such column.
+            null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key,
+                event time, partition, sequence and ``deletes``, as in a compacted Kafka topic.
+            retention: How long after its event time a version remains valid and is kept, inclusive, such as
+                ``"90 days"``. None keeps it until the next version or tombstone.
+            suffixes: As in ``asof_join``.
 
         Returns:
             The join, with the columns of ``asof_join``.
 
         Raises:
-            ConfigurationError: An unknown value, a column that is none, or names that collide.
+            ConfigurationError: An argument is invalid.
+            SchemaError: ``deletes`` is not a boolean column, column names collide, or an input has no event time.
         """
         return self._apply(
             TemporalJoin(
@@ -195,23 +220,29 @@ class ConnectedInputs:
         upper_inclusive: bool = True,
         suffixes: Suffixes | None = None,
     ) -> Joined:
-        """Join each left row with every right row of its key whose event time lies in an interval around its own.
+        """Join each left row with every right row of its key whose event time is within an interval around its own.
+
+        A pair matches if the right row's event time minus the left row's is between ``lower`` and ``upper``, compared
+        in microseconds. Unlike in Flink's ``IntervalJoin``, a pair is emitted when the watermark reaches the later of
+        its two timestamps, so a key's results are in the order of event time.
 
         Args:
-            lower: The least that the right row's time may be after the left row's, such as ``"-5 minutes"``.
-            upper: The most, such as ``"1 hour"``.
-            how: ``"inner"``, or ``"left"``, ``"right"``, ``"full"``: which side's rows also come out without a match,
-                once, as soon as none can come any more.
-            lower_inclusive: Whether the lower bound itself matches.
-            upper_inclusive: Whether the upper bound itself matches.
-            suffixes: What tells equal names apart, such as ``("", "_customer")``.
+            lower: The smallest difference, such as ``"-5 minutes"`` or a ``timedelta``. It is negative if the right
+                row may be earlier than the left row.
+            upper: The largest difference, such as ``"1 hour"``.
+            how: ``"inner"`` emits pairs only. ``"left"``, ``"right"`` and ``"full"`` also emit the rows of that side,
+                or of both, that have no match, with nulls for the other side: once, when no match can follow.
+            lower_inclusive: Whether a difference equal to ``lower`` matches.
+            upper_inclusive: Whether a difference equal to ``upper`` matches.
+            suffixes: As in ``asof_join``.
 
         Returns:
-            The join, with the columns of ``asof_join``; its rows' own times may be behind the watermark by the larger
-            of the bounds.
+            The join, with the columns of ``asof_join``. When a row is emitted, the watermark may be past the row's
+            event times by as much as the larger absolute value of the two bounds.
 
         Raises:
-            ConfigurationError: An unknown value, bounds in the wrong order, or names that collide.
+            ConfigurationError: An argument is invalid, or no pair can be within the bounds.
+            SchemaError: Column names collide, or an input has no event time.
         """
         return self._apply(
             IntervalJoin(
@@ -233,21 +264,29 @@ class ConnectedInputs:
         side_outputs: OutputTag | Sequence[OutputTag] = (),
         processing_time_timers: bool | None = None,
     ) -> Joined:
-        """Run a function over both inputs, key by key.
+        """Run a ``KeyedCoProcessFunction`` over both inputs, key by key.
+
+        The function has PyFlink's interface: keyed states, timers and side outputs.
 
         Args:
-            function: An instance of a ``KeyedCoProcessFunction``.
-            output_type: The columns of what it yields, as DDL, a ``StructType`` or an Arrow schema.
-            order: ``"event_time"`` (rows wait for the watermark; deterministic) or ``"arrival"`` (Flink's).
-            side_outputs: The tags that it may yield to.
-            processing_time_timers: Whether it sets timers of processing time, so that micro-batches run without rows,
-                too. None finds out by looking for the call in its methods.
+            function: An instance of a ``KeyedCoProcessFunction``. It is pickled and sent to the workers.
+            output_type: The columns of the rows that it yields, as DDL, a ``StructType`` or an Arrow schema.
+            order: ``"event_time"``: rows wait for the watermark, and a key's rows and timers come in the order of event
+                time, which is deterministic. ``"arrival"``: a micro-batch's rows come at once and the timers after
+                them, as in Flink.
+            side_outputs: The ``OutputTag``, or tags, of the function's side outputs.
+            processing_time_timers: Whether the function sets processing-time timers; then micro-batches also run
+                without rows. None looks for the call in its methods.
+
+        Returns:
+            The function's run, with the columns of ``output_type``.
 
         Raises:
-            ConfigurationError: An output type that does not parse, something that is no function, or a function that
-                can't be sent to the workers.
+            ConfigurationError: ``function`` is not such an instance or can't be pickled, an argument is invalid, or
+                ``order="event_time"`` does not fit an input.
+            SchemaError: ``output_type`` does not parse, or a key column has a reserved name.
         """
-        # Spark's own conversion knows the nullability of nested fields, too.
+        # Spark's own conversion keeps the nullability of nested fields.
         declared = to_arrow_schema(output_type, timezone="UTC") if isinstance(output_type, StructType) else output_type
         schema = as_schema(declared, "output_type")
         process = KeyedCoProcess(
@@ -263,7 +302,7 @@ class ConnectedInputs:
 
 
 def _changed_columns(*inputs: BoundInput) -> Iterator[str]:
-    """Warn of columns that do not come out as they are."""
+    """Yield a warning for each column whose collation is lost."""
     for each in inputs:
         for name, collation in each.collated.items():
             yield (
@@ -274,7 +313,7 @@ def _changed_columns(*inputs: BoundInput) -> Iterator[str]:
 
 
 def _cost(key_groups: int, left: BoundInput) -> Iterator[str]:
-    """Warn of how long calls will take that may have no row: each key group has one."""
+    """Yield a warning if the calls of all key groups, with or without rows, take long."""
     cores = max(1, left.frame.sparkSession.sparkContext.defaultParallelism)
     low, high = (key_groups * each / cores / 1000 for each in _CALL_MS)
     if high >= _LONG_SECONDS:
@@ -328,7 +367,7 @@ def _check(left: BoundInput, right: BoundInput) -> None:
 
 
 def _cure(first: str, second: str, types: list[str]) -> str:
-    """Say which column to cast: to the wider type, or to string, so that no value is lost."""
+    """Return which column to cast to the wider type, or to string, so that no value is lost."""
     wider = [*("tinyint", "smallint", "int", "bigint"), "string"]
     if not set(types) <= set(wider):
         return "cast one to the other's type"

@@ -1,4 +1,4 @@
-"""What a user says of an input, checked at once against its columns: every mistake is named before a query starts."""
+"""``Input``: the declaration of an input, checked against its columns before a query starts."""
 
 from __future__ import annotations
 
@@ -43,30 +43,35 @@ __all__ = ["Input"]
 
 @dataclass(frozen=True)
 class Input:
-    """One of the two inputs: a DataFrame, streaming or static, and where its key and its time are.
+    """One of the two inputs of ``connect``: its rows, and the columns with its key and its event time.
 
     Attributes:
-        source: A DataFrame, or a source such as ``cojoin.sources.delta("/lake/trades")``, which is opened with the
-            active session.
-        key: The key column or columns. Both inputs' keys must have the same types; their names may differ.
-        event_time: The column with the event time, a ``timestamp``; or an expression of Spark's that makes one, such as
-            ``F.timestamp_millis("ts")``, whose column is named by its alias, else ``event_time``. None for an input
-            without event time: its rows are never late and never wait, which only ``order="arrival"`` allows.
-        name: What messages, progress and the result's columns call it; ``"left"`` or ``"right"`` if not given.
-        partition: Columns that tell which source partition a row came from, such as ``["topic", "partition"]``: each
-            has a watermark of its own. Without them the input is one partition. A Kafka source knows its own.
-        sequence: Columns that order rows of one partition at the source, such as ``"offset"``; they break ties of
-            event time.
-        watermark: How the input's watermark follows its rows; by default rows are expected in order.
-        max_ahead: Rows later than processing time by more are rejected and move no watermark; None lets all pass. Nor
-            do stamps of Kafka's records so far ahead say how far time has come. On static inputs, which have no clock,
-            it has no effect.
-        late: What becomes of rows at or below the operator's watermark: ``"reject"`` or ``"apply"``. None leaves it to
-            the operation: joins reject late left rows and apply late versions, functions apply late rows in arrival
-            order and reject them in event-time order.
+        source: A DataFrame, streaming or static; or a source such as ``cojoin.sources.delta("/lake/trades")``, which
+            ``connect`` opens with the active session.
+        key: The key column or columns. The keys of both inputs must have the same types in the same order; their names
+            may differ.
+        event_time: The event-time column, a ``timestamp``; or a Spark expression that makes one, such as
+            ``F.timestamp_millis("ts")``, whose column is named by its alias, else ``event_time``. None is an input
+            without event time: its rows are never late and never wait. Only ``process`` with ``order="arrival"``
+            accepts it.
+        name: The input's name in messages, progress and the result's columns; ``"left"`` or ``"right"`` if not given.
+        partition: The columns that identify a row's source partition, such as ``["topic", "partition"]``. Each
+            partition has its own watermark. Without these columns the input is one partition. A Kafka source sets
+            them itself.
+        sequence: The columns that order the rows of one partition at the source, such as ``"offset"``; they break ties
+            of event time. A Kafka source sets them itself.
+        watermark: The watermark strategy; by default rows are expected in the order of event time.
+        max_ahead: How far a row's event time may be after processing time, such as ``"1 day"`` or a ``timedelta``. A
+            row further ahead is rejected and does not advance the watermark; nor do timestamps of Kafka records that
+            are further ahead. None is no limit. It has no effect on static inputs.
+        late: How rows at or below the operator's watermark are treated: ``"reject"`` or ``"apply"``. None is the
+            operation's default. As-of and temporal joins reject late left rows and apply late versions; an interval
+            join rejects late rows of both inputs; functions apply late rows in arrival order and reject them in
+            event-time order.
 
     Raises:
-        ConfigurationError: A column that is not there or has the wrong type, or a value that can't be right.
+        ConfigurationError: An attribute is invalid. Whether the columns exist and have the right types is checked by
+            ``connect``.
 
     Example:
         >>> trades = Input(trades_df, key="customer_id", event_time="event_time", name="trades")  # doctest: +SKIP
@@ -102,12 +107,16 @@ class Input:
 
 
 class BoundInput:
-    """An input whose columns were found and checked.
+    """An input with its source opened and its columns resolved and checked.
 
     Args:
-        declared: What the user said.
-        default_name: Its name where the user gave none.
+        declared: The user's declaration.
+        default_name: The name of the input if the user gave none.
         tag: 1 (left) or 2 (right).
+
+    Raises:
+        ConfigurationError: The source can't be opened, or the declaration is invalid.
+        SchemaError: A column does not exist or has the wrong type.
     """
 
     def __init__(self, declared: Input, default_name: str, tag: Literal[1, 2]) -> None:
@@ -145,7 +154,7 @@ class BoundInput:
         self.spec.watermark.generator.check(self.spec.schema, self._what)
 
     def _with_event_time(self, frame: DataFrame, declared: Any) -> tuple[DataFrame, Any]:
-        """Add the column that an expression makes, and name it."""
+        """Return the DataFrame with the column of an event-time expression added, and that column's name."""
         if not isinstance(declared, Column):
             return frame, declared
         try:
@@ -164,7 +173,7 @@ class BoundInput:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether its DataFrame is a stream."""
+        """Whether the DataFrame is streaming."""
         return bool(self.frame.isStreaming)
 
     def _max_ahead(self, declared: Duration | None) -> int | None:
@@ -199,12 +208,12 @@ class BoundInput:
 
     @property
     def collated(self) -> dict[str, str]:
-        """Its columns with texts of a collation, nested ones too, each with the collation's name."""
+        """The columns with strings, nested or not, of a collation other than UTF8_BINARY, and the collation's name."""
         found = {column.name: _collation(column.dataType) for column in self.frame.schema.fields}
         return {name: collation for name, collation in found.items() if collation is not None}
 
     def _refuse_collated(self, columns: Sequence[str], role: str) -> None:
-        """Refuse a column by whose values rows are told apart or put in order: that is done by their bytes."""
+        """Raise an error for a collated key, partition or sequence column, since these are compared by their bytes."""
         for name, collation in self.collated.items():
             if name in columns:
                 plain = f"F.collate({name!r}, 'UTF8_BINARY')"
@@ -269,15 +278,15 @@ class BoundInput:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
         keys = [self.frame[_quoted(name)] for name in self.spec.key]
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
-        # By number: PySpark's own call can't take a column whose name has a dot or a backtick.
+        # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
         columns = [self.frame[_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
         columns += [self.frame[name] for name in self._marker_columns]
         frame = self.frame
         if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
-            # The marks are of the source's own partitions; who names others goes by the rows alone.
+            # The source's marks are per source partition; if the user names other partitions, only the rows count.
             frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
         if self.spec.max_ahead_ms is not None:
-            # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch sees the same.
+            # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch gets the same value.
             columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
         apart = None if self.source is None else self.source.max_apart_ms
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
@@ -314,7 +323,7 @@ def _open(source: Any, what: str) -> DataFrame:
 
 
 def _collation(dtype: DataType) -> str | None:
-    """Return the first collation within a type that is not of bytes."""
+    """Return the first collation in a type other than UTF8_BINARY; None if there is none."""
     if isinstance(dtype, StringType):
         return None if dtype.isUTF8BinaryCollation() else dtype.collation
     parts: list[DataType] = []

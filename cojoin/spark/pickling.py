@@ -1,4 +1,4 @@
-"""Whether a user's function can travel to the workers: it must be picklable. Checkpoints hold no pickle."""
+"""Checks that a user's function can be pickled, as it must be to reach the workers. Checkpoints contain no pickle."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["check_picklable", "pickling_error"]
 
 
 def check_picklable(function: KeyedCoProcessFunction) -> None:
-    """Refuse a function that can't be sent to the workers.
+    """Check that a function can be sent to the workers.
 
     Raises:
-        ConfigurationError: It names the attribute that can't be pickled.
+        ConfigurationError: The function can't be pickled; the message names the attribute at fault, if it is one.
     """
     error = pickling_error(function)
     if error is None:
@@ -40,7 +40,7 @@ def check_picklable(function: KeyedCoProcessFunction) -> None:
 
 
 def pickling_error(value: Any) -> str | None:
-    """Say why something can't be sent to the workers; None where it can."""
+    """Return why a value can't be sent to the workers; None if it can."""
     try:
         CloudPickleSerializer().dumps(value)
     except Exception as error:  # noqa: BLE001 - pickling runs the value's own code

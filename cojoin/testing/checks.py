@@ -155,7 +155,7 @@ def refuse_finished(watermark: InputWatermark, what: str, partition: str | None 
     Args:
         watermark: The input's watermark.
         what: The input, for the message.
-        partition: The name of the source partition; None checks the input and its unnamed partition.
+        partition: The name of the source partition; None checks only the input.
 
     Raises:
         HarnessError: The input or the partition is finished.

@@ -56,8 +56,8 @@ class Element:
         value: A tuple, a dict or a ``Row``. It may contain the event time or leave it out.
         timestamp: The event time in epoch milliseconds or as an aware datetime. Leave it out if the value contains
             it. None is a row without event time, which is rejected.
-        partition: The source partition that the row comes from. None is the first known partition that is not
-            finished, or the input's only partition if none is known.
+        partition: The source partition that the row comes from. None takes it from the input's partition columns. If
+            the input declares none, it is the first known partition that is not finished, else the only one.
     """
 
     value: Any

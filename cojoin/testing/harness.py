@@ -1,8 +1,10 @@
-"""The harness: drives the real operator and the real watermarks of two inputs, one call at a time.
+"""The harness: drives the operator and the watermarks of a query without Spark, one call at a time.
 
-Each call is a micro-batch of its own: what it says of the inputs goes in as rows and control rows, what comes out is
-added to the log in the order of Flink's output: rejected rows, rows, then the watermark that caused them, then the
-status. After each call the law of conservation is checked: rows in = done + buffered + rejected, for each input.
+Each call is a micro-batch of its own. Its rows, watermarks and statuses reach the operator as rows and control rows.
+The output is appended to the log in the order of Flink's output: rejected rows, output rows, then the watermark that
+caused them, then the status. A change to the active status comes first.
+
+After each call the harness checks for each input that rows in = done + buffered + rejected.
 (Flink: ``KeyedTwoInputStreamOperatorTestHarness``, ``ProcessFunctionTestHarnesses``.)
 """
 
@@ -49,50 +51,55 @@ if TYPE_CHECKING:
 __all__ = ["Harness", "Operation", "RegressingWatermarks"]
 
 RegressingWatermarks: TypeAlias = Literal["error", "ignore"]
-"""What becomes of a watermark below the one that the same partition gave before.
+"""How a harness treats a watermark below the partition's current one.
 
-- *error*: a ``HarnessError``: mostly it is a mistake of the test.
-- *ignore*: it changes nothing, as in a job, and as in Flink.
+- *error*: it raises a ``HarnessError``, because such a watermark is usually a mistake of the test.
+- *ignore*: the watermark changes nothing, as in a job, and as in Flink.
 """
 
 Partition: TypeAlias = "str | tuple[Any, ...] | None"
 
 
 class Operation(Protocol):
-    """What a harness runs: the configuration of a join, or of a function's run."""
+    """What a harness runs: the configuration of a join or of a function."""
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
         """Return the columns of the output."""
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> Operator:
-        """Make the operator of one key group."""
+        """Return a new operator for one key group."""
 
 
 class Harness(Outcome, Inspection):
-    """Runs a function over two keyed inputs without Spark; ``Harness.of`` runs a join.
+    """Runs a function or a join over two keyed inputs without Spark; ``Harness.of`` makes one for a join.
 
     Args:
-        function: The function, as ``process`` takes it; or any operation (``Harness.of``).
-        output_type: The columns of what the function yields: DDL, a ``StructType`` or an Arrow schema.
+        function: An instance of a ``KeyedCoProcessFunction``, or any operation (``Harness.of``).
+        output_type: The columns of the rows that the function yields: DDL, a ``StructType`` or an Arrow schema.
         input1: The first (left) input.
         input2: The second (right) input.
-        order: ``"event_time"`` or ``"arrival"``.
-        side_outputs: The tags that it may yield to.
-        processing_time_timers: Whether it sets timers of processing time; None looks, as ``process`` does.
-        when_all_idle: What time does when both inputs are idle: ``"hold"`` or, as in Flink, ``"max"``.
-        hold_left_until: Time stands still until the right input's watermark has reached this, in epoch milliseconds.
-        processing_time: Where the clock begins, in epoch milliseconds; 0 is unknown.
-        key_groups: How many operators share the keys.
-        fresh_calls: Whether every call runs in operators, and copies of the function, of their own, restored from the
-            state that the call before left: so it is in Spark, and what a function keeps in its attributes is lost.
-            False keeps them, as Flink does, and ``close`` closes the function; only a restore follows a failure.
-        regressing_watermarks: ``"error"`` or ``"ignore"``.
+        order: The order in which the function sees its rows: ``"event_time"`` or ``"arrival"``, as in ``process``.
+        side_outputs: The tags of the function's side outputs.
+        processing_time_timers: Whether the function sets processing-time timers; None looks for the call in its
+            methods, as ``process`` does.
+        when_all_idle: The watermark when both inputs are idle: ``"hold"`` keeps it, ``"max"`` advances it to the larger
+            of theirs, as in Flink.
+        hold_left_until: The operator's watermark does not advance until the right input's watermark has reached this
+            time, in epoch milliseconds, or the right input is idle or finished. None does not hold it.
+        processing_time: The time at which the clock starts, in epoch milliseconds; 0 means that it is unknown.
+        key_groups: The number of key groups; each has its own operator.
+        fresh_calls: Whether every call runs in new operators, with new copies of the function, restored from the
+            state after the previous call. This is how Spark runs them: what a function keeps in its attributes is
+            lost. False keeps the operators and the function between calls, as Flink does; then ``close`` closes the
+            function, and after a failed call only ``restore`` is possible.
+        regressing_watermarks: How a watermark below the current one is treated: ``"error"`` or ``"ignore"``.
 
     Attributes:
-        log: All that came out, in order.
+        log: The whole output so far, in order.
 
     Raises:
-        ConfigurationError: A value that can't be right, as in a query.
+        ConfigurationError: An argument is invalid, as in a query.
+        SchemaError: An input's columns do not parse, do not exist or have the wrong type, or the keys' types differ.
 
     >>> class Greet(KeyedCoProcessFunction):
     ...     def process_element1(self, trade, ctx):
@@ -165,13 +172,13 @@ class Harness(Outcome, Inspection):
 
     @classmethod
     def of(cls, operation: Operation, *, input1: HarnessInput, input2: HarnessInput, **options: Any) -> Self:
-        """Make a harness of any operation, such as ``cojoin.engine.joins.AsofJoin()``.
+        """Return a harness that runs an operation, such as ``cojoin.engine.joins.AsofJoin()``.
 
         Args:
-            operation: The configuration of a join, or of a function's run.
+            operation: The configuration of a join or of a function.
             input1: The left input.
             input2: The right input.
-            options: Those of ``Harness`` from ``when_all_idle`` on.
+            options: Further arguments of ``Harness``, from ``when_all_idle`` on.
 
         >>> from cojoin.engine.joins import AsofJoin
         >>> trades = HarnessInput("customer string, amount double", key="customer", name="trades")
@@ -189,97 +196,121 @@ class Harness(Outcome, Inspection):
         return self._operation.create_operator(*self._inputs, self._time)
 
     def process_element1(self, value: Any, timestamp: Time = NOT_GIVEN, *, partition: Partition = None) -> None:
-        """Send a row of the first (left) input.
+        """Process one row of the first (left) input.
 
         Args:
-            value: A tuple, a dict or a ``Row``; with the event time among its values, or without.
-            timestamp: The event time in epoch milliseconds, or as an aware datetime; None is a row without time.
-            partition: The source partition that it comes from.
+            value: A tuple, a dict or a ``Row``. It may contain the event time or leave it out.
+            timestamp: The event time in epoch milliseconds or as an aware datetime; None is a row without event time.
+                Leave it out if the value contains it.
+            partition: The source partition that the row comes from (see ``Element``).
 
         Raises:
-            SchemaError: It does not fit the input's columns, or its time was left out.
-            HarnessError: The input is finished.
-            FunctionError: The function failed; the harness is where it was, or waits for ``restore`` (``fresh_calls``).
+            SchemaError: The row does not fit the input's columns, or its event time is neither in the value nor given.
+            HarnessError: The input or the source partition is finished.
+            FunctionError: The function raised an error. The harness is unchanged; with ``fresh_calls=False`` it accepts
+                only ``restore``.
         """
         self.process_batch([Element(value, timestamp, partition)], [])
 
     def process_element2(self, value: Any, timestamp: Time = NOT_GIVEN, *, partition: Partition = None) -> None:
-        """Send a row of the second (right) input; see ``process_element1``."""
+        """Process one row of the second (right) input; see ``process_element1``."""
         self.process_batch([], [Element(value, timestamp, partition)])
 
     def process_batch(self, elements1: Iterable[Any] = (), elements2: Iterable[Any] = ()) -> None:
-        """Send several rows in one micro-batch, as Spark would; within a key they come in the declared order.
+        """Process several rows in one micro-batch, as Spark would; the rows of a key come in the declared ``order``.
 
         Args:
-            elements1: Rows of the first input that have their event time among their values, or ``Element``s.
-            elements2: Rows of the second input.
+            elements1: Rows of the first input: values that contain their event time, or ``Element``s.
+            elements2: Rows of the second input, in the same forms.
+
+        Raises:
+            SchemaError: As in ``process_element1``, like the other errors.
+            HarnessError: An input or a source partition is finished.
+            FunctionError: The function raised an error.
         """
         self._call(*self._elements(elements1, elements2))
 
     def process_table1(self, text: str) -> None:
-        """Send the rows of a text table (``parse_table``) to the first input, each in a call of its own, top to bottom.
+        """Process the rows of a text table (``parse_table``) of the first input, from top to bottom, one call each.
 
-        Columns that the table leaves out are null.
+        Columns that the table leaves out are null; the event-time column must not be left out.
         """
         for row in self._parsed(0, text):
             self.process_element1(row)
 
     def process_table2(self, text: str) -> None:
-        """Send the rows of a text table to the second input; see ``process_table1``."""
+        """Process the rows of a text table of the second input; see ``process_table1``."""
         for row in self._parsed(1, text):
             self.process_element2(row)
 
     def process_watermark1(self, timestamp: int, *, partition: Partition = None) -> None:
-        """Move the first input's watermark: no more rows with a timestamp at or below it will come.
+        """Advance the first input's watermark: no more rows with a timestamp at or below it are expected.
 
         Args:
-            timestamp: Epoch milliseconds.
-            partition: The source partition whose watermark it is; None is all that are known.
+            timestamp: The watermark in epoch milliseconds.
+            partition: The source partition whose watermark it is; None means all known partitions that are not
+                finished.
 
         Raises:
-            HarnessError: It is no whole number; it goes back (``regressing_watermarks``); or the input is finished.
+            HarnessError: It is not a whole number, it is below the current watermark (``regressing_watermarks``), or
+                the input or partition is finished.
         """
         self._call(controls=[self._watermark(0, timestamp, partition)])
 
     def process_watermark2(self, timestamp: int, *, partition: Partition = None) -> None:
-        """Move the second input's watermark; see ``process_watermark1``."""
+        """Advance the second input's watermark; see ``process_watermark1``."""
         self._call(controls=[self._watermark(1, timestamp, partition)])
 
     def process_watermark(self, timestamp: int) -> None:
-        """Move both inputs' watermarks in one call."""
+        """Advance both inputs' watermarks in one call; see ``process_watermark1``."""
         self._call(controls=[self._watermark(side, timestamp, None) for side in (0, 1)])
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Move the clock, in epoch milliseconds from 0 on, and let its timers fire. It stands still between calls."""
+        """Set the clock and fire the processing-time timers that are due. The clock does not move between calls.
+
+        Args:
+            timestamp: The processing time in epoch milliseconds, not negative.
+
+        Raises:
+            HarnessError: It is not such a number.
+        """
         self._call(now=epoch_millis(timestamp, "processing time", clock=True))
 
     def set_idle(self, number: Literal[1, 2], *, partition: Partition = None) -> None:
-        """Declare an input, or one of its source partitions, idle: it no longer holds time back."""
+        """Mark an input, or one of its source partitions, as idle: it no longer holds back the watermark."""
         self._declare(number, partition, "idle")
 
     def set_active(self, number: Literal[1, 2], *, partition: Partition = None) -> None:
-        """Declare an input, or a source partition, active; one that was not known holds time back until it speaks.
+        """Mark an input, or one of its source partitions, as active.
+
+        A source partition that was not known holds back the watermark until its first row or watermark.
 
         Raises:
-            HarnessError: It is finished, and that is for good.
+            HarnessError: The input or partition is finished; this status is final.
         """
         self._declare(number, partition, "active")
 
     def set_finished(self, number: Literal[1, 2], *, partition: Partition = None) -> None:
-        """Declare an input, or one of its source partitions, finished: nothing comes from it any more."""
+        """Mark an input, or one of its source partitions, as finished: no rows follow from it."""
         self._declare(number, partition, "finished")
 
     def end_input(self) -> None:
-        """Drain: both inputs finish, time goes to its end, and every timer set before fires. Nothing can follow."""
+        """Drain: finish both inputs, advance the watermark to the end of time, and fire the timers set before.
+
+        No further call is possible, except ``restore``.
+        """
         self._call(end=True)
         self._ended = True
 
     def run_static(self, elements1: Iterable[Any] = (), elements2: Iterable[Any] = ()) -> None:
-        """Run everything in one batch to the end of time, as for static inputs; no other call can be made.
+        """Process all rows in one batch and drain, as for static inputs; it must be the only call.
 
         Args:
-            elements1: As in ``process_batch``; so ``elements2``.
+            elements1: Rows of the first input, as in ``process_batch``.
             elements2: Rows of the second input.
+
+        Raises:
+            HarnessError: Another call came before.
         """
         if self._calls:
             msg = f"run_static: expected a harness that was not used, got one after {self._calls} calls; make a new one"
@@ -288,15 +319,20 @@ class Harness(Outcome, Inspection):
         self._ended = True
 
     def snapshot(self) -> bytes:
-        """Return all that the key groups keep: states, timers, buffers, watermarks and counters, without pickle."""
+        """Return the state of all key groups as bytes without pickle: states, timers, buffers, watermarks, counters."""
         return encode_states([operator.snapshot() for operator in self._operators], self._now)
 
     def restore(self, data: bytes) -> None:
-        """Go on from a snapshot, of this harness or of another: other key groups, a changed function, more columns.
+        """Restore a snapshot of this harness or of another one.
+
+        The number of key groups may differ, the function may have changed, and inputs may have more columns.
+
+        Args:
+            data: The bytes that ``snapshot`` returned.
 
         Raises:
-            CodecError: The bytes are no snapshot of a harness.
-            CheckpointError: They are of another operation, or of columns that can't become this one's.
+            CodecError: The bytes are not a snapshot of a harness.
+            CheckpointError: The snapshot is of another operation, or its columns can't become those of this harness.
         """
         states, now = decode_states(data)
         operators = [self._create() for _ in self._operators]
@@ -306,7 +342,7 @@ class Harness(Outcome, Inspection):
         self._resumed, self._ended, self._failed = True, operators[0].watermark.status() == "finished", False
 
     def close(self) -> None:
-        """Close the function, where calls are not fresh; leaving the ``with`` block does it."""
+        """Close the function (``fresh_calls=False``); the end of a ``with`` block calls this."""
         for operator in self._operators:
             operator.close()
 
@@ -365,7 +401,7 @@ class Harness(Outcome, Inspection):
         end: bool = False,
         now: int | None = None,
     ) -> None:
-        """Run a micro-batch; where it fails, fresh operators leave the harness as it was."""
+        """Run a micro-batch; if it fails and calls are fresh, the harness is unchanged."""
         self._check_ready()
         now = self._now if now is None else now
         call = Call(self._sides, (elements1, elements2), controls, now, end=end, resumed=self._resumed)

@@ -1,6 +1,6 @@
-"""An input as a test declares it, and its rows as the map side would send them: a table and a control row.
+"""The declaration of a harness's input, and its rows as the map side would send them: a table and a control row.
 
-Event time needs no column of its own: where the columns lack it, it is added, and filled from the timestamps.
+If the declared columns lack the event-time column, it is added and filled from the elements' timestamps.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _NAMES = ("left", "right")
 
 @dataclass(frozen=True)
 class HarnessInput:
-    """One of the two inputs of a harness; as ``cojoin.Input``, with columns in place of a source.
+    """One of the two inputs of a harness: like ``cojoin.Input``, with columns in place of a source.
 
     Attributes:
-        columns: Its columns, as DDL, a ``StructType`` or an Arrow schema.
+        columns: The columns of the input, as DDL, a ``StructType`` or an Arrow schema.
         key: The key column or columns.
-        event_time: The event-time column; added where ``columns`` lacks it. None for an input without event time.
-        name: What messages and the result's columns call it; ``"left"`` or ``"right"`` if not given.
-        partition: Columns that tell which source partition a row came from; or name it with each element.
-        sequence: Columns that order rows of one partition at the source.
-        watermark: How the watermark follows the rows, at the end of each call. By default it does not: the test moves
-            it with ``process_watermark``.
-        max_ahead: How far a row may be ahead of processing time, such as ``"1 day"``; by default any distance.
-        late: ``"reject"`` or ``"apply"``; None leaves it to the operation.
+        event_time: The event-time column; it is added if ``columns`` lacks it. None is an input without event time.
+        name: The input's name in messages and in the result's columns; ``"left"`` or ``"right"`` if not given.
+        partition: The columns that identify a row's source partition. A partition may also be named per element.
+        sequence: The columns that order the rows of one partition at the source.
+        watermark: The watermark strategy, applied at the end of each call. By default the watermark does not follow
+            the rows: the test advances it with ``process_watermark``.
+        max_ahead: How far a row's event time may be ahead of processing time, such as ``"1 day"``; None is no limit.
+        late: How late rows are treated, ``"reject"`` or ``"apply"``; None is the default of the operation.
 
     Raises:
-        ConfigurationError: A column that is not there or has the wrong type, when the harness is made.
+        ConfigurationError: A column does not exist or has the wrong type; raised when the harness is made.
 
     >>> HarnessInput("customer_id string, amount double", key="customer_id").event_time
     'event_time'
@@ -72,11 +72,14 @@ class HarnessInput:
 
 
 class BoundInput:
-    """An input whose columns were found and checked.
+    """An input of a harness, resolved and checked.
 
     Args:
-        declared: What the test says.
+        declared: The test's declaration.
         number: 1 (left) or 2 (right).
+
+    Raises:
+        ConfigurationError: The declaration is invalid.
     """
 
     def __init__(self, declared: HarnessInput, number: Literal[1, 2]) -> None:
@@ -146,10 +149,10 @@ class BoundInput:
         spec.watermark.generator.check(spec.schema, self.what)
 
     def table(self, elements: Sequence[Element]) -> pa.Table:
-        """Turn elements into rows of the input.
+        """Return elements as rows of the input.
 
         Raises:
-            SchemaError: A row that does not fit the columns, or a time that is none.
+            SchemaError: A row does not fit the columns, or a timestamp is missing, superfluous or invalid.
         """
         spec = self.spec
         parted = [self._parted(element) for element in elements]
@@ -165,7 +168,7 @@ class BoundInput:
         return table.add_column(place, spec.schema.field(place), pa.array(micros, pa.int64()).cast(_TIME))
 
     def _parted(self, element: Element) -> tuple[Any, Any]:
-        """Part a row's other values from its time."""
+        """Split an element into its values without the event time, and its event time or None."""
         value, names = element.value, self.spec.schema.names
         if isinstance(value, Row):
             value = value.as_dict()
@@ -208,19 +211,19 @@ class BoundInput:
     def control(
         self, elements: Sequence[Element], table: pa.Table, known: Sequence[str], processing_time: int
     ) -> Control:
-        """Say what a map task would have seen of these rows.
+        """Return the control row that a map task would send after these rows.
 
         Args:
             elements: The rows as given.
-            table: The same rows.
-            known: The source partitions known so far.
-            processing_time: The micro-batch's.
+            table: The same rows, as ``table`` returns them.
+            known: The known source partitions that are not finished.
+            processing_time: The micro-batch's processing time, in epoch milliseconds.
         """
         spec = self.spec
         largest: dict[str, int] = {}
         marks: dict[str, int] = {}
         if elements:
-            # As on the map side: a null key says nothing against the row's time, and rows without time may carry marks.
+            # As on the map side, a row with a null key still advances the watermark, and a row without time may too.
             moves = reject_reasons(table, spec, processing_time) <= 1
             millis = spec.timestamps(table)
             made = watermark_marks(table, spec, millis, processing_time)

@@ -1,6 +1,6 @@
-"""Key groups of a harness: which one a key is of, and their states as bytes.
+"""The key groups of a harness: the assignment of keys to them, and their states as bytes.
 
-A restore may move states to another number of key groups: they are put together and cut anew (``parts``).
+A restore into another number of key groups merges the states and splits them by key again (``rescaling``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["decode_states", "encode_states", "groups_of", "restore_states"]
 
 
 def groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
-    """Return the key group of each row, given the key columns: a hash of the key that is the same in every run."""
+    """Return the key group of each row of key columns: a hash of the key that is the same in every run."""
     if count == 1:
         return np.zeros(keys.num_rows, dtype=np.int64)
     numbers = [zlib.crc32(repr(tuple(key)).encode()) % count for key in decode_rows(keys)]
@@ -35,16 +35,16 @@ def groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
 
 
 def encode_states(states: Sequence[bytes], processing_time: int) -> bytes:
-    """Put the states of all key groups into one."""
+    """Return the states of all key groups, and the processing time in epoch milliseconds, as one snapshot."""
     table = pa.table({"state": pa.array(states, pa.binary())})
     return codec.encode({"harness": 1, "processing_time": processing_time}, {"states": table})
 
 
 def decode_states(data: bytes) -> tuple[list[bytes], int]:
-    """Return the states of all key groups, and the processing time.
+    """Return the states of all key groups, and the processing time in epoch milliseconds.
 
     Raises:
-        CodecError: They are no snapshot of a harness.
+        CodecError: The bytes are not a snapshot of a harness.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         msg = f"restore: expected the bytes that a harness's snapshot() gave, got {data!r}"
@@ -57,10 +57,10 @@ def decode_states(data: bytes) -> tuple[list[bytes], int]:
 
 
 def restore_states(operators: Sequence[Operator], states: Sequence[bytes]) -> None:
-    """Restore fresh operators from the states of as many key groups, or of another number of them.
+    """Restore new operators from the states of the same or another number of key groups.
 
     Raises:
-        CheckpointError: The states are of another operation, or of columns that can't become the inputs'.
+        CheckpointError: The states are of another operation, or their columns can't become the inputs'.
     """
     if len(states) == len(operators):
         for operator, state in zip(operators, states, strict=True):

@@ -1,17 +1,20 @@
-"""Text tables: rows that a test reads and a person sees at a glance.
+"""Text tables: the rows of a test, written as readable text.
 
     customer_id | event_time   | tier
     ------------+--------------+-----
     a           | 10:00:00.500 | gold
 
-A line of ``-`` and ``+`` may follow the header; blank lines count for nothing. Cells by the column's type:
+A line of ``-`` and ``+`` may follow the header. Blank lines are ignored. The column's type determines how a cell is
+read:
 
-- ``null`` is null; numbers, decimals, ``true`` and ``false`` as usual (also ``nan``, ``inf``);
+- ``null`` is null in every column;
+- numbers, decimals and booleans are spelled as in Python and Spark: ``2.50``, ``nan``, ``inf``, ``true``, ``false``;
 - a timestamp is ``2024-05-01 10:00:00.5``, in UTC, or a time of the day 1970-01-01: ``10:00``, ``10:00:00.500``;
-- a date is ``2024-05-01``; a binary its hexadecimal digits;
-- a string is the bare text, or JSON's ``"..."`` where it is empty, is ``null``, has ``|``, or spaces at its ends.
+- a date is ``2024-05-01``; a binary value is its hexadecimal digits;
+- a string is the bare text, or a JSON string ``"..."`` if it is empty, equals ``null``, contains ``|``, or begins or
+  ends with a space.
 
-Arrays, maps and structs have no cells: leave their columns out.
+Arrays, maps and structs can't be written as cells; leave their columns out.
 """
 
 from __future__ import annotations
@@ -42,17 +45,18 @@ _WORDS = {"true": True, "false": False}
 
 
 def parse_table(text: str, schema: Any) -> list[Row]:
-    """Read a text table.
+    """Read the rows of a text table.
 
     Args:
-        text: A header with names of columns, in any order, and a line a row.
-        schema: The columns' types, as DDL, a ``StructType`` or an Arrow schema.
+        text: A header with column names, in any order, and one line per row.
+        schema: The types of the columns, as DDL, a ``StructType`` or an Arrow schema.
 
     Returns:
         Rows with the columns of the header.
 
     Raises:
-        SchemaError: An unknown column, a line with another number of cells, or a cell that does not fit its type.
+        SchemaError: A column is unknown or named twice, a line has the wrong number of cells, or a cell does not fit
+            its type.
 
     >>> parse_table('''
     ...     trade_id | amount | at
@@ -82,7 +86,11 @@ def _lines(text: str) -> list[str]:
 
 
 def header_of(text: str) -> list[str]:
-    """Return the names of columns that a table's first line has."""
+    """Return the column names in a table's header.
+
+    Raises:
+        SchemaError: The text is empty.
+    """
     lines = _lines(text)
     if not lines:
         msg = "table: expected a header with the names of columns, got no text"
@@ -91,7 +99,7 @@ def header_of(text: str) -> list[str]:
 
 
 def _cut(line: str) -> list[str]:
-    """Cut a line at the bars that stand in no string."""
+    """Return the cells of a line: the parts between the bars that are not inside a string."""
     found, position = [], 0
     while True:
         match = _CELL.match(line, position)
@@ -124,7 +132,7 @@ def _read_cell(cell: str, field: pa.Field) -> Any:
         raise SchemaError(msg) from None
 
 
-def _reader(dtype: pa.DataType) -> Callable[[str], Any]:  # noqa: PLR0911 - one a type
+def _reader(dtype: pa.DataType) -> Callable[[str], Any]:  # noqa: PLR0911 - one return per type
     types = pa.types
     if types.is_string(dtype):
         return lambda cell: json.loads(cell) if cell.startswith('"') else _bare(cell)
@@ -184,7 +192,7 @@ def _moment(cell: str, dtype: pa.TimestampType) -> datetime:
 
 
 def cells(row: Sequence[Any]) -> tuple[str, ...]:
-    """Spell a row's values as ``parse_table`` reads them, each value in one way.
+    """Return a row's values as cells that ``parse_table`` reads; equal values give equal cells.
 
     >>> cells([None, "null", 2.0, "gold"])
     ('null', '"null"', '2.0', 'gold')
@@ -192,7 +200,7 @@ def cells(row: Sequence[Any]) -> tuple[str, ...]:
     return tuple(map(_spell, row))
 
 
-def _spell(value: Any) -> str:  # noqa: PLR0911 - one a type
+def _spell(value: Any) -> str:  # noqa: PLR0911 - one return per type
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -213,7 +221,7 @@ def _spell(value: Any) -> str:  # noqa: PLR0911 - one a type
 
 
 def format_table(names: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str] = ()) -> str:
-    """Align spelled rows under their columns' names, each behind a mark where there are marks.
+    """Return a table of aligned cells under their column names, each row after its mark if marks are given.
 
     >>> print(format_table(["tier", "visits"], [("gold", "12"), ("null", "3")]))
     tier | visits

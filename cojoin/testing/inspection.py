@@ -1,4 +1,4 @@
-"""What a harness keeps, to look at: states, timers, buffers, watermarks and statuses. Looking changes nothing."""
+"""Inspection of a harness: states, timers, buffers, watermarks and statuses. Inspecting changes nothing."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["Inspection"]
 
 _WAITING = (("waiting", "left"), ("right",))
-"""The tables of a join's state that hold rows which wait, of each input."""
+"""The tables of a join's state that hold waiting rows, for each input."""
 
 
 class Inspection:
-    """The part of a harness that looks at its operators."""
+    """The part of a harness that inspects its operators."""
 
     _operators: list[Operator]
     _inputs: tuple[InputSpec, InputSpec]
     _create: Callable[[], Operator]
 
     def state(self, key: Any) -> dict[str, Any]:
-        """Return what is kept for a key.
+        """Return the state of a key.
 
         Args:
-            key: The value of the key column; a tuple where there are several.
+            key: The value of the key column; a tuple if there are several key columns.
 
         Returns:
-            Of a function each state's content by its name, absent where it is empty or has expired. Of a join the rows
-            by what they are kept as, such as ``versions``.
+            For a function, the content of each keyed state by its name; a state that is empty or has expired is
+            absent. For a join, the key's rows by the name of the state table, such as ``versions``.
 
         Raises:
             HarnessError: The key's value does not fit its column.
@@ -58,7 +58,7 @@ class Inspection:
         return found
 
     def _to_look_at(self, operator: KeyedCoProcessOperator) -> KeyedCoProcessOperator:
-        """Return an operator whose states may be declared without its being another one afterwards."""
+        """Return the operator, or a copy if its function was not opened yet and inspecting would declare states."""
         if operator._opened:  # noqa: SLF001
             return operator
         copied = self._create()
@@ -76,9 +76,10 @@ class Inspection:
         return found
 
     def state_entries(self) -> dict[str, int]:
-        """Count the entries of each state, all keys together, also those that have expired and are still there.
+        """Return the number of entries of each state over all keys, including expired entries not yet removed.
 
-        Of a function each state's keys by its name; of a join the rows by what they are kept as.
+        For a function it counts the keys in each keyed state, by the state's name; for a join the rows in each state
+        table, by the table's name.
         """
         counts: dict[str, int] = {}
         for operator in self._operators:
@@ -92,7 +93,10 @@ class Inspection:
         return counts
 
     def timers(self, key: Any = None) -> list[Timer]:
-        """Return the timers that wait, of a key or of all, by domain, timestamp and key; a join has none.
+        """Return the registered timers of a key or of all keys, sorted by domain, timestamp and key; a join has none.
+
+        Args:
+            key: The value of the key column; a tuple if there are several key columns; None is all keys.
 
         Raises:
             HarnessError: The key's value does not fit its column.
@@ -108,7 +112,7 @@ class Inspection:
         return sorted(found, key=lambda timer: (timer.time_domain, timer.timestamp, repr(timer.key)))
 
     def buffered(self, number: Literal[1, 2]) -> list[Row]:
-        """Return the rows of an input that wait, for the watermark or for others that they match, in total order."""
+        """Return the rows of an input that wait for the watermark or for matching rows, in total order."""
         number = input_number(number)
         spec, tables = self._inputs[number - 1], []
         for operator in self._operators:
@@ -121,14 +125,14 @@ class Inspection:
         return decode_rows(take_rows(whole, order))
 
     def current_watermark(self) -> int:
-        """Return the operator's watermark in epoch milliseconds; ``-2**63`` before every input has spoken."""
+        """Return the operator's watermark in epoch milliseconds; ``-2**63`` until every input has one."""
         return self._operators[0].watermark.current()
 
     def input_watermark(self, number: Literal[1, 2], *, partition: str | tuple[Any, ...] | None = None) -> int:
         """Return the watermark of an input, or of one of its source partitions, in epoch milliseconds.
 
         Raises:
-            HarnessError: There is no such input, or no such partition.
+            HarnessError: The input or the partition does not exist.
         """
         watermark = self._operators[0].watermark.inputs[input_number(number) - 1]
         known = watermark.partitions()
@@ -137,8 +141,15 @@ class Inspection:
     def status(self, number: Literal[1, 2] | None = None, *, partition: str | tuple[Any, ...] | None = None) -> Status:
         """Return the status of an input, of one of its source partitions, or of both inputs together.
 
+        Args:
+            number: 1 or 2; None is both inputs together.
+            partition: A source partition of the input.
+
+        Returns:
+            ``"active"``, ``"idle"`` or ``"finished"``.
+
         Raises:
-            HarnessError: There is no such input, or no such partition.
+            HarnessError: The input or the partition does not exist.
         """
         if number is None and partition is None:
             return self._operators[0].watermark.status()
@@ -147,19 +158,19 @@ class Inspection:
         return watermark.status() if partition is None else known[found_partition(partition, known, number or 0)]
 
     def processing_time_wakeup(self) -> int | None:
-        """Return the earliest processing-time timer of all keys, in epoch milliseconds; None where none waits."""
+        """Return the time of the earliest processing-time timer of all keys in epoch milliseconds, or None."""
         stores = [each.store for each in self._operators if isinstance(each, KeyedCoProcessOperator)]
         return min((timer for store in stores if (timer := store.earliest_timers()[1]) is not None), default=None)
 
     def _parsed(self, side: int, text: str) -> Sequence[dict[str, Any]]:
         spec = self._inputs[side]
-        # A table that forgets the time is a mistake, unlike one that leaves out what does not matter.
+        # Columns that a table leaves out are null; leaving out the event time is an error.
         nulls = dict.fromkeys(name for name in spec.schema.names if name != spec.event_time)
         return [nulls | row.as_dict() for row in parse_table(text, self._inputs[side].schema)]
 
 
 def _state_of(operator: KeyedCoProcessOperator, key: Any) -> dict[str, Any]:
-    """Return a key's states as of now: which have expired is known only once the function has declared them."""
+    """Return a key's current states; the function must have declared them, as expiry depends on their descriptors."""
     service, was_open = operator.store.timer_service, operator._opened  # noqa: SLF001
     service.watermark, service.processing_time = operator.watermark.current(), operator.processing_time
     operator._context._timestamp = None  # noqa: SLF001 - no row is current

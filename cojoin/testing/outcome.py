@@ -1,4 +1,4 @@
-"""What came out of a harness, seen in several ways."""
+"""The output of a harness: the log, by output, and as a report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Outcome", "count_records"]
 
 
 class Outcome:
-    """The part of a harness that looks at what came out."""
+    """The part of a harness that returns its output."""
 
     log: list[Event]
     _calls: int
@@ -35,7 +35,7 @@ class Outcome:
     _taken: int
 
     def take(self) -> list[Event]:
-        """Return what came out since the last time that it was asked."""
+        """Return the events of the log since the last ``take``."""
         taken, self._taken = self.log[self._taken :], len(self.log)
         return taken
 
@@ -45,12 +45,23 @@ class Outcome:
         return [event.value for event in self.log if isinstance(event, Record)]
 
     def side_output(self, tag: OutputTag | str) -> list[Row]:
-        """Return all rows of a side output, in order."""
+        """Return all rows of a side output, in order.
+
+        Args:
+            tag: Its ``OutputTag``, or the tag's id.
+
+        Raises:
+            ConfigurationError: The tag is not declared.
+        """
         name = self._declared(tag).tag_id
         return [event.value for event in self.log if isinstance(event, SideRecord) and event.tag == name]
 
     def schema_of(self, tag: OutputTag | str | None = None) -> pa.Schema:
-        """Return the columns of the main output, or of a side output."""
+        """Return the columns of the main output, or of a side output.
+
+        Raises:
+            ConfigurationError: The tag is not declared.
+        """
         return self._schema if tag is None else self._declared(tag).schema
 
     def _declared(self, tag: OutputTag | str) -> OutputTag:
@@ -70,7 +81,10 @@ class Outcome:
         return [event for event in self.log if isinstance(event, Rejected)]
 
     def report(self) -> BatchReport:
-        """Return the counts, watermarks and sizes after the last call, as a query's progress; ``print(….table())``."""
+        """Return the counts, watermarks and sizes after the last call, as in a query's progress.
+
+        ``print(harness.report().table())`` shows them.
+        """
         groups = [
             {"key_group": group, "state_bytes": len(operator.snapshot()), "emitted": {}, **operator.report()}
             for group, operator in enumerate(self._operators)
@@ -81,7 +95,7 @@ class Outcome:
 
 
 def count_records(events: Iterable[Event]) -> dict[str, int]:
-    """Count the rows of each output."""
+    """Return the number of rows of each output."""
     kinds = [
         event.tag if isinstance(event, SideRecord) else "output" if isinstance(event, Record) else "rejected"
         for event in events

@@ -1,4 +1,4 @@
-"""One call of a harness: its micro-batch cut by key group, the operators run, their tables turned into events."""
+"""One call of a harness: splits its micro-batch by key group, runs the operators, and returns their rows as events."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = ["Call", "Prepared", "output_watermark", "prepare_call", "run_call"]
 
 @dataclass(frozen=True)
 class Call:
-    """What a call of a harness says.
+    """The content of one call of a harness.
 
     Attributes:
         sides: Both inputs.
-        elements: Their rows.
-        controls: What is said of their watermarks and statuses.
+        elements: The rows of each input.
+        controls: The watermarks and statuses that the test sets.
         processing_time: The clock, in epoch milliseconds.
-        end: Whether the inputs end with it.
-        resumed: Whether it is the first one after a restore.
+        end: Whether the inputs end after this call.
+        resumed: Whether this is the first call after a restore.
     """
 
     sides: tuple[BoundInput, BoundInput]
@@ -53,11 +53,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The rows of a call, checked.
+    """The checked rows of a call.
 
     Attributes:
-        tables: Those of both inputs.
-        heard: What map tasks would have seen of them.
+        tables: The rows of each input.
+        heard: The control rows that map tasks would send after them.
     """
 
     tables: Sequence[pa.Table]
@@ -65,22 +65,27 @@ class Prepared:
 
 
 def output_watermark(watermark: int, delay: int) -> int:
-    """Return the watermark of the output: records come out up to ``delay`` milliseconds after their own time."""
+    """Return the watermark of the output: the operator's watermark minus the output delay.
+
+    Args:
+        watermark: The operator's watermark, in epoch milliseconds.
+        delay: How far the watermark may be past a record's timestamp when it is emitted, in milliseconds.
+    """
     if watermark in (NONE, END_OF_TIME):
         return watermark
     return NONE if delay == END_OF_TIME else max(NONE, watermark - delay)
 
 
 def prepare_call(call: Call, watermarks: OperatorWatermark) -> Prepared:
-    """Return the rows of a call, and what map tasks would have seen of them, before any operator has them.
+    """Return the checked rows of a call and their control rows; no operator has run yet.
 
     Args:
         call: The call.
-        watermarks: Those before it.
+        watermarks: The watermarks before the call.
 
     Raises:
         SchemaError: A row does not fit its input's columns.
-        HarnessError: A row comes from an input, or a source partition, that is finished.
+        HarnessError: The input or the source partition of a row is finished.
     """
     tables, heard = [], []
     for side, elements, known in zip(call.sides, call.elements, watermarks.inputs, strict=True):
@@ -97,16 +102,16 @@ def prepare_call(call: Call, watermarks: OperatorWatermark) -> Prepared:
 
 
 def run_call(call: Call, prepared: Prepared, operators: Sequence[Operator], operation: Any) -> list[Event]:
-    """Run a call on all key groups.
+    """Run a call on all key groups and return the events in order.
 
     Args:
         call: The call.
         prepared: Its rows.
         operators: The operator of each key group.
-        operation: What they run.
+        operation: The join or function that the operators run.
 
     Raises:
-        HarnessError: A row was lost, or counted twice.
+        HarnessError: A row was lost or counted twice.
     """
     tables = prepared.tables
     groups = [groups_of(side.spec.keys(table), len(operators)) for side, table in zip(call.sides, tables, strict=True)]
@@ -141,7 +146,7 @@ def _events(operator: Operator, operation: Any, batch: Batch) -> list[Event]:
 
 
 def _in_order_of_yields(emissions: list[Emission], stamps: list[tuple[str, int | None]]) -> Iterator[Event]:
-    """Put the rows of all outputs back into the order in which the callbacks yielded them."""
+    """Yield the rows of all outputs in the order in which the callbacks yielded them."""
     rows: dict[str, list[Any]] = defaultdict(list)
     for emission in emissions:
         rows[emission.kind] += decode_rows(emission.table)

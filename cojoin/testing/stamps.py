@@ -1,7 +1,7 @@
-"""Which event time each row that comes out has: engine outputs are tables without timestamps, a test wants them.
+"""The event time of each output row: the engine's outputs are tables without timestamps.
 
-Of a function: the list in which the operator gathers what the callbacks yield is replaced by one that looks at the
-context whenever a callback's rows are added. Of a join: the columns of the result tell.
+For a function, the operator gathers the rows that callbacks yield in a list that also records the context's timestamp
+whenever the rows of a callback are added. For a join, the timestamps come from the columns of the result.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["StampedYields", "joined_timestamps"]
 
 
 class StampedYields(list[Any]):
-    """What callbacks yield, and to which output and with which timestamp each of them did.
+    """The list of rows that callbacks yield, which also records each row's output and timestamp.
 
     Args:
-        context: What the callbacks get.
-        stamps: Where the output and the timestamp of each row go, in the order of the yields.
+        context: The context of the callbacks.
+        stamps: The list that receives the output and the timestamp of each row, in the order of the yields.
     """
 
     def __init__(self, context: Context, stamps: list[tuple[str, int | None]]) -> None:
@@ -42,9 +42,9 @@ class StampedYields(list[Any]):
 
     @property
     def extend(self) -> Callable[[Iterable[Any]], None]:
-        """Stamp what was added before, and give the list's own method.
+        """Record the rows added before, and return the list's own ``extend``.
 
-        So no frame of ours stands between the operator and a callback that fails: its message stays the same.
+        A property adds no stack frame between the operator and a failing callback, so the error message is unchanged.
         """
         self._stamp()
         by_clock = self._context._domain is TimeDomain.PROCESSING_TIME  # noqa: SLF001
@@ -52,7 +52,7 @@ class StampedYields(list[Any]):
         return super().extend
 
     def clear(self) -> None:
-        """Empty the list; the stamps stay."""
+        """Empty the list and keep the stamps."""
         self._stamp()
         self._stamped = 0
         super().clear()
@@ -65,11 +65,14 @@ class StampedYields(list[Any]):
 
 
 def joined_timestamps(operation: Any, left: InputSpec, right: InputSpec, table: pa.Table) -> list[int | None]:
-    """Return the event times of a join's rows, in epoch milliseconds: the left row's, of an interval join the later."""
+    """Return the event time of each row of a join's result, in epoch milliseconds.
+
+    It is the left row's time; in an interval join it is the later of both rows' times.
+    """
     taken = {name.lower() for name in left.schema.names}
     own = str(right.event_time)
     of_right = own if own.lower() not in taken else f"{right.name}_event_time"
-    # The left's columns come first, whatever they are called.
+    # The left's columns come first; the result may have renamed them.
     columns = [table.column(left.schema.names.index(str(left.event_time)))]
     if isinstance(operation, IntervalJoin):
         columns.append(table.column(of_right))

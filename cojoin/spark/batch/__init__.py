@@ -1,1 +1,1 @@
-"""What runs for each micro-batch: rows packed by key group, the one call, its outputs unpacked."""
+"""The steps of a micro-batch: packing rows by key group, one call per key group, unpacking the outputs."""

@@ -1,10 +1,15 @@
-"""How many rows cross to Python at once: counted by rows where rows are known to be small, else by bytes as well.
+"""The size of the Arrow batches between the JVM and Python: limited by rows alone if rows are known to be small.
 
-Before each row, Spark asks whether an Arrow batch has reached its limit of bytes (64 MB), and adds up all columns to
-know it: a third of what the JVM does for an as-of join. Rows that were never large in a run need no such care: a
-thousand of them are at most 4 MB, and as many messages of packed rows (``messages``) 128 MB. Spark's limit stays until
-both inputs have shown rows, where the state is so large that a snapshot of it is as well, where Python works on an
-input's rows before they come here, and where the user has set a limit.
+Before each row, Spark checks whether an Arrow batch has reached its limit in bytes (64 MB), for which it adds up all
+columns. This is a third of the JVM's work in an as-of join. The check is not needed if all rows of a run so far are
+small: a thousand of them take at most 4 MB, and a thousand messages of packed rows (``ipc``) 128 MB.
+
+Spark's limit in bytes remains
+
+- until both inputs have had rows;
+- if the state is so large that the rows of a snapshot are large, too;
+- if a Python function processes an input's rows before cojoin does;
+- if the user has set a limit.
 """
 
 from __future__ import annotations
@@ -28,14 +33,14 @@ _MAX_ROWS, _MAX_BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.s
 
 
 class RowSizes:
-    """What a run has seen of its rows' sizes."""
+    """The sizes of rows and of the state that a run has seen so far."""
 
     def __init__(self) -> None:
         self._largest = (0, 0)
         self._state_bytes = 0
 
     def observe(self, calls: Sequence[Mapping[str, Any]]) -> None:
-        """Take what a batch's calls say of themselves."""
+        """Add the statistics of a batch's calls."""
         for call in calls:
             left, right = call["row_bytes"]
             self._largest = max(left, self._largest[0]), max(right, self._largest[1])
@@ -44,14 +49,14 @@ class RowSizes:
 
     @property
     def are_small(self) -> bool:
-        """Whether the next batch's rows may be counted."""
+        """Whether the next batch's Arrow batches may be limited by rows alone."""
         are_known = min(self._largest) > 0
         return are_known and max(self._largest) <= _SMALL_ROW_BYTES and self._state_bytes <= _SMALL_STATE_BYTES
 
 
 @contextlib.contextmanager
 def counted_by_rows(session: SparkSession) -> Iterator[None]:
-    """Have the jobs of a stream's own session go by rows alone meanwhile; limits of the user's stay."""
+    """Limit Arrow batches by rows alone in a stream's own session during the block, unless the user has set a limit."""
     rows_before = int(str(session.conf.get(_MAX_ROWS)))
     if is_set(session, _MAX_BYTES):
         yield
@@ -66,6 +71,6 @@ def counted_by_rows(session: SparkSession) -> Iterator[None]:
 
 
 def runs_python(frame: DataFrame) -> bool:
-    """Tell whether Python works on the rows of a DataFrame."""
+    """Return whether the plan of a DataFrame contains a Python function."""
     pattern = java_class(frame.sparkSession, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
-    return bool(frame._jdf.queryExecution().analyzed().containsPattern(pattern))  # noqa: SLF001 - nothing else tells
+    return bool(frame._jdf.queryExecution().analyzed().containsPattern(pattern))  # noqa: SLF001 - PySpark has no public way

@@ -1,11 +1,14 @@
-"""The one call: a key group's packed rows in, packed outputs and new state bytes out.
+"""The call of a key group: it takes packed rows and the old state bytes, and returns packed outputs and new state.
 
-The same operator runs in two surroundings: ``StreamingCall`` inside ``applyInPandasWithState``, where the operator is
-restored from the state bytes and a micro-batch is one call a key group; ``StaticCall`` inside ``applyInArrow``, where
-it runs once, to the end of time. Emits ``(kind, payload)``: an Arrow message of output, rejected or side-output rows,
-or of a snapshot's row when one is due, or the call's statistics as JSON. Nothing else leaves a call. The first call of
-a query that was restored begins with the state that the control input gives it. Where the clock matters, every key
-group asks to be called in the next batch, even without rows.
+The same operator runs in two ways. In a stream, ``StreamingCall`` runs inside ``applyInPandasWithState``: each
+micro-batch is one call per key group, which restores the operator from the state bytes. On static inputs,
+``StaticCall`` runs inside ``applyInArrow``: once, to the end of time.
+
+A call emits rows of ``(kind, payload)`` and nothing else. A payload is an Arrow message of output, rejected or
+side-output rows, an Arrow message of a snapshot's row when one is due, or the call's statistics as JSON.
+
+The first call of a restored query starts with the state from the control input. If processing time matters, every key
+group sets a timeout, so that it is called in the next batch even without rows.
 """
 
 from __future__ import annotations
@@ -62,35 +65,35 @@ EMITTED_DDL = "kind tinyint, payload binary"
 STATE_DDL = "state binary"
 SNAPSHOT, STATISTICS = -1, 0
 HOLDS_PROPERTY = "cojoin.holds"
-"""The local property of a micro-batch's jobs that says how far each input's time may come (``spark.history``)."""
+"""The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
 
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
 
 
 class Operation(Protocol):
-    """What is done with the two inputs: the configuration of a join, or of a function's run."""
+    """What is done with the two inputs: the configuration of a join or of a function."""
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
         """Return the columns of the output."""
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> Operator:
-        """Make the operator of one key group."""
+        """Return a new operator for one key group."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes two operations the same query, as JSON values."""
+        """Return the JSON values that are equal if two operations are the same query."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a worker must know: it travels with the call.
+    """The operation and its inputs, as they are sent to the workers with the call.
 
     Attributes:
-        operation: What is done.
+        operation: The join or function.
         left: The left input.
         right: The right input.
-        key_groups: How many key groups there are.
-        time: What is made of the inputs' watermarks.
-        segments: When rows leave the state value, in a query with a checkpoint of cojoin's; None never.
+        key_groups: The number of key groups.
+        time: How the operator's watermark follows its inputs' watermarks.
+        segments: When rows are flushed from the state value, in a query with a checkpoint of cojoin's; None never.
     """
 
     operation: Operation
@@ -117,23 +120,23 @@ class Plan:
 
     @property
     def outputs(self) -> dict[str, tuple[int, pa.Schema]]:
-        """Every output's name, with the kind that its rows have among what the calls emit, and its columns."""
+        """Each output's name, with the kind of its rows among the emitted rows and its columns."""
         beside = {tag.tag_id: tag.schema for tag in self.side_outputs}
         schemas = {OUTPUT: self.output, REJECTED: REJECTED_SCHEMA, **beside}
         return {name: (kind, schema) for kind, (name, schema) in enumerate(schemas.items(), start=STATISTICS + 1)}
 
     @property
     def follows_clock(self) -> bool:
-        """Whether a watermark moves, or an input goes idle, by processing time."""
+        """Whether a watermark or the idleness of an input depends on processing time."""
         return any(spec.watermark.needs_clock for spec in self.inputs)
 
     @property
     def needs_clock(self) -> bool:
-        """Whether micro-batches without rows matter."""
+        """Whether the query needs micro-batches without rows."""
         return self.follows_clock or bool(getattr(self.operation, "sets_processing_time_timers", False))
 
     def create_operator(self) -> Operator:
-        """Make the operator of one key group."""
+        """Return a new operator for one key group."""
         return self.operation.create_operator(self.left, self.right, self.time)
 
 
@@ -141,10 +144,10 @@ class StreamingCall:
     """Runs one key group's part of a micro-batch inside ``applyInPandasWithState``.
 
     Args:
-        plan: What is done.
-        resumed_at: The ids of the micro-batches before which the query stood still.
+        plan: The operation and its inputs.
+        resumed_at: The ids of the micro-batches before which the query was stopped.
         cadence: When a snapshot is due.
-        segments: Where rows that leave the state value lie; None keeps them all there.
+        segments: The store of flushed segments; None keeps all rows in the state value.
     """
 
     def __init__(
@@ -161,12 +164,21 @@ class StreamingCall:
         self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        """Restore the operator, run the batch, store the operator."""
+        """Restore the operator, run the batch, and store the operator's state.
+
+        Args:
+            key: The label of the key group.
+            frames: The packed rows.
+            state: Spark's state of the key group.
+
+        Yields:
+            Rows of ``(kind, payload)``.
+        """
         try:
             with _collector_at_rest():
                 yield from self._run(key, frames, state)
         except FunctionError as error:
-            # The user's own lines alone: Spark would show all of ours, and none of what it comes from.
+            # Spark would show the frames of cojoin and not those of the user's function.
             raise error.with_traceback(user_traceback(error)) from None
 
     def _run(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
@@ -195,7 +207,7 @@ class StreamingCall:
                 yield _frame(self._kinds[emission.kind], write_messages(emission.table))
             header, tables, written = operator.flush()
             saved, content_batch_id = header["saved"], None
-            # After a drain nothing can go on.
+            # A drained query can't continue, so it needs no snapshot.
             is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
             whole = operator.parts() if restored or is_due else None
         finally:
@@ -209,7 +221,7 @@ class StreamingCall:
         encoded, segments = codec.encode(header, tables), operator.segments()
         state.update((encoded,))
         if self._plan.needs_clock and operator.watermark.status() != "finished":
-            # Called again in the next batch, as every key group: only together do they know what the query has.
+            # All key groups must be called in the next batch, as only all of them together make up its report.
             state.setTimeoutDuration(1)
         statistics = {
             "key_group": group,
@@ -234,7 +246,7 @@ class StaticCall:
         self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
 
     def __call__(self, packed: pa.Table) -> pa.Table:
-        """Run the operator over a whole group."""
+        """Run the operator over all packed rows of a key group; return rows of ``(kind, payload)``."""
         try:
             with _collector_at_rest():
                 emitted = self._run(packed)
@@ -260,7 +272,7 @@ class StaticCall:
 
 @contextlib.contextmanager
 def _collector_at_rest() -> Iterator[None]:
-    """Keep the garbage collector off a call's rows, which are alive: looking at them takes a fifth of its time."""
+    """Disable garbage collection during a call, whose rows stay alive: scanning them takes a fifth of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -271,13 +283,13 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 def _batch_id() -> int:
-    """Return the micro-batch; outside of a query, as in tests, there is none."""
+    """Return the id of the micro-batch; -1 outside of a query, as in tests."""
     batch_id = _property("streaming.sql.batchId")
     return -1 if batch_id is None else int(batch_id)
 
 
 def _holds() -> dict[int, int]:
-    """Return how far each input's time may come in the micro-batch, as the driver saw it in the offset log."""
+    """Return the limit of each input's watermark in the micro-batch, which the driver derived from the offset log."""
     return {int(number): until for number, until in json.loads(_property(HOLDS_PROPERTY) or "{}").items()}
 
 
@@ -287,7 +299,7 @@ def _property(name: str) -> str | None:
 
 
 def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, list[int]]:
-    """Return a call's rows, the state that it begins with, and each input's largest mean size of a message's row."""
+    """Return a call's rows, its restored state, and each input's largest mean row size per message, in bytes."""
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
     restored = RestoredState()

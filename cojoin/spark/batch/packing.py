@@ -1,9 +1,11 @@
-"""The map side of an input: its rows cut by key group, each piece one Arrow message.
+"""The map side of an input: splits its rows by key group and packs them into Arrow messages.
 
-Takes the input's columns with the key group that Spark computed. Emits ``(key_group, tag, payload)``: a piece of rows
-with the input's tag, and at the task's end for every key group one control row (tag 0) with the largest timestamp of
-each source partition and the number of rows sent there. So whatever the inputs' schemas, the shuffle moves a few large
-binary rows, and every key group hears of every partition. Costs one sort of small integers and one copy of the rows.
+It takes the input's columns with the key group that Spark computed, and emits ``(key_group, tag, payload)``: messages
+of rows with the input's tag, and at the end of the task one control row (tag 0) for every key group, with the largest
+timestamp of each source partition and the number of rows sent to that key group.
+
+So the shuffle moves a few large binary rows whatever the inputs' schemas, and every key group receives the timestamps
+of every partition. It costs one sort of small integers and one copy of the rows.
 """
 
 from __future__ import annotations
@@ -49,26 +51,30 @@ PACKED_DDL = "key_group int, tag tinyint, payload binary"
 CONTROL_TAG = 0
 GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
 MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = MARKER_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
-"""What a source of cojoin's says beside its rows. A row with a mark says only how far time has come in its partition;
-one with a fault, a reason and what was found with a colon between, is none; one with a newest time says by which the
-source went for the partition's rows of the task; one with both a mark and this, that the partition holds more. Times
-are epoch milliseconds."""
+"""The columns of marker rows, which a source of cojoin's adds to its rows; they are null in ordinary rows.
+
+- A row with a mark carries only the time up to which its source partition is read, in epoch milliseconds.
+- A row with a fault stands for records that give no row. The fault is the reason, a colon, and a description.
+- A row with a newest time carries the largest record timestamp of its partition in the task, in epoch milliseconds.
+- A row with a mark and a newest time is a mark of a partition that holds more records.
+"""
 
 _PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
-# Fewer and larger chunks cost less; these bound a map task's memory.
+# Larger chunks cost less; these limits bound a map task's memory.
 _CHUNK_ROWS, _CHUNK_BYTES = 131_072, 64 << 20
 
 
 @dataclass(frozen=True)
 class Packer:
-    """Packs one input; called once a map task by ``mapInArrow``.
+    """Packs the rows of one input; ``mapInArrow`` calls it once per map task.
 
     Attributes:
         spec: The input.
         tag: 1 (left) or 2 (right).
-        labels: What Spark groups each key group by (``key_groups``), by the group's number.
-        max_apart_ms: How far the times that the source goes by may be after its rows' event times.
+        labels: The label of each key group, by which Spark groups (``engine.key_groups``), by the group's number.
+        max_apart_ms: How far the source's record timestamps may be after its rows' event times, in milliseconds; None
+            if the source has no such timestamps.
     """
 
     spec: InputSpec
@@ -77,13 +83,13 @@ class Packer:
     max_apart_ms: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pack a task's rows."""
+        """Yield a task's rows and control rows as ``(key_group, tag, payload)``."""
         seen = _Seen()
         for chunk in _chunks(batches):
             yield from self._pack(chunk, seen)
         if seen.any_row:
             yield self._controls(seen)
-        # The worker waits for its next task with what it holds, and there are several on a machine.
+        # Idle workers keep their memory until the next task, and a machine has several.
         pa.default_memory_pool().release_unused()
 
     def _pack(self, chunk: pa.Table, seen: _Seen) -> Iterator[pa.RecordBatch]:
@@ -108,7 +114,7 @@ class Packer:
         yield _packed([label for label, _ in pieces], self.tag, [message for _, message in pieces])
 
     def _without_markers(self, chunk: pa.Table, seen: _Seen) -> pa.Table:
-        """Remember the marks and faults that stand among the rows, and give the rows."""
+        """Record the marker rows of a chunk, and return its ordinary rows."""
         if MARK_COLUMN not in chunk.column_names:
             return chunk
         markers = [chunk.column(name) for name in MARKER_COLUMNS]
@@ -118,7 +124,7 @@ class Packer:
         generator = self.spec.watermark.generator
         furthest = self.spec.max_ahead_ms
         for partition, mark in self._by_partition(chunk, MARK_COLUMN):
-            # No source may promise a time at which this input would reject a row.
+            # A mark must not be later than the latest event time that this input accepts.
             promised = mark if furthest is None else min(mark, seen.processing_time + furthest)
             made = int(generator.of_source(promised, seen.processing_time))
             if made > NONE:
@@ -126,7 +132,7 @@ class Packer:
         marked = pc.is_valid(chunk.column(MARK_COLUMN))
         seen.unread.update(name for name, _ in self._by_partition(chunk.filter(marked), NEWEST_COLUMN))
         seen.newest.update(self._by_partition(chunk.filter(pc.invert(marked)), NEWEST_COLUMN))
-        # By number and not by name: so the columns were called for Spark's sake.
+        # The chunk's columns are named by position (Input.packed).
         named = {f"c{self.spec.schema.get_field_index(name)}": name for name in self.spec.source_order}
         faulty = chunk.filter(pc.is_valid(chunk.column(FAULT_COLUMN)))
         known = [dict(zip(named.values(), each, strict=True)) for each in decode_rows(faulty.select(list(named)), str)]
@@ -138,7 +144,7 @@ class Packer:
         return chunk.filter(pc.and_(pc.and_(is_row[0], is_row[1]), is_row[2]))
 
     def _by_partition(self, chunk: pa.Table, sign: str) -> list[tuple[str, int]]:
-        """Return what a sign says of each partition, by its name."""
+        """Return the values of a marker column with the names of their source partitions."""
         signed = chunk.filter(pc.is_valid(chunk.column(sign)))
         columns = [f"c{self.spec.schema.get_field_index(name)}" for name in self.spec.partition]
         places = zip(*(decode_column(signed.column(name), str) for name in columns), strict=True)
@@ -146,7 +152,7 @@ class Packer:
         return [(json.dumps(place, default=str), value) for place, value in zip(places, values, strict=False)]
 
     def _observe(self, rows: pa.Table, seen: _Seen) -> None:
-        """Remember each source partition's largest timestamp and mark; rejected rows move no watermark."""
+        """Record each source partition's largest timestamp and mark; rejected rows do not count."""
         seen.any_row = True
         admitted = _moves_time(rows, self.spec, seen.processing_time)
         if not admitted.any():
@@ -156,7 +162,7 @@ class Packer:
         if not self.spec.partition:
             seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))
             return
-        # By number: a user's column may have any name.
+        # Columns are named by position, since a user's column may have any name.
         places = [f"p{at}" for at in range(len(self.spec.partition))]
         columns = [rows.column(name) for name in self.spec.partition]
         table = pa.table([*columns, pa.array(millis), pa.array(marks)], names=[*places, "timestamp", "mark"])
@@ -182,7 +188,7 @@ class Packer:
 
 
 class _Seen:
-    """What a map task has seen."""
+    """The times, markers and row counts that a map task has seen."""
 
     def __init__(self) -> None:
         self.partitions: dict[str, int] = {}
@@ -196,7 +202,7 @@ class _Seen:
         self.processing_time = 0
 
     def agreement(self, max_apart_ms: int) -> bool | None:
-        """Tell whether the source's times are near the rows'; None where there was no row to tell by."""
+        """Return whether the record timestamps are near the rows' event times; None if no partition has both."""
         both = [(newest, self.partitions[name]) for name, newest in self.newest.items() if name in self.partitions]
         return all(newest - timestamp <= max_apart_ms for newest, timestamp in both) if both else None
 
@@ -206,12 +212,12 @@ class _Seen:
 
 
 def key_group(keys: Sequence[Column], key_groups: int) -> Column:
-    """Return the key group of a row, as Spark computes it: a hash of its key's values."""
+    """Return the expression of a row's key group: Spark's hash of the key's values, modulo the number of groups."""
     return F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int")
 
 
 def read_control(payload: bytes) -> Control | None:
-    """Read a control message; None is the end of input."""
+    """Return a control message; None for the end of input."""
     message = json.loads(payload)
     if message.get("end_of_input"):
         return None
@@ -229,14 +235,14 @@ def read_control(payload: bytes) -> Control | None:
 
 
 def _moves_time(rows: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.bool_]:
-    # A null key says nothing against the row's time, so such a row still moves the watermark.
+    # The event time of a row with a null key is valid, so such a row still advances the watermark.
     reasons = reject_reasons(rows, spec, processing_time)
     moves: NDArray[np.bool_] = reasons <= 1
     return moves
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Gather rows until they are many or large; never more than twice the bytes, but for one huge row."""
+    """Yield rows in chunks of limited rows and bytes; none exceeds twice the bytes, unless it is a single row."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

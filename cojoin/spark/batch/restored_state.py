@@ -1,8 +1,8 @@
-"""The state that a restored query begins with, as messages of the control input: cut here, gathered there.
+"""The initial state of a restored query, as messages of the control input.
 
-One message for all key groups has the header (watermarks, counters) and the tables' columns; the others, each for one
-key group, hold pieces of the tables. Spark computes the rows' new key groups as it does those of an input. They come
-together in the query's first batch, which reads nothing else.
+One message for all key groups contains the header (watermarks, counters) and the columns of the tables. Each of the
+others contains rows of a table for one key group. Spark computes the new key group of a row as it does for an input.
+The query's first batch reads these messages and nothing else.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _MESSAGE = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
 def is_restored_state(message: pa.Buffer) -> bool:
-    """Tell such a message from the others of the control input, which are JSON."""
+    """Return whether a message of the control input carries restored state; the others are JSON."""
     return bool(message.slice(0, min(message.size, len(_MAGIC))).to_pybytes() == _MAGIC)
 
 
 class RestoredState:
-    """Gathers the messages of one key group; it is true once there is any."""
+    """The restored state of one key group, collected from messages; it is true once it has a message."""
 
     def __init__(self) -> None:
         self._header: dict[str, Any] | None = None
@@ -54,24 +54,24 @@ class RestoredState:
         return self._header is not None
 
     def add(self, message: pa.Buffer) -> None:
-        """Take a message.
+        """Add a message.
 
         Raises:
-            CodecError: It is truncated or damaged.
+            CodecError: The message is truncated or damaged.
         """
         header, tables = codec.decode(message.to_pybytes())
         self._header = header.get(_HEADER, self._header)
         self._pieces.append(tables)
 
     def load_into(self, operator: Operator, *, keeps_counts: bool) -> None:
-        """Restore an operator's state.
+        """Load the state into an operator.
 
         Args:
             operator: A new operator.
-            keeps_counts: Whether it gets the counters of rows that are done or rejected, which one key group must.
+            keeps_counts: Whether it gets the counters of done and rejected rows; exactly one key group must.
 
         Raises:
-            CheckpointError: The query can't take this state; the message lists the differences.
+            CheckpointError: The query can't use this state; the message lists the differences.
         """
         assert self._header is not None
         operator.load_parts(self._header, rescaling.assemble(self._pieces), keeps_counts=keeps_counts)
@@ -81,13 +81,13 @@ class RestoredState:
 def state_messages(
     spark: SparkSession, state: StoredState, inputs: tuple[InputSpec, InputSpec], key_groups: int
 ) -> DataFrame:
-    """Write a state as messages of the control input (``CONTROL_DDL``): the header for all, the rows for each group.
+    """Return a state as messages of the control input (``CONTROL_DDL``): one header, and the rows per key group.
 
     Args:
         spark: The session.
         state: The state.
-        inputs: The inputs of the query that is to go on with it.
-        key_groups: How many key groups that has.
+        inputs: The inputs of the restored query.
+        key_groups: The number of its key groups.
     """
     labels = group_labels(key_groups)
     columns = {name: table.schema for name, table in state.tables.items()}
@@ -101,7 +101,7 @@ def state_messages(
 
 def _pieces(state: StoredState, name: str, inputs: tuple[InputSpec, InputSpec], labels: tuple[int, ...]) -> DataFrame:
     schema = state.tables[name].schema
-    # By position: names may have dots, or differ only in case.
+    # Columns are named by position, since names may have dots or differ only in case.
     numbered = state.rows(name).toDF(*(f"c{position}" for position in range(len(schema))))
     hashed = [F.col(f"c{schema.names.index(key)}") for key in rescaling.key_columns(name, inputs)]
     group = key_group(hashed, len(labels)).alias("group")
@@ -133,15 +133,14 @@ def _known(groups: NDArray[np.int64], _: pa.Table) -> NDArray[np.int64]:
 
 
 def _header_message(header: Mapping[str, Any], columns: Mapping[str, pa.Schema]) -> bytes:
-    """Write the message for all key groups.
+    """Return the message for all key groups.
 
     Args:
-        header: The header of all the old key groups together.
-        columns: The columns of every table.
+        header: The merged header of the old key groups.
+        columns: The columns of each table.
     """
     return codec.encode({_HEADER: dict(header)}, {name: schema.empty_table() for name, schema in columns.items()})
 
 
 def _piece_message(name: str, rows: pa.Table) -> bytes:
-    """Write a piece of a table, for one key group."""
     return codec.encode({}, {name: rows})

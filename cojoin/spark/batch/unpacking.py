@@ -1,4 +1,4 @@
-"""From packed outputs back to the columns of a DataFrame."""
+"""Unpacks the outputs of the calls into the columns of a DataFrame."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class _Unpacker:
 
 
 def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
-    """Return the rows of one kind of output.
+    """Return the rows of one output as a DataFrame.
 
     Args:
-        emitted: What the calls emitted: ``(kind, payload)``.
-        kind: The output's number in ``Plan.outputs``.
+        emitted: The emitted rows of ``(kind, payload)``.
+        kind: The output's kind in ``Plan.outputs``, or ``SNAPSHOT``.
         schema: The columns of that output.
     """
     unpacker = _Unpacker(schema)

@@ -1,1 +1,1 @@
-"""A Spark session: its jars, its settings, its Python workers."""
+"""The Spark session: its jars, its settings and its Python workers."""

@@ -1,8 +1,8 @@
-"""The process that Spark forks its Python workers from, on the driver's own machine: it has what they import.
+"""The Python process from which a local Spark forks its workers, with the workers' modules already imported.
 
-So a worker is there at once, where it would take most of a second of a core, and workers share the memory of what was
-imported: some 70 MB each. ``spark_session`` asks for it where it starts a local Spark on Linux; elsewhere a worker may
-be on a machine where cojoin comes later than the process, or where a fork after so many imports is not safe.
+A worker then starts at once instead of taking most of a second of a core, and workers share the memory of the imported
+modules, some 70 MB each. ``spark_session`` uses this daemon only if it starts a local Spark on Linux. On a cluster the
+daemon may start before cojoin is installed for it, and on other systems a fork after these imports may not be safe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file, which the system frees when its holder ends, in whatever way it ends."""
+"""A lock between processes on a file, which the operating system releases when the holder ends for any reason."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _LOOK_SECONDS = 0.1
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[int]:
-    """Hold the lock of a file while the block runs; the file stays, since others may wait at it.
+    """Hold the lock of a file while the block runs. The file is not removed, since others may wait for its lock.
 
     Args:
-        path: The file, which is made if it is not there; nothing is written into it.
-        waiting: Called once, if another process has held the lock for three seconds.
+        path: The file. It is created if it does not exist; nothing is written to it.
+        waiting: Called once if another process still holds the lock after three seconds.
 
     Yields:
-        The file's descriptor. On POSIX a child process that is given it holds the lock as well, until it has ended too.
+        The file's descriptor. On POSIX a child process that inherits it also holds the lock until the child ends.
 
     Raises:
-        OSError: The file can't be made, or its file system knows no locks.
+        OSError: The file can't be created, or its file system does not support locks.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -55,7 +55,7 @@ def _take(descriptor: int, waiting: Callable[[], None]) -> None:
 
 
 def _try(descriptor: int) -> bool:
-    """Return whether the lock is ours now; an error that does not mean "held by another" is raised."""
+    """Return whether the lock was acquired; errors that do not mean "held by another process" are raised."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)

@@ -1,7 +1,7 @@
-"""Has Spark's own launcher find the jars of Maven packages, with the Ivy that PySpark brings along.
+"""Resolves Maven packages to jars with Spark's launcher and the Ivy library that PySpark contains.
 
-Spark has no command that only finds jars. Its launcher does so before it runs a program, and its own ``--version`` is a
-program that ends at once. So repositories, credentials and proxies count here as they do for a session.
+Spark has no command that only resolves packages. Its launcher resolves them before it runs a program, and its own
+``--version`` is a program that ends at once. So the same repositories, credentials and proxies apply as for a session.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def find_jars(
     work: Path,
     held: Sequence[int] = (),
 ) -> list[Path]:
-    """Return the jars of packages and of all that these need, where Ivy has put them.
+    """Return the jars of packages and of their dependencies, in the folder where Ivy has put them.
 
     Args:
-        packages: As ``organisation:module:version``.
-        excludes: What is left out, as ``organisation:module``, where ``*`` stands for any.
-        settings: The user's: repositories, Ivy's settings, the JVM's options.
-        home: Ivy's folder: its cache and its jars.
+        packages: The packages, as ``organisation:module:version``.
+        excludes: The dependencies to leave out, as ``organisation:module``, where ``*`` stands for any.
+        settings: The user's settings of Spark: repositories, Ivy's settings, options of the JVM.
+        home: Ivy's folder, with its cache and its jars.
         work: A folder for the log.
-        held: Descriptors that the launcher gets, too: a lock lasts as long as it runs, should this process be killed.
+        held: File descriptors that the launcher inherits, so that it keeps their locks if this process is killed.
 
     Raises:
-        EnvironmentSetupError: A package was not found or is damaged; the message says what Ivy said.
+        EnvironmentSetupError: A package was not found or is damaged; the message contains Ivy's error.
     """
     log, nothing = work / "spark.log", work / "no-defaults.conf"
     nothing.touch()
@@ -108,7 +108,7 @@ def _listed(said: str) -> list[Path]:
 
 
 def _check(jar: Path) -> None:
-    """See that a jar is whole: another program may write into the same folder."""
+    """Check that a jar is not damaged, since other programs may write into the same folder."""
     try:
         with zipfile.ZipFile(jar) as archive:
             damaged = archive.testzip()
@@ -120,6 +120,6 @@ def _check(jar: Path) -> None:
 
 
 def _reason(said: str) -> str:
-    """Return the first telling lines of the launcher's log, without what a repository's address has of a login."""
+    """Return the first error lines of the launcher's log, without the logins in repository addresses."""
     lines = [_LOGIN.sub("//***@", found[0].strip()) for found in _TELLING.finditer(said)]
     return "; ".join([*dict.fromkeys(lines)][:_SHOWN])

@@ -1,7 +1,7 @@
-"""Folders of jars in the user's cache: each is fetched once, by one process, and found whole or not at all.
+"""Folders of jars in the user's cache. Each is fetched once, by one process, and is either complete or absent.
 
-A folder is filled under another name, with a list of its files, and renamed at the end; what a killed process left is
-cleared by the next one. Who comes meanwhile waits at a lock, which the system frees when its holder is gone.
+A folder is filled under a temporary name, with a list of its files, and then renamed. The next process removes what a
+killed process left. Other processes wait for a lock, which the operating system releases when the holder ends.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = ["cache_folder", "fetch_jars", "tell"]
 _CHOSEN = "COJOIN_JARS"
 _LIST = "jars.txt"
 _LONGEST_NAME = 100
-# What Maven and Ivy may answer differently tomorrow: a snapshot, a range, the latest.
+# Versions that Maven and Ivy may resolve differently later: a snapshot, a range, the latest.
 _CHANGING = re.compile(r"-SNAPSHOT$|^latest\.|[\[\](),+]")
 
 
 def cache_folder() -> Path:
-    """Return the folder that keeps the jars: the environment's ``COJOIN_JARS``, or one in the user's cache.
+    """Return the folder of the jars: the environment variable ``COJOIN_JARS``, or a folder in the user's cache.
 
-    That is ``cojoin/jars`` in ``XDG_CACHE_HOME``, else in ``~/.cache``; on Windows in ``LOCALAPPDATA``.
+    The latter is ``cojoin/jars`` in ``XDG_CACHE_HOME`` (on Windows in ``LOCALAPPDATA``) or else in ``~/.cache``.
     """
     if chosen := os.environ.get(_CHOSEN):
         return Path(chosen).expanduser().absolute()
     base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
-    # A relative path is to be passed over, says the XDG Base Directory Specification.
+    # The XDG Base Directory Specification requires that a relative path be ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "cojoin" / "jars"
 
 
 def tell(text: str) -> None:
-    """Write a line to the standard error."""
+    """Write a line to standard error."""
     sys.stderr.write(f"cojoin: {text}\n")
     sys.stderr.flush()
 
@@ -57,16 +57,17 @@ def fetch_jars(
     settings: Mapping[str, str] | None = None,
     say: Callable[[str], None] = tell,
 ) -> list[Path]:
-    """Return the jars of Maven packages and of all that these need, which are fetched if they are not there.
+    """Return the jars of Maven packages and of their dependencies; they are fetched if they are not in the cache.
 
     Args:
-        packages: As ``organisation:module:version``; those that may change, as a snapshot, are looked up each time.
-        excludes: What is left out, as ``organisation:module``, where ``*`` stands for any.
-        settings: The user's settings of Spark, which say where to fetch from; none if not given.
-        say: Tells the person that this may take a while.
+        packages: The packages, as ``organisation:module:version``. Versions that may change, such as a snapshot, are
+            resolved each time.
+        excludes: The dependencies to leave out, as ``organisation:module``, where ``*`` stands for any.
+        settings: The user's settings of Spark, which determine the repositories; None if there are none.
+        say: Called with messages that this may take a while.
 
     Raises:
-        EnvironmentSetupError: A package can't be fetched, or the folder not be written.
+        EnvironmentSetupError: A package can't be fetched, or the folder can't be written.
 
     Example:
         ``fetch_jars(["io.delta:delta-spark_4.2_2.13:4.4.0"])``
@@ -83,7 +84,7 @@ def fetch_jars(
 
 
 def _name(packages: Sequence[str], excludes: Sequence[str]) -> str:
-    """Name a folder by what is in it: for people by modules and versions, for certain by a digest of all."""
+    """Return a folder's name: readable by its modules and versions, and unique by a digest of all packages."""
     names = "+".join("-".join(package.split(":")[1:]) for package in packages)
     digest = sha256("\n".join([*sorted(packages), "", *sorted(excludes)]).encode()).hexdigest()[:12]
     plain = re.sub(r"[^\w.+-]", "_", names)
@@ -91,7 +92,7 @@ def _name(packages: Sequence[str], excludes: Sequence[str]) -> str:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """Return the jars that a folder lists; none if one of them is missing or of another size."""
+    """Return the jars that a folder lists; none if one of them is missing or has another size."""
     try:
         lines = [line.split(" ", 1) for line in (folder / _LIST).read_text(encoding="utf-8").splitlines()]
         jars = [folder / name for _, name in lines]
@@ -103,7 +104,7 @@ def _listed(folder: Path) -> list[Path]:
 
 @contextmanager
 def _told(packages: Sequence[str], folder: Path) -> Iterator[None]:
-    """Return what to do if the jars can't be had."""
+    """Raise an error that says what to do if the block can't fetch the jars."""
     try:
         yield
     except EnvironmentSetupError as error:
@@ -123,7 +124,7 @@ def _one_at_a_time(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
     lock = folder.with_name(f"{folder.name}.lock")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(lock, lambda: say(f"Waiting for another process that fetches {folder.name} ...")) as descriptor:
-        # Nobody else is at work here, so these are of processes that were killed.
+        # The lock is held, so these folders are left from processes that were killed.
         for left in folder.parent.glob(f".{folder.name}-*"):
             shutil.rmtree(left, ignore_errors=True)
         yield descriptor
@@ -147,7 +148,7 @@ def _fetch(
             lines.append(f"{jar.stat().st_size} {jar.name}\n")
             shutil.copyfile(jar, filled / jar.name)
         (filled / _LIST).write_text("".join(lines), encoding="utf-8")
-        if changing:  # programs that run hold the folder of another day
+        if changing:  # running programs may use the folder of an earlier resolution
             digest = sha256(b"".join(jar.read_bytes() for jar in sorted(filled.iterdir()))).hexdigest()
             folder = folder.with_name(f"{folder.name}-{digest[:12]}")
         if not _listed(folder):
@@ -160,14 +161,14 @@ def _fetch(
 def _find(
     packages: Sequence[str], excludes: Sequence[str], settings: Mapping[str, str], work: Path, lock: int
 ) -> list[Path]:
-    """Look in the user's own Ivy folder first, which may have all; in one of ours if that fails.
+    """Return the jars from the user's own Ivy folder, which may have them all, or if that fails from a new one.
 
-    Any program that starts Spark writes into the user's, and two at once may damage it for good.
+    Every program that starts Spark writes into the user's folder, and two at once may damage it permanently.
     """
     home = Path(settings.get("spark.jars.ivy") or Path.home() / ".ivy2.5.2").expanduser()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # Processes with other folders of jars share this one.
+        # Processes that fetch other packages share this folder.
         with locked(home / "cojoin.lock", lambda: None) as ours:
             return find_jars(packages, excludes, settings, home, work, (lock, ours))
     except (EnvironmentSetupError, OSError):

@@ -1,4 +1,4 @@
-"""The jars of a session: Delta's and Kafka's beside the user's own, from folders, so that a start needs no network."""
+"""The jars of a session: Delta's, Kafka's and the user's own, from cached folders, so a start needs no network."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ IN_SPARK = (
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )
-"""What Delta and Kafka need that Spark has itself, whose own comes first in any case: three quarters of the bytes."""
+"""Dependencies of Delta and Kafka that Spark contains itself and would load first; three quarters of the bytes."""
 
 
 def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], None] = tell) -> dict[str, str]:
-    """Return the settings of Spark's that bring a session's jars; they are fetched if they are not there.
+    """Return the Spark settings that add a session's jars; jars that are not in the cache are fetched.
 
-    The user's own jars and packages, in `conf`, ``PYSPARK_SUBMIT_ARGS`` or ``spark-defaults.conf``, are among them.
-    Delta and Kafka are not, where Spark has them in its own folder, the user names them, or `conf` sets
-    ``spark.jars.packages`` to an empty text.
+    They include the user's own jars and packages from ``conf``, ``PYSPARK_SUBMIT_ARGS`` and ``spark-defaults.conf``.
+    They exclude Delta and Kafka if Spark's own folder has them, if the user names them, or if ``conf`` sets
+    ``spark.jars.packages`` to an empty string.
 
     Args:
-        conf: What the user gives.
+        conf: The user's settings.
         kafka: Whether Spark's Kafka source is needed.
-        say: Tells the person that this may take a while.
+        say: Called with messages that this may take a while.
+
+    Returns:
+        ``spark.jars`` and ``spark.jars.packages``; nothing in a program that spark-submit started.
 
     Raises:
         EnvironmentSetupError: The jars can't be fetched.
@@ -50,7 +53,7 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
     Example:
         ``jar_settings({}, kafka=False)["spark.jars"]``
     """
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, whose command line has decided
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, whose command line determines the jars
         return {}
     settings = settings_of(conf)
     jars, packages = _parts(settings, "spark.jars"), _parts(settings, "spark.jars.packages")
@@ -62,7 +65,7 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
         excludes = [*excludes, *IN_SPARK]
     if wanted := [*ours, *packages]:
         jars += [str(jar) for jar in fetch_jars(wanted, excludes=excludes, settings=settings, say=say)]
-    # An empty text, so that Spark does not look for those in its file of defaults.
+    # An empty string keeps Spark from taking the packages in spark-defaults.conf again.
     return {"spark.jars": ",".join(dict.fromkeys(jars)), "spark.jars.packages": ""}
 
 
@@ -71,7 +74,7 @@ def _parts(settings: Mapping[str, str], name: str) -> list[str]:
 
 
 def _names_there(jars: Sequence[str], settings: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names of the jars that a session has without us."""
+    """Yield the names of the jars that a session has without cojoin's."""
     yield from (jar.rsplit("/", 1)[-1] for jar in jars)
     yield from (jar.name for jar in (find_spark_home() / "jars").glob("*.jar"))
     for entry in settings.get("spark.driver.extraClassPath", "").split(os.pathsep):
@@ -80,7 +83,7 @@ def _names_there(jars: Sequence[str], settings: Mapping[str, str]) -> Iterator[s
 
 
 def _is_there(package: str, names: Sequence[str], packages: Sequence[str]) -> bool:
-    """Return whether the user has a package, in any version: the choice is theirs then."""
+    """Return whether the user has a package in any version, which then takes precedence."""
     organisation, module, _ = package.split(":")
     plain = re.sub(r"(_[\d.]+)+$", "", module)  # without the versions of Spark and Scala
     jar = re.compile(rf"(?:^|_){re.escape(plain)}(?:_[\d.]+)*-\d")

@@ -1,4 +1,4 @@
-"""A Spark session with what cojoin needs; a user's own session serves as well."""
+"""``spark_session``: a Spark session with the jars and settings that cojoin needs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,25 @@ _OLDEST_JAVA = 17
 def spark_session(
     app_name: str = "cojoin", *, master: str | None = None, kafka: bool = False, conf: Mapping[str, Any] | None = None
 ) -> SparkSession:
-    """Return a session with Delta and, if asked, Kafka; one that runs already is returned as it is.
+    """Return a Spark session with Delta and, if requested, Spark's Kafka source.
+
+    An active session is returned unchanged. cojoin also works with a session that the user made.
 
     The jars are fetched once, by one process at a time, into ``~/.cache/cojoin/jars`` or the folder that the
-    environment's ``COJOIN_JARS`` names; later starts need no network. ``spark.jars.repositories``,
-    ``spark.jars.ivySettings`` and the JVM's proxy options say where from. Jars and packages of your own, also those in
-    ``spark-defaults.conf``, are added. Where Spark's own folder or ``spark.jars`` has Delta, nothing is fetched.
+    environment variable ``COJOIN_JARS`` names; later starts need no network. They come from the repositories and
+    proxies in ``spark.jars.repositories``, ``spark.jars.ivySettings`` and the JVM's options. The user's own jars and
+    packages, including those in ``spark-defaults.conf``, are added. Delta is not fetched if Spark's own folder or
+    ``spark.jars`` contains it.
 
     Args:
         app_name: The application's name in Spark's UI.
-        master: Such as ``"local[4]"`` or ``"spark://host:7077"``; all local cores if neither this nor Spark's own
-            settings say.
-        kafka: Whether Spark's own Kafka source is needed.
-        conf: Further settings of Spark's; they win over those made here.
+        master: The master, such as ``"local[4]"`` or ``"spark://host:7077"``. None takes it from Spark's own settings,
+            or else uses all local cores.
+        kafka: Whether Spark's own Kafka source is needed; ``cojoin.kafka`` does not need it.
+        conf: Further settings of Spark, which override those made here.
+
+    Returns:
+        The session.
 
     Raises:
         EnvironmentSetupError: Java 17 or later is missing, or the jars can't be fetched.
@@ -56,25 +62,25 @@ def spark_session(
     if not str(master or "").startswith("sc://"):
         check_java()
         given |= jar_settings(given, kafka=kafka)
-    # Spark would take the python3 on PATH, which may not have the packages that this one has.
+    # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Else each of the JVM's threads that ever allocated outside of the heap keeps what it freed to itself.
+    # Otherwise every JVM thread that allocates native memory keeps what it freed in its own arena.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     cores = os.cpu_count() or 1
     settings: dict[str, Any] = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Spark's 200 tasks a shuffle are for large clusters; a state is bound to the number of its first batch.
+        # Spark's default of 200 is for large clusters, and the number can't change after a query's first batch.
         "spark.sql.shuffle.partitions": cores,
-        # Small tables are read with one task, not 50.
+        # The logs of small tables need few tasks, not Delta's default of 50.
         "spark.databricks.delta.snapshotPartitions": 2,
-        # Where the time zone is not UTC, Delta compares it with the log after each commit: a Spark job each time.
+        # If the time zone is not UTC, Delta verifies this file after each commit, which takes a Spark job.
         "spark.databricks.delta.allFilesInCrc.enabled": "false",
-        # A key group's state is written whole each batch: 100 kept versions would fill the disk.
+        # Each batch writes the whole state of a key group, so Spark's default of 100 versions would fill the disk.
         "spark.sql.streaming.minBatchesToRetain": 10,
-        # Large Arrow batches between the JVM and Python; larger ones are no faster and take their memory several times.
+        # Larger Arrow batches between the JVM and Python are no faster and take several times their size in memory.
         "spark.sql.execution.arrow.maxRecordsPerBatch": 50_000,
-        # Spark 4.2.0 hangs for ever where a Python UDF over Parquet comes before an input, as in any mapInArrow.
+        # Spark 4.2.0 hangs if a Python UDF over Parquet precedes an input, as in any mapInArrow.
         "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -91,10 +97,10 @@ def spark_session(
 
 
 def check_java() -> None:
-    """See that Java is there and new enough, before Spark fails without saying so.
+    """Check that Java is installed and new enough, since Spark's own error does not say so.
 
     Raises:
-        EnvironmentSetupError: It is missing or too old; the message says in one sentence what to install.
+        EnvironmentSetupError: Java is missing or too old; the message says what to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")

@@ -1,6 +1,7 @@
-"""What Spark's launcher will take from a user's settings, read before it runs.
+"""The settings that Spark's launcher will see, read before it runs.
 
-The command line in ``PYSPARK_SUBMIT_ARGS`` wins over what the program gives, and both over a file of defaults.
+The command line in ``PYSPARK_SUBMIT_ARGS`` overrides the settings that the program gives, and both override a file of
+settings such as ``spark-defaults.conf``.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ _OPTIONS = {
     "--driver-class-path": "spark.driver.extraClassPath",
 }
 _OURS = ("spark.jars", "spark.jars.packages")
-# A line of Java's properties: a name, then "=", ":" or space, then the value.
+# A line of a Java properties file: a name, then "=", ":" or a space, then the value.
 _PROPERTY = re.compile(r"\s*(?P<name>[^#!\s=:][^\s=:]*)(?:\s*[=:]\s*|\s+)(?P<value>.*?)\s*$")
 
 
 def find_spark_home() -> Path:
-    """Return the folder of the Spark that a session starts: ``SPARK_HOME``, or the installed PySpark's."""
+    """Return the folder of the Spark that a session uses: ``SPARK_HOME``, or the installed PySpark's."""
     from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - so that --help is quick
 
     return Path(_find_spark_home())
 
 
 def settings_of(conf: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return what Spark will see.
+    """Return the settings that Spark will see.
 
     Args:
         conf: The settings that the program gives.
@@ -52,7 +53,7 @@ def settings_of(conf: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def submit_arguments() -> tuple[dict[str, str], list[str], Path | None]:
-    """Return the settings in ``PYSPARK_SUBMIT_ARGS``, its words without those of jars, and its file of settings."""
+    """Return the settings in ``PYSPARK_SUBMIT_ARGS``, its words without those for jars, and its properties file."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option, name in _OPTIONS.items():
         parser.add_argument(option, dest=name)
@@ -71,7 +72,7 @@ def submit_arguments() -> tuple[dict[str, str], list[str], Path | None]:
 
 @contextmanager
 def without_jars() -> Iterator[None]:
-    """Take jars and packages out of ``PYSPARK_SUBMIT_ARGS`` for a while: there they would hide the session's."""
+    """Remove jars and packages from ``PYSPARK_SUBMIT_ARGS`` during the block: they would override the session's."""
     before = os.environ.get(_SUBMIT_ARGS)
     settings, words, _ = submit_arguments()
     if before is None or not settings.keys() & set(_OURS):
@@ -85,7 +86,7 @@ def without_jars() -> Iterator[None]:
 
 
 def _read_properties(path: Path | None) -> dict[str, str]:
-    """Read a file of settings; Spark's own defaults if none is named. One that is not there has none."""
+    """Return the settings in a properties file, by default ``spark-defaults.conf``; none if it can't be read."""
     if path is None:
         folder = os.environ.get("SPARK_CONF_DIR")
         path = (Path(folder) if folder else find_spark_home() / "conf") / "spark-defaults.conf"

@@ -1,7 +1,7 @@
-"""Workers that are ready when the first batch comes: they start, and import what they need, while the driver plans.
+"""Starts the Python workers and their imports in the background while the driver plans the first batch.
 
-A job without data, once an application and in a thread of its own, with as many workers a task as a batch has. It costs
-a second of cores that wait otherwise; what goes wrong in it goes wrong again, and is told, in the first batch.
+This is a job without data, run once per application in its own thread, with as many workers per task as a batch has.
+It costs about a second of otherwise idle cores. Its errors are ignored, since they recur in the first batch.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _WARM: set[str] = set()
 
 
 def import_modules() -> None:
-    """Import what a worker needs for any batch."""
+    """Import the modules that a worker needs for any batch."""
     for name in _MODULES:
         importlib.import_module(name)
 
 
 def warm_up(session: SparkSession) -> None:
-    """Start the workers, the first time that an application asks, without waiting for them."""
+    """Start the workers of an application, at its first call, without waiting for them."""
     application = session.sparkContext.applicationId
     if application in _WARM:
         return

@@ -1,1 +1,1 @@
-"""Where a query's outputs go."""
+"""The sinks of a query's outputs."""

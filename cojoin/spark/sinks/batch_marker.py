@@ -1,9 +1,9 @@
-"""What makes an output's part of a batch the same when it is run again; each commit of a Delta output carries it.
+"""The identity of a batch's rows in one output, stored in each commit of a Delta output.
 
-A batch is run again after a crash, after a driver that stood still was replaced, and after a checkpoint was put back
-from a backup. The table then has the batch already, and the second execution may be skipped only if it is the same: it
-read the same source offsets and gave out the same rows. Where it is not, other input, settings or code were used, and
-skipping it would lose rows while writing it would write some twice. The settings are kept only to say what changed.
+A batch is run again after a crash, after a stalled driver was replaced, and after a checkpoint was restored from a
+backup. The table then already has the batch. The second execution may be skipped only if it is the same as the first:
+if it read the same source offsets and emitted the same rows. If it is not, its input, settings or code were different:
+skipping it would lose rows, and writing it would write some twice. The settings only serve to report what changed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _NAME = "cojoin"
 
 @dataclass(frozen=True)
 class BatchMarker:
-    """One output's part of one batch.
+    """The identity of one batch's rows in one output.
 
     Attributes:
-        batch_id: The micro-batch, counted from 0 in one checkpoint.
-        rows: How many rows it gave out.
-        rows_digest: Their digest, whatever their order (``row_digest``); None where only the number is known.
-        offsets: The digest of the source offsets at which the batch was planned to end, and of the files that stand
-            for them; None where it is not known.
-        settings: The settings of the inputs that decide which rows come out when, for people.
+        batch_id: The micro-batch, counted from 0 in each checkpoint.
+        rows: The number of rows.
+        rows_digest: The digest of the rows, independent of their order (``row_digest``); None if only their number is
+            known.
+        offsets: The digest of the source offsets at which the batch was planned to end, and of the files to which
+            these offsets refer; None if it is not known.
+        settings: The settings of the inputs that determine which rows are emitted when, for messages.
     """
 
     batch_id: int
@@ -42,10 +43,10 @@ class BatchMarker:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self, user_metadata: str | None = None) -> str:
-        """Return it as what a Delta commit says of itself (``userMetadata``).
+        """Return the marker as the ``userMetadata`` of a Delta commit.
 
         Args:
-            user_metadata: What the user wants the commit to say besides.
+            user_metadata: The user's own metadata for the commit, which is included.
         """
         content: dict[str, Any] = {
             "format": FORMAT,
@@ -60,7 +61,7 @@ class BatchMarker:
 
     @classmethod
     def from_json(cls, text: str | None) -> BatchMarker | None:
-        """Return the marker of a commit, or None where the commit has none that this version can read.
+        """Return the marker of a commit, or None if the commit has none that this version can read.
 
         >>> BatchMarker.from_json(BatchMarker(7, 3, 255, "ab").to_json("nightly"))
         BatchMarker(batch_id=7, rows=3, rows_digest=255, offsets='ab', settings={})
@@ -83,9 +84,10 @@ class BatchMarker:
             return None
 
     def differences(self, stored: BatchMarker) -> list[str]:
-        """Return in what a stored marker says other than this one; nothing where both are the same batch.
+        """Return how a stored marker differs from this one; nothing if both executions are the same.
 
-        What the stored one does not know is not compared: a commit of release 0.5.0 knows its number of rows alone.
+        Values that the stored marker lacks are not compared: for a commit of release 0.5.0 only the number of rows is
+        known.
         """
         found = []
         if stored.offsets is not None and stored.offsets != self.offsets:
@@ -97,7 +99,7 @@ class BatchMarker:
         return found
 
     def changed_settings(self, stored: BatchMarker) -> list[str]:
-        """Return which settings are others than those of a stored marker."""
+        """Return the settings that differ from those of a stored marker, as descriptions."""
         names = dict.fromkeys([*stored.settings, *self.settings])
         return [
             f"{name} was {stored.settings.get(name)} and is {self.settings.get(name)}"
@@ -107,7 +109,7 @@ class BatchMarker:
 
 
 def offsets_digest(offsets: Sequence[str]) -> str:
-    """Return a digest of where each source stands, as Spark's offset log spells it.
+    """Return a digest of the sources' offsets, given as lines of Spark's offset log.
 
     >>> offsets_digest(['{"logOffset":3}', "-"])
     '7f35463526b66d01b9ea492a21e6bcb2'

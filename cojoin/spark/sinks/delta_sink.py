@@ -1,13 +1,15 @@
-"""A Delta table as a sink: each batch one transaction, which carries the query's and the batch's ids and a marker.
+"""A Delta table as a sink: each batch is one transaction with the query's id, the batch's id and a marker.
 
-Every commit first asks the table which batches it has (``transactions``), so a batch takes effect once: after a crash,
-beside a driver that was taken for dead, on a checkpoint that was put back. A batch that is there already is passed over
-if its second execution is the same, by the source offsets and a digest of the rows that the commit carries
-(``batch_marker``); else, or where the table is further than the checkpoint can have brought it, it is refused. Where
-the table is plain and on a file system that every worker reaches by a path, the workers write its parquet files
-themselves (``written_files``) and only the transaction is Delta's; else Spark writes the rows. Which it is shows in the
-table's history as ``STREAMING UPDATE`` or ``WRITE``. A table whose columns another application changed between the two
-is not written: the batch fails and is run again.
+Every commit first looks up which batches the table has (``transactions``), so a batch takes effect once: also after a
+crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that the
+table already has is skipped if its second execution is the same, by the source offsets and the digest of the rows in
+the commit's marker (``batch_marker``). Otherwise the batch fails. It also fails if the table has later batches than
+the checkpoint knows.
+
+If the table is plain and on a file system that every worker reaches by a path, the workers write its parquet files
+themselves (``written_files``), and Delta only commits them. Otherwise Spark writes the rows. The table's history shows
+``STREAMING UPDATE`` in the first case and ``WRITE`` in the second. If another application changes the table's columns
+between the writing of the files and the commit, the batch fails and is run again.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class DeltaSink(Sink):
 
     Attributes:
         location: A path, or a table's name.
-        partition_by: The columns that the table is partitioned by.
+        partition_by: The columns by which a new table is partitioned.
         options: Delta's writer options.
     """
 
@@ -57,23 +59,31 @@ class DeltaSink(Sink):
     options: tuple[tuple[str, str], ...] = ()
 
     def open(self, session: SparkSession, output: OutputId) -> DeltaWriter:
-        """Return what writes an output of one query into the table."""
+        """Return the writer of a query's output to the table."""
         return DeltaWriter(session, self, output)
 
     def directory(self) -> str | None:
-        """Return the table's folder; None where it has a name."""
+        """Return the table's folder; None if the location is a table's name."""
         return self.location if is_path(self.location) else None
 
     def describe(self) -> str:
-        """Return where it writes."""
+        """Return the table's location, for messages."""
         return f"Delta {self.location}"
 
     def place(self) -> dict[str, Any]:
-        """Return the table, without a version."""
+        """Return the manifest's entry for the table before anything is written: its location without a version."""
         return {"delta": self.location, "version": None}
 
     def check_columns(self, schema: pa.Schema, role: str) -> None:
-        """Refuse columns to partition by that the output does not have."""
+        """Check that the output has the columns of ``partition_by`` and at least one other.
+
+        Args:
+            schema: The output's columns.
+            role: The output, for the message.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
         names = {name.lower() for name in schema.names}
         for column in self.partition_by:
             if column.lower() not in names:
@@ -95,7 +105,14 @@ class DeltaWriter(SinkWriter):
         self._cure = "start the query again"
 
     def check(self, position: Position) -> None:
-        """Refuse a table that has batches which the checkpoint knows nothing of, or lacks some that it knows."""
+        """Check that the table has the batches that the checkpoint knows, and none after the next batch.
+
+        Args:
+            position: The query's position in the checkpoint.
+
+        Raises:
+            CheckpointError: The table has later batches, lacks some, or is another table.
+        """
         written = position.written if position.written.get("delta") == self._sink.location else {}
         if written.get("id") is not None and written.get("batch_id") is not None:
             self._transactions.expect(written["id"], int(written["version"]), int(written["batch_id"]))
@@ -124,7 +141,7 @@ class DeltaWriter(SinkWriter):
             raise CheckpointError(msg)
 
     def _found_instead(self, known: int, table_id: str | None, known_id: str | None) -> str | None:
-        """Return what is there in the place of the table to which a batch was written; None where it is that table."""
+        """Return how the table differs from the one to which a batch was written; None if it is that table."""
         if table_id is None:
             return "there is no such table"
         if known_id not in (None, table_id):
@@ -134,7 +151,11 @@ class DeltaWriter(SinkWriter):
         return f"it has the query's batches up to {self._newest}" if self._newest < known else None
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
-        """Append the rows in a transaction that only takes effect once."""
+        """Append a batch's rows in a transaction that takes effect once; return the manifest's entry.
+
+        Raises:
+            QueryFailedError: The table has this batch from a different execution, or later batches.
+        """
         _, newest = self._transactions.look()
         if not self._is_there(newest, marker):
             options = dict(self._sink.options)
@@ -153,20 +174,20 @@ class DeltaWriter(SinkWriter):
                 writer.save(self._sink.location)
             else:
                 writer.saveAsTable(self._sink.location)
-            # Delta itself passes over a batch that another driver has committed meanwhile, and says nothing.
+            # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
             self._compare(marker)
         return self._place()
 
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
-        """Return the table's folder, where its files are plain ones that any worker may write."""
+        """Return the table's folder as a target; None if the workers can't write its files (partitions, properties)."""
         del batch_id
         if self._sink.partition_by or self._sink.options:
             return None
         if str(self._session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
             return None
         log = table_log(self._session, self._sink.location)
-        # A table by name that is not there yet has no place before Spark makes it.
+        # A named table that does not exist has no folder until Spark creates it.
         if log is None:
             return None
         if log.tableExists():
@@ -176,7 +197,11 @@ class DeltaWriter(SinkWriter):
         return FileTarget.at(self._session, log.dataPath().toString(), schema) if is_plain else None
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
-        """Append files that lie in the table's folder, in a transaction that only takes effect once."""
+        """Append files in the table's folder in a transaction that takes effect once; return the manifest's entry.
+
+        Raises:
+            QueryFailedError: The table has this batch from a different execution, or later batches.
+        """
         self._transactions.append(
             schema,
             files,
@@ -188,16 +213,20 @@ class DeltaWriter(SinkWriter):
         return self._place()
 
     def compare(self, marker: BatchMarker) -> None:
-        """Refuse a batch that the table has from another execution, also where this one has no rows for it."""
-        # What was found at the start: what another driver writes meanwhile is the same batch of the same plan.
+        """Check that the table does not have this batch from a different execution, even if this one has no rows.
+
+        Raises:
+            QueryFailedError: It does, or it has later batches.
+        """
+        # The batches found at the start suffice: what another driver writes since then is of the same plan.
         self._is_there(self._newest, marker)
 
     def prepare(self) -> None:
-        """Have Delta read which transactions the table has seen, if it must."""
+        """Read the table's transactions in advance."""
         self._transactions.look()
 
     def _with_valid_folders(self, frame: DataFrame) -> DataFrame:
-        """Have a text that is not UTF-8 stop the query where it would name a folder: the log would hold another."""
+        """Return the rows such that a partition value of invalid UTF-8 fails: Delta's log would hold another value."""
         log = table_log(self._session, self._sink.location)
         columns = {name.lower() for name in self._sink.partition_by}
         if log is not None and log.tableExists():
@@ -210,10 +239,10 @@ class DeltaWriter(SinkWriter):
         return frame
 
     def _is_there(self, newest: int, marker: BatchMarker) -> bool:
-        """Return whether the table has a batch, from an execution that was the same as this one.
+        """Return whether the table has a batch from the same execution.
 
         Raises:
-            QueryFailedError: It has the batch from another execution, or later ones.
+            QueryFailedError: The table has the batch from a different execution, or later batches.
         """
         if newest < marker.batch_id:
             return False
@@ -227,7 +256,7 @@ class DeltaWriter(SinkWriter):
         return True
 
     def _compare(self, marker: BatchMarker) -> None:
-        """Refuse a batch whose rows in the table are not those of this execution."""
+        """Raise an error if the batch's rows in the table are not those of this execution."""
         stored = self._stored(marker.batch_id)
         if stored is None:
             msg = (
@@ -253,19 +282,19 @@ class DeltaWriter(SinkWriter):
         raise QueryFailedError(msg)
 
     def _stored(self, batch_id: int) -> BatchMarker | None:
-        """Return the marker of a batch that the table has; None where its log no longer says."""
+        """Return the marker of a batch in the table; None if the table's log no longer has it."""
         stored = BatchMarker.from_json(self._transactions.metadata(batch_id))
         if stored is not None:
             return stored
         commit = None
-        # The checkpoint's version is only where to begin: others may have written since.
+        # The checkpoint's version is only a starting point, since others may have written to the table.
         for after in dict.fromkeys((self._after, -1)):
             commit = commit or find_commit(
                 self._session, self._sink.location, self._output.app_id, batch_id, after=after
             )
         if commit is None:
             return None
-        # Release 0.5.0 wrote no markers; Delta counts the rows.
+        # Release 0.5.0 wrote no markers, but Delta counted the rows.
         legacy = None if commit.rows is None else BatchMarker(batch_id, commit.rows, None, None)
         return BatchMarker.from_json(commit.metadata) or legacy
 

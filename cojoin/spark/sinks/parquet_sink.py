@@ -1,9 +1,10 @@
-"""A folder of parquet files as a sink, with a folder for each batch, which is replaced when the batch is run again.
+"""A folder of parquet files as a sink: each batch has its own folder, which is replaced if the batch is run again.
 
-Exactly once for readers of the whole folder, between batches. The folder names the query that writes it in a file that
-readers pass over: another query's batches would be taken for its own, since batches are counted from 0 in each
-checkpoint. A checkpoint that is older than the folder is refused, as its batches would stand beside the later ones.
-Not fenced: a driver that was taken for dead may still replace the folder of the batch that it had begun.
+The output is exactly once for readers that read the whole folder between two batches. A file that readers ignore names
+the query that writes the folder: batches are counted from 0 in each checkpoint, so a second query would replace the
+first one's. A checkpoint that is older than the folder is refused, because its batches would be added to later ones.
+
+Writes are not fenced: a driver that was replaced but still runs may replace the folder of the batch that it had begun.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ __all__ = ["ParquetSink", "ParquetWriter"]
 
 _BATCH = "batch_id"
 _BATCH_FOLDER = re.compile(rf"{_BATCH}=(\d+)")
-# Spark and pyarrow read nothing that begins with an underscore.
+# Spark and pyarrow ignore files and folders whose names begin with an underscore.
 _UNFINISHED, _OWNER = "_unfinished/", "_cojoin.json"
 _FORM = Form("the name of the query whose batches these are", 1, "name a new folder", {"query_id": str})
 
 
 @dataclass(frozen=True)
 class ParquetSink(Sink):
-    """A folder of parquet files, with a folder for each batch.
+    """A folder of parquet files, with one folder per batch.
 
     Attributes:
         path: The folder.
@@ -49,7 +50,7 @@ class ParquetSink(Sink):
     path: str
 
     def open(self, session: SparkSession, output: OutputId) -> ParquetWriter:
-        """Return what writes an output of one query into the folder."""
+        """Return the writer of a query's output to the folder."""
         return ParquetWriter(session, self, output)
 
     def directory(self) -> str:
@@ -57,15 +58,23 @@ class ParquetSink(Sink):
         return self.path
 
     def describe(self) -> str:
-        """Return where it writes."""
+        """Return the folder, for messages."""
         return f"parquet {self.path}"
 
     def place(self) -> dict[str, Any]:
-        """Return the folder."""
+        """Return the manifest's entry for the folder."""
         return {"parquet": self.path}
 
     def check_columns(self, schema: pa.Schema, role: str) -> None:
-        """Refuse a column that readers would not see: the folders' names give the batch as one of that name."""
+        """Check that no column is called ``batch_id``, since readers derive a column of that name from the folders.
+
+        Args:
+            schema: The output's columns.
+            role: The output, for the message.
+
+        Raises:
+            ConfigurationError: There is such a column.
+        """
         for name in schema.names:
             if name.lower() == _BATCH:
                 msg = (
@@ -85,14 +94,21 @@ class ParquetWriter(SinkWriter):
         self._is_ours = False
 
     def check(self, position: Position) -> None:
-        """Refuse a folder that has batches of another query, or of this one that the checkpoint knows nothing of."""
+        """Check that the folder has only batches of this query, and none after the next batch.
+
+        Args:
+            position: The query's position in the checkpoint.
+
+        Raises:
+            CheckpointError: The folder has batches of another query, or later batches.
+        """
         files = CheckpointFiles(self._session, self._sink.path)
         batches = {int(found[1]) for name in files.names("") if (found := _BATCH_FOLDER.fullmatch(name))}
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, parquet folder {self._sink.path}"
         known = str(position.written.get("parquet", "")).rstrip("/")
         is_known = known == self._sink.path.rstrip("/") and position.last_batch is not None
         owner = self._owner(files)
-        # Release 0.5.0 did not name the query: then the checkpoint must know the folder.
+        # Release 0.5.0 did not name the query in the folder; then the checkpoint must name the folder.
         if batches and (not is_known if owner is None else owner != self._output.query_id):
             msg = (
                 f"{where}: it has folders of batches, such as {_BATCH}={min(batches)}, that this query did not write, "
@@ -111,21 +127,21 @@ class ParquetWriter(SinkWriter):
         self._is_ours = owner == self._output.query_id
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
-        """Write the batch's folder, in place of an earlier try's."""
+        """Write the batch's folder, replacing that of an earlier attempt; return the manifest's entry."""
         self._claim()
         frame.write.mode("overwrite").parquet(self._folder(marker.batch_id))
         return self._sink.place()
 
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
-        """Return a folder beside the batches' own that readers pass over, where any worker may write one."""
+        """Return a folder for the workers' files that readers ignore; None if the workers can't write there."""
         target = FileTarget.at(self._session, self._folder(batch_id, _UNFINISHED), schema)
         if target is not None:
-            # What an earlier try left there counts for nothing.
+            # An earlier attempt may have left files there.
             shutil.rmtree(target.folder, ignore_errors=True)
         return target
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
-        """Put the files in the batch's folder, in place of an earlier try's."""
+        """Move the files to the batch's folder, replacing that of an earlier attempt; return the manifest's entry."""
         del schema
         self._claim()
         written = Path(str(local_path(self._session, self._folder(marker.batch_id, _UNFINISHED))))
@@ -138,12 +154,16 @@ class ParquetWriter(SinkWriter):
         return self._sink.place()
 
     def write_nothing(self, marker: BatchMarker) -> None:
-        """Remove the folder of the same batch, where an earlier try of it had rows."""
+        """Remove the batch's folder if an earlier attempt had rows."""
         if marker.batch_id in self._left_over:
             CheckpointFiles(self._session, self._sink.path).delete_directory(f"{_BATCH}={marker.batch_id}")
 
     def _claim(self) -> None:
-        """Name the query in the folder, before the first batch is written there."""
+        """Write the query's id to the folder before the first batch.
+
+        Raises:
+            CheckpointError: Another query writes to the folder.
+        """
         if self._is_ours:
             return
         files = CheckpointFiles(self._session, self._sink.path)
@@ -155,7 +175,7 @@ class ParquetWriter(SinkWriter):
         self._is_ours = True
 
     def _owner(self, files: CheckpointFiles) -> str | None:
-        """Return the id of the query that writes the folder; None where none is named."""
+        """Return the id of the query that writes to the folder; None if the folder names none."""
         return read_document(files, _OWNER, _FORM, lambda content: str(content["query_id"]))
 
     def _folder(self, batch_id: int, within: str = "") -> str:

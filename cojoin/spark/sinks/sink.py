@@ -1,8 +1,8 @@
-"""What every sink of a query is: a configuration, and the writer that a run of a query makes of it.
+"""The base classes of sinks: ``Sink`` is a configuration, and ``SinkWriter`` writes one output of a running query.
 
-A sink says where an output goes. Its writer takes the output's rows of each batch, as a DataFrame or as files that the
-workers wrote, and knows which batches are there already. A run asks it once at the start whether the output is as the
-checkpoint left it, and at each batch, with rows or without, that the batch takes effect once.
+A sink says where an output goes. Its writer receives the rows of each batch, as a DataFrame or as files that the
+workers wrote, and knows which batches the output already has. At its start, a run checks once that the output is as
+the checkpoint left it. For each batch, with rows or without, the writer ensures that it takes effect once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["OutputId", "Position", "Sink", "SinkWriter"]
 
 @dataclass(frozen=True)
 class OutputId:
-    """Which output of which query.
+    """The identity of an output of a query.
 
     Attributes:
-        query_id: The query's own id, the same for all its runs.
-        name: Which of its outputs, such as ``"output"``.
+        query_id: The query's id, the same for all its runs.
+        name: The output's name, such as ``"output"``.
     """
 
     query_id: str
@@ -41,18 +41,18 @@ class OutputId:
 
     @property
     def app_id(self) -> str:
-        """What a Delta transaction says of who wrote it."""
+        """The application id of the output's Delta transactions."""
         return f"cojoin-{self.query_id}-{self.name}"
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a checkpoint says that a query stands, when a run begins.
+    """A query's position according to its checkpoint, at the start of a run.
 
     Attributes:
         checkpoint: The checkpoint's directory, for messages.
-        next_batch: The batch that runs next: the one after the last that Spark has committed.
-        written: What the newest manifest says of the output: its place, and the last batch that was written to it.
+        next_batch: The batch that runs next: the one after the last in Spark's commit log.
+        written: The newest manifest's entry for the output: its place, and the last batch that was written to it.
     """
 
     checkpoint: str
@@ -61,12 +61,12 @@ class Position:
 
     @property
     def last_batch(self) -> int | None:
-        """The last batch of which the checkpoint knows that it was written to the output."""
+        """The last batch that was written to the output according to the checkpoint; None if there is none."""
         found = self.written.get("batch_id")
         return None if found is None else int(found)
 
     def cure(self) -> str:
-        """Return what to do where an output is ahead of the checkpoint, as the end of a message."""
+        """Return what to do if an output is ahead of the checkpoint, as the end of a message."""
         return (
             f"restore it into a new checkpoint, with restore_from=cojoin.Checkpoint({self.checkpoint!r}) and "
             f"cut_back_output=True or a new output, or put back the newest copy of the checkpoint"
@@ -74,21 +74,21 @@ class Position:
 
 
 class Sink(ABC):
-    """Where an output goes."""
+    """The configuration of where an output goes."""
 
     @abstractmethod
     def open(self, session: SparkSession, output: OutputId) -> SinkWriter:
-        """Return what writes an output of one query; nothing is written yet."""
+        """Return the writer of a query's output; nothing is written yet."""
 
     def check_place(self, session: SparkSession, output: str) -> None:
-        """See, before the query starts, that there is a place to write to, or that one can be made.
+        """Check, before the query starts, that the directory exists or can be created.
 
         Args:
             session: The session.
-            output: Which of the query's outputs it takes, for messages.
+            output: The output's name, for messages.
 
         Raises:
-            ConfigurationError: There is none: no file system, no such directory, or no right to it.
+            ConfigurationError: The file system does not exist, or the directory can't be created or written.
         """
         location = self.directory()
         if location is not None:
@@ -98,26 +98,26 @@ class Sink(ABC):
                 raise ConfigurationError(str(error)) from error
 
     def directory(self) -> str | None:
-        """Return the directory that it writes to; None where it writes to none that has a path."""
+        """Return the directory that it writes to; None if it has no path."""
         return None
 
     @abstractmethod
     def describe(self) -> str:
-        """Return where it writes, for people."""
+        """Return where it writes, for messages."""
 
     def place(self) -> dict[str, Any]:
-        """Return what a manifest says of it before anything was written."""
+        """Return a manifest's entry for it before anything is written."""
         return {}
 
     def check_columns(self, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most take all columns
-        """Refuse an output whose columns can't be written.
+        """Check that an output's columns can be written.
 
         Args:
             schema: The output's columns.
-            role: Which output it is, for the message.
+            role: The output, for the message.
 
         Raises:
-            ConfigurationError: As it says.
+            ConfigurationError: They can't be written.
         """
 
 
@@ -125,34 +125,37 @@ class SinkWriter(ABC):
     """Writes one output of a query: each batch once, as a DataFrame or as files that the workers wrote."""
 
     def check(self, position: Position) -> None:  # noqa: B027 - not every output remembers its batches
-        """Refuse an output that is not as the checkpoint left it; called once, before the first batch of a run.
+        """Check that the output is as the checkpoint left it; called once, before the first batch of a run.
+
+        Args:
+            position: The query's position in the checkpoint.
 
         Raises:
-            CheckpointError: Going on would write rows twice, or leave some out.
+            CheckpointError: Continuing would write rows twice or lose some.
         """
 
     @abstractmethod
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
-        """Write a batch's rows; return what the manifest says of it."""
+        """Write a batch's rows, and return the manifest's entry for the output."""
 
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
-        """Return where the workers may write a batch's rows themselves, asked before each; None: by ``write``."""
+        """Return where the workers may write a batch's rows as files; None if ``write`` must write them."""
         del schema, batch_id
         return None
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
-        """Make files count that the workers wrote to the target, at least one; return what the manifest says of it."""
+        """Publish the files, at least one, that the workers wrote to the target; return the manifest's entry."""
         raise NotImplementedError
 
     def compare(self, marker: BatchMarker) -> None:  # noqa: B027 - most have nothing to compare with
-        """Refuse a batch that is there already from another execution; nothing is written yet, by any output.
+        """Check that the output does not have the batch from a different execution; called before any output writes.
 
         Raises:
-            QueryFailedError: The rows or the source offsets are others now; the message says what to do.
+            QueryFailedError: The rows or the source offsets differ; the message says what to do.
         """
 
     def write_nothing(self, marker: BatchMarker) -> None:  # noqa: B027 - most have nothing to do
-        """See that a batch without rows has none in the output, from an earlier execution."""
+        """Remove what an earlier execution of a batch wrote, if the batch now has no rows."""
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
-        """Do beforehand what does not depend on the rows; called between two batches, in a thread of its own."""
+        """Do in advance what does not depend on the rows; called between two batches in a separate thread."""

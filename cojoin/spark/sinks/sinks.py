@@ -1,9 +1,10 @@
-"""Where a query's outputs go.
+"""The sinks of a query: ``delta``, ``parquet``, or a callable.
 
-Delta: each batch is one transaction that carries the query's and the batch's ids, so a batch that is run again is
-passed over: exactly once (``delta_sink``). Parquet: a folder a batch, replaced when the batch is run again: exactly
-once for readers of the whole folder, between batches (``parquet_sink``). A callable: gets ``(DataFrame, batch_id)`` and
-may get a batch twice; the id tells.
+- ``delta`` is exactly once: each batch is one transaction with the query's and the batch's ids, so a batch that is run
+  again is skipped (``delta_sink``).
+- ``parquet`` is exactly once for readers that read the whole folder between two batches: each batch has its own folder,
+  which is replaced if the batch is run again (``parquet_sink``).
+- A callable receives ``(DataFrame, batch_id)`` and may receive a batch twice, with the same id.
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ SinkLike: TypeAlias = "Sink | Callable[[DataFrame, int], Any]"
 
 @dataclass(frozen=True)
 class CallableSink(Sink):
-    """A user's function.
+    """A user's function as a sink.
 
     Attributes:
-        function: Takes the batch's DataFrame and its id.
+        function: A callable that takes a batch's DataFrame and its id.
     """
 
     function: Callable[[DataFrame, int], Any]
 
     def open(self, session: SparkSession, output: OutputId) -> CallableWriter:
-        """Return what calls the function with each batch."""
+        """Return the writer that calls the function with each batch."""
         del session, output
         return CallableWriter(self)
 
     def describe(self) -> str:
-        """Return which function it is."""
+        """Return the function's name, for messages."""
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
 
 class CallableWriter(SinkWriter):
-    """Calls a user's function with each batch that has rows; it remembers nothing, so it may get a batch twice."""
+    """Calls a user's function with each batch that has rows. The function may receive a batch twice."""
 
     def __init__(self, sink: CallableSink) -> None:
         self._sink = sink
 
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
-        """Call the function."""
+        """Call the function, and return the manifest's entry."""
         self._sink.function(frame, marker.batch_id)
         return {"callable": self._sink.describe()}
 
@@ -68,15 +69,19 @@ class CallableWriter(SinkWriter):
 def delta(
     location: Location, *, partition_by: str | Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> DeltaSink:
-    """Append to a Delta table, exactly once.
+    """Return a sink that appends to a Delta table, exactly once.
 
     Args:
-        location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name. It is made if it is not there.
-        partition_by: The columns that a new table is partitioned by.
+        location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name. The table is created if it does not
+            exist.
+        partition_by: The column or columns by which a new table is partitioned.
         options: Delta's writer options, such as ``mergeSchema``.
 
+    Returns:
+        The sink, for ``Joined.start``.
+
     Raises:
-        ConfigurationError: A location, columns or options that are none.
+        ConfigurationError: The location, the columns or the options are invalid.
 
     Example:
         >>> delta("/lake/enriched", partition_by="day", options={"mergeSchema": True}).options
@@ -92,19 +97,31 @@ def delta(
 
 
 def parquet(path: Location) -> ParquetSink:
-    """Write a folder of parquet files for each batch, below ``path``.
+    """Return a sink that writes a folder of parquet files, with one folder ``batch_id=N`` per batch.
+
+    It is exactly once for readers that read the whole folder between two batches.
+
+    Args:
+        path: The folder. A query must not share it with another query.
+
+    Returns:
+        The sink, for ``Joined.start``.
 
     Raises:
-        ConfigurationError: It is no path.
+        ConfigurationError: The path is invalid.
     """
     return ParquetSink(as_location(path, "sinks.parquet"))
 
 
 def as_sink(declared: Any, role: str) -> Sink:
-    """Take a sink or a callable.
+    """Return a sink for what the user declared: a sink or a callable.
+
+    Args:
+        declared: What the user gave.
+        role: The output, for the message.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: It is neither a sink nor a callable.
     """
     if isinstance(declared, Sink):
         return declared
@@ -118,7 +135,7 @@ def as_sink(declared: Any, role: str) -> Sink:
 
 
 def __getattr__(name: str) -> Any:
-    # Spark's writers have a method a format: whoever looks for one here is told the way.
+    # Spark's writers have one method per format, so the error for such a name says what to use instead.
     msg = (
         f"module 'cojoin.sinks' has no attribute {name!r}; it has delta and parquet, and for any other format a query "
         f"takes a callable: output=lambda frame, batch_id: frame.write..."

@@ -1,9 +1,11 @@
-"""Output rows into parquet files, written by the workers themselves: no row of them goes through the JVM.
+"""Parquet files written by the Python workers, so that output rows do not pass through the JVM.
 
-Takes what the calls emitted, and writes the rows of some of the outputs, a file a task and output; gives everything
-else on as it came, and in place of the rows a line about each file. Whoever asked publishes the files or leaves them:
-until then nobody reads them. A task that fails removes its own; one that is killed leaves an unpublished file behind.
-Keeps a row group's rows in memory. Costs a third to a half of what Spark's own writer takes, and no copy in the JVM.
+Each task takes the emitted rows and writes those of some outputs, one file per output. It passes the other rows on
+unchanged, and emits one line per file in place of the rows that it wrote. The driver then publishes the files; until
+then readers do not see them. A task that fails removes its files; a task that is killed leaves unpublished files.
+
+It keeps the rows of one row group in memory. It costs a third to a half of the time of Spark's own writer, and no copy
+in the JVM.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FileTarget", "can_be_written", "local_path", "write_files"]
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
-"""pyarrow's names of parquet's codecs, by Spark's; with others Spark writes."""
+"""pyarrow's names of the parquet codecs, by Spark's names; with any other codec Spark writes the rows."""
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1_000_000, 128 << 20
 _PLAIN = (
@@ -47,12 +49,12 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class FileTarget:
-    """Where an output's files go.
+    """The folder and format of an output's files.
 
     Attributes:
-        folder: A folder that the driver and all workers reach by this path; it is made if it is not there.
+        folder: A folder that the driver and all workers reach by this path; it is created if it does not exist.
         schema: The output's columns.
-        compression: parquet's codec, as pyarrow calls it.
+        compression: The parquet codec, by pyarrow's name.
     """
 
     folder: str
@@ -61,14 +63,14 @@ class FileTarget:
 
     @classmethod
     def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
-        """Return a location as a target; None where the workers can't write there what Spark would."""
+        """Return a location as a target; None if the workers can't write the same files there as Spark."""
         folder = local_path(session, location)
         codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         return None if folder is None or codec is None or not can_be_written(schema) else cls(folder, schema, codec)
 
 
 def can_be_written(schema: pa.Schema) -> bool:
-    """Return whether Spark reads all columns' types back from pyarrow's files as it would from its own.
+    """Return whether Spark reads the types of all columns from pyarrow's files as it does from its own.
 
     >>> can_be_written(pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))]))
     True
@@ -79,7 +81,7 @@ def can_be_written(schema: pa.Schema) -> bool:
 
 
 def local_path(session: SparkSession, location: str) -> str | None:
-    """Return a location as a path that every worker reaches as Spark would; None where it is on no such file system."""
+    """Return a location as a path that every worker reaches; None if its scheme is not ``file``."""
     hadoop = java_class(session, "org.apache.hadoop.fs.Path")(location)
     system = hadoop.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     qualified = system.makeQualified(hadoop).toUri()
@@ -88,7 +90,7 @@ def local_path(session: SparkSession, location: str) -> str | None:
 
 def _can_be_written(dtype: pa.DataType) -> bool:
     if pa.types.is_struct(dtype):
-        # A variant is more than its bytes: the table must say that it has some.
+        # The table's metadata must declare a variant; its bytes alone are not enough.
         return not is_tagged(dtype) and all(_can_be_written(field.type) for field in dtype)
     if pa.types.is_list(dtype):
         return _can_be_written(dtype.value_type)
@@ -98,14 +100,15 @@ def _can_be_written(dtype: pa.DataType) -> bool:
 
 
 def write_files(emitted: DataFrame, targets: Mapping[int, FileTarget]) -> DataFrame:
-    """Have the workers write some outputs.
+    """Return the emitted rows with those of some outputs replaced by the files that the workers write.
 
     Args:
-        emitted: What the calls emitted: ``(kind, payload)``.
-        targets: Where the rows of these kinds go.
+        emitted: The emitted rows of ``(kind, payload)``.
+        targets: The targets of the outputs to write, by kind.
 
     Returns:
-        ``(kind, payload)``: the other kinds' rows, and of these a ``WrittenFile`` as JSON each.
+        Rows of ``(kind, payload)``: those of the other kinds, and for the written kinds each file as a ``WrittenFile``
+        in JSON.
     """
     writer = _Writer(dict(targets))
 
@@ -139,7 +142,7 @@ class _Writer:
             for file in files.values():
                 file.remove()
             raise
-        # The worker waits for its next task with what it holds.
+        # Idle workers keep their memory until the next task.
         pa.default_memory_pool().release_unused()
         if lines:
             yield pa.RecordBatch.from_arrays(
@@ -149,13 +152,13 @@ class _Writer:
 
 
 class _File:
-    """A file in the making."""
+    """A file that is being written."""
 
     def __init__(self, target: FileTarget) -> None:
         folder = Path(target.folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"part-{uuid.uuid4()}.{target.compression}.parquet"
-        # Delta and Spark know columns that may be null only; what a column of ours never is needs no saying.
+        # Delta and Spark declare all columns of an output as nullable.
         self._schema = pa.schema([field.with_nullable(True) for field in target.schema])
         self._writer = pq.ParquetWriter(
             self._path, self._schema, compression=target.compression, store_schema=False, version="2.6"

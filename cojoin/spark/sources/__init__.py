@@ -1,1 +1,1 @@
-"""Where an input's rows come from."""
+"""The sources of an input's rows."""

@@ -1,4 +1,4 @@
-"""Options of Spark's readers and writers, as users give them."""
+"""The options of Spark's readers and writers, as users give them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["as_options"]
 
 
 def as_options(declared: Any, what: str) -> dict[str, str]:
-    """Return options as Spark takes them: texts by name.
+    """Return options in the form that Spark takes: strings by name.
 
     Args:
-        declared: A dict from names to values, or None.
-        what: What has them, for the message, such as ``"sinks.delta"``.
+        declared: A dict from option names to strings, numbers or booleans, or None.
+        what: What the options belong to, for the message, such as ``"sinks.delta"``.
 
     Raises:
-        ConfigurationError: It is no such dict, or a value is None.
+        ConfigurationError: The options are not such a dict.
 
     >>> as_options({"mergeSchema": True}, "sinks.delta")
     {'mergeSchema': 'true'}
@@ -30,7 +30,7 @@ def as_options(declared: Any, what: str) -> dict[str, str]:
         msg = f"{what}: options: expected a dict of options, such as {example}, got {type(declared).__name__}"
         raise ConfigurationError(msg)
     for name, value in declared.items():
-        # Values may be secrets, so none is shown.
+        # Values may be secrets, so messages never show them.
         if not isinstance(value, (str, bool, int, float)):
             msg = (
                 f"{what}: options: option {name!r}: expected a text, a number or a boolean, "

@@ -1,8 +1,8 @@
-"""Whether a source still has what follows the position at which a restored query goes on with it.
+"""Checks that a source still has the rows after the position at which a restored query resumes.
 
-A position is a line of Spark's offset log. Rows that the source no longer keeps are a loss, told with its size, which
-the user may accept; ``with_losses_accepted`` then gives the position moved to the earliest there is. What can't be gone
-on with at all, such as a table that was made anew, is an error. Of Kafka's topics, ``cojoin.kafka`` knows.
+A position is a line of Spark's offset log. Rows that the source no longer has are a loss, reported with its size, which
+the user may accept; ``with_losses_accepted`` then moves the position to the earliest available one. A source with which
+the query can't continue at all, such as a table that was created again, is an error. ``cojoin.kafka`` checks topics.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def check_position(
     location: str | None,
     offset: str | None,
 ) -> list[str]:
-    """See whether a source still has what follows a position.
+    """Check whether a source still has the rows after a position, and return the losses.
 
     Args:
         spark: The session.
-        what: The source's name for people, such as ``"input 'trades'"``.
+        what: The source, for messages, such as ``"input 'trades'"``.
         format: Spark's name of its format.
         location: A path or a table's name.
-        offset: The line of Spark's offset log; None or ``-`` where nothing was read yet.
+        offset: The line of Spark's offset log; None or ``-`` if nothing was read yet.
 
     Returns:
-        What is lost, a text for each loss, which the user may accept; nothing where all is there.
+        A description of each loss, which the user may accept; none if nothing is lost.
 
     Raises:
-        CheckpointError: The query can't go on with this source.
+        CheckpointError: The query can't continue with this source.
     """
     if offset is None or offset.strip() in _NOTHING_READ:
         return []
@@ -55,7 +55,7 @@ def check_position(
         if earliest > first:
             which = f"version {first} is" if earliest == first + 1 else f"versions {first} to {earliest - 1} are"
             return [f"{what}: Delta table {location}: {which} gone from the log"]
-    # Of files nothing need be there but those to come.
+    # A file source needs only the files that are still to come.
     return []
 
 
@@ -66,20 +66,20 @@ def with_losses_accepted(
     location: str | None,
     offset: str | None,
 ) -> str | None:
-    """Return the position behind all losses: the earliest that there is, where that is later.
+    """Return the position moved past all losses, to the earliest one that is available.
 
     Args:
         spark: The session.
-        what: The source's name for people.
+        what: The source, for messages.
         format: Spark's name of its format.
         location: A path or a table's name.
         offset: The line of Spark's offset log.
 
     Returns:
-        A line of the same form; the same line where nothing is lost.
+        A line of the same form; the same line if nothing is lost.
 
     Raises:
-        CheckpointError: The query can't go on with this source.
+        CheckpointError: The query can't continue with this source.
     """
     if offset is None or not check_position(spark, what, format, location, offset):
         return offset
@@ -89,7 +89,7 @@ def with_losses_accepted(
 
 
 def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
-    """Return the version that is read next, and the earliest from which all are there, no earlier than that one."""
+    """Return the version to read next, and the earliest one, at or after it, from which all versions are available."""
     position, log = _parsed(what, offset), open_log(spark, location)
     where = f"{what}: Delta table {location}"
     if log is None:
@@ -113,7 +113,7 @@ def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) 
     while earliest > first and earliest - 1 in there:
         earliest -= 1
     if in_snapshot and earliest > first:
-        # There is no position to move to: in the snapshot's middle, and behind what is gone.
+        # No position is both inside the table's snapshot and after the missing versions.
         msg = (
             f"{where}: the checkpoint has read a part of its version {first - 1}, and the versions {first} to "
             f"{earliest - 1} are gone from the log; start a new query"
@@ -123,7 +123,7 @@ def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) 
 
 
 def _check_snapshot(spark: SparkSession, where: str, location: str, version: int) -> None:
-    """See that the rest of a table's first reading is there: the version, and the files that were removed since."""
+    """Check that the rest of a table's initial snapshot can be read: its version, and the files removed since then."""
     session, by_path = session_with_long_history(spark), is_path(location)
     try:
         reader = session.read().format("delta")

@@ -1,7 +1,8 @@
-"""Where an input's rows come from, said in one line: Delta tables, folders of files; of Kafka, see ``cojoin.kafka``.
+"""The sources of an input: ``delta`` for Delta tables and ``files`` for folders; ``cojoin.kafka.source`` for topics.
 
-A source is a description that cojoin opens itself, as a stream or whole. A bare DataFrame serves as well; a source
-knows more: where another query would go on with it, and some know their partitions and their span of time.
+A source is a description that cojoin opens itself, as a stream or as a static DataFrame. An ``Input`` also takes a
+plain DataFrame, but a source knows more: whether a restored query can continue with it and, depending on the source,
+its partitions and its span of time.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ _FORMATS = ("parquet", "json", "csv", "orc", "avro", "text", "xml")
 
 @dataclass(frozen=True)
 class Source:
-    """A source, made by ``delta`` or ``files``; ``cojoin.kafka.source`` makes one that knows more.
+    """A description of where rows come from, made by ``delta``, ``files`` or ``cojoin.kafka.source``.
 
     Attributes:
-        format: Spark's name of its format.
+        format: Spark's name of the format.
         location: A path or a table's name; None for formats that have none.
-        schema: The columns as DDL, where the format does not know them.
-        options: Spark's options for the format. They may hold secrets, so they are never shown.
-        partition: The columns with the source partition that it gives.
-        sequence: The columns with the order at the source that it gives.
+        schema: The columns as DDL, if the format does not know them itself.
+        options: Spark's options for the format. They may contain secrets, so they are never shown.
+        partition: The source's columns that identify a row's source partition.
+        sequence: The source's columns that order the rows of one partition.
     """
 
     format: str
@@ -51,7 +52,7 @@ class Source:
     sequence: tuple[str, ...] = ()
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
-        """Return what tells it from others, however it is spelled; options, which may hold secrets, are left out.
+        """Return what identifies the source, independent of spelling and without options, which may contain secrets.
 
         Args:
             spark: The session, whose file systems make paths absolute.
@@ -62,79 +63,82 @@ class Source:
         return {"format": self.format, "location": location}
 
     def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it, having seen that it is still the one that the checkpoint has read.
+        """Check that this is the source that the checkpoint has read, and return what the checkpoint stores of it.
 
         Args:
             spark: The session.
             what: The input, for messages.
-            known: What the checkpoint keeps, also one of an earlier release; None where nothing was read yet.
+            known: What the checkpoint stores, possibly by an earlier release; None if nothing was read yet.
 
         Raises:
-            CheckpointError: Under the same name there is another.
+            CheckpointError: It is another source with the same name.
         """
         del what, known
         return dict(self.identity(spark))
 
     def together_with(self, other: Source) -> Source:
-        """Return this source as it is read beside another; most are read alike beside any."""
+        """Return this source as it is read together with the other input's; most sources do not change."""
         del other
         return self
 
     def with_max_ahead(self, max_ahead_ms: int) -> Source:
-        """Return this source as it is read where times further ahead of the clock are no times; most know none.
+        """Return this source with a limit for its own timestamps; most sources have none and do not change.
 
         Args:
-            max_ahead_ms: The input's ``max_ahead``, in milliseconds.
+            max_ahead_ms: The input's ``max_ahead``, in milliseconds: timestamps further ahead of the clock are ignored.
         """
         del max_ahead_ms
         return self
 
     def check(self, *, is_new: bool) -> None:
-        """See, before the query starts, what can be seen only where it begins.
+        """Check the source before the query starts.
 
         Args:
-            is_new: Whether the query begins, or goes on from a checkpoint.
+            is_new: Whether the query is new; False if it resumes from a checkpoint.
 
         Raises:
-            ConfigurationError: It can't begin so.
+            ConfigurationError: The query can't start with this source.
         """
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
-        """Say what a source no longer has of what follows a position, a text for each loss.
+        """Return what the source no longer has after a position: a description of each loss.
 
         Args:
             spark: The session.
             what: The input, for messages.
-            offset: The line of Spark's offset log.
+            offset: The line of Spark's offset log; None if nothing was read yet.
 
         Raises:
-            CheckpointError: The query can't go on with this source.
+            CheckpointError: The query can't continue with this source.
         """
         return check_position(spark, what, self.format, self.location, offset)
 
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
-        """Return a position moved behind what ``lost_since`` tells; the arguments are the same."""
+        """Return the position moved past what ``lost_since`` returns for the same arguments."""
         return with_losses_accepted(spark, what, self.format, self.location, offset)
 
     def span(self) -> tuple[int, int] | None:
-        """Return the first and the last time of what it holds now, in epoch milliseconds; None where unknown."""
+        """Return the first and the last time of its present content, in epoch milliseconds; None if unknown."""
         return None
 
     @property
     def max_apart_ms(self) -> int | None:
-        """How far the times that it goes by may be after its rows' event times; None where it goes by none."""
+        """How far record timestamps may be after the rows' event times, in milliseconds; None if it has none."""
         return None
 
     @property
     def has_log(self) -> bool:
-        """Whether Spark keeps a log of its own of what it has read there, as it does for files."""
+        """Whether Spark keeps its own log of what it has read from this source, as it does for files."""
         return self.format != "delta"
 
     def open(self, *, streaming: bool = True) -> DataFrame:
-        """Open it with the active Spark session.
+        """Open the source with the active Spark session.
 
         Args:
-            streaming: A stream, or all that is there now.
+            streaming: Whether to return a streaming DataFrame; False returns the present content as a static one.
+
+        Returns:
+            The rows.
 
         Raises:
             ConfigurationError: There is no active session.
@@ -155,15 +159,19 @@ class Source:
 
 
 def delta(location: Location, *, options: Mapping[str, Any] | None = None) -> Source:
-    """Read a Delta table.
+    """Return a source that reads a Delta table.
 
-    A stream begins with what the table holds, ``maxFilesPerTrigger`` files a batch (1,000 by default) in the order in
-    which Delta wrote them, then takes its commits. A query that is started (``Joined.start``) gets nothing late for
-    that: until the first reading is through, the input's time comes no further than the least event time of the files
-    that are still unread, as the table's own statistics have it; where they have none (of a computed event time, of a
-    column beyond the first 32, under column mapping), it stands still until all is read. A commit in more files than a
-    batch takes is read alike. What is ahead of time waits in the state, so a large table whose files do not follow each
-    other in time wants a larger ``maxFilesPerTrigger``, or to be clustered by event time.
+    A stream first reads the table's present snapshot, ``maxFilesPerTrigger`` files (1,000 by default) per micro-batch
+    in the order in which they were written, and then the table's commits.
+
+    In a query (``Joined.start``) the order of the files makes no row late. While the snapshot is read, the input's
+    watermark does not pass the smallest event time of the unread files, which Delta's file statistics contain. The
+    watermark does not advance at all until the snapshot is read if there are no such statistics (for an event time
+    that is an expression, for a column after the first 32, or with column mapping), nor until a commit is read that
+    has more files than a micro-batch takes.
+
+    Rows ahead of the watermark wait in the state. For a large table whose files overlap in event time, set a larger
+    ``maxFilesPerTrigger`` or cluster the table by event time.
 
     Args:
         location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name.
@@ -173,7 +181,7 @@ def delta(location: Location, *, options: Mapping[str, Any] | None = None) -> So
         The source, for ``cojoin.Input``.
 
     Raises:
-        ConfigurationError: A location or options that are none.
+        ConfigurationError: The location or the options are invalid.
 
     Example:
         >>> trades = delta("/lake/trades", options={"maxFilesPerTrigger": 100})
@@ -189,20 +197,25 @@ def files(
     schema: str | StructType | pa.Schema | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Source:
-    """Read a folder of files.
+    """Return a source that reads a folder of files.
 
-    Spark takes files in the order in which they were modified last, without a limit all that are there at once. With
-    ``maxFilesPerTrigger`` or ``maxBytesPerTrigger`` that order must be one of event time, give or take the watermark's
-    delay: nothing else tells what the files hold, so rows of a file that is read too late are late.
+    Spark reads files in the order of their modification times, by default all present files in one micro-batch. With
+    ``maxFilesPerTrigger`` or ``maxBytesPerTrigger`` this must also be the order of event time, within the bound of the
+    watermark strategy: the watermark follows the rows read so far, so rows of a file that is read too late are late.
 
     Args:
-        path: The folder; a stream takes files as they appear.
+        path: The folder; a stream reads files as they appear.
         format: ``"parquet"``, ``"json"``, ``"csv"``, ``"orc"``, ``"avro"``, ``"text"`` or ``"xml"``.
-        schema: The columns, as DDL, a ``StructType`` or an Arrow schema; a stream of files needs it.
+        schema: The columns, as DDL, a ``StructType`` or an Arrow schema. It is required, since a stream of files can't
+            infer it.
         options: Options of the format, such as ``maxFilesPerTrigger``.
 
+    Returns:
+        The source, for ``cojoin.Input``.
+
     Raises:
-        ConfigurationError: A path, a format, a schema or options that are none.
+        ConfigurationError: An argument is invalid, or ``schema`` is missing.
+        SchemaError: The schema does not parse.
 
     Example:
         >>> files("/lake/trades", "parquet", schema="customer_id bigint, event_time timestamp").format
@@ -228,7 +241,7 @@ def files(
 
 
 def __getattr__(name: str) -> Any:
-    # Spark's readers have a method a format, and so have our sinks: whoever looks for one here is told the way.
+    # Spark's readers have one method per format, so the error for such a name says what to use instead.
     if name in _FORMATS:
         hint = f"; read a folder of files with cojoin.sources.files(path, {name!r}, schema=...)"
     elif name == "kafka":
