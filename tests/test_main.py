@@ -160,7 +160,7 @@ def test_arguments_come_from_a_file_too(tmp_path, capsys, monkeypatch):
     assert typed(*RUN, f"@{file}", capsys=capsys)[0] == 0
     (arguments,) = seen
     assert (arguments.join.how, arguments.join.tolerance) == ("inner", "1 hour")
-    assert arguments.right.options == {"ssl.key.password": "hunter 2"}
+    assert arguments.sides[1].options == {"ssl.key.password": "hunter 2"}
     assert "hunter" not in repr(arguments)
     assert (arguments.left.name, arguments.right.name) == ("trades", "customers")
 

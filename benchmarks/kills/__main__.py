@@ -32,7 +32,124 @@ from benchmarks.kills.putting_back import choose_copies, put_back
 from benchmarks.kills.suspending import Suspending
 from benchmarks.kills.verdicts import HEADER
 from benchmarks.session import make_session
-from cojoin.engine.batch_report import text_table
+from tests.seeds import SEED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from benchmarks.kills.points import Point
+    from benchmarks.kills.verdicts import Verdict
+
+__all__ = ["choose", "run"]
+
+RANDOM_MOMENTS = 5
+COUNTS = {"kills": 40, "suspended": 10, "put_back": 10, "changed": 10}
+
+
+def choose(kills: int, seed: int, only: str | None = None) -> list[Point]:
+    """Choose points, as evenly over the phases as may be.
+
+    Args:
+        kills: How many; where there are more than points, some come again.
+        seed: Chooses.
+        only: One phase alone.
+    """
+    every = [point for point in (*POINTS, *[RANDOM] * RANDOM_MOMENTS) if only in (None, point.phase)]
+    choice = random.Random(seed)
+    chosen: list[Point] = []
+    while len(chosen) < kills:
+        by_phase: dict[str, list[Point]] = {}
+        for point in choice.sample(every, len(every)):
+            by_phase.setdefault(point.phase, []).append(point)
+        turns = [(turn, point) for points in by_phase.values() for turn, point in enumerate(points)]
+        chosen += [point for _, point in sorted(turns, key=lambda each: each[0])]
+    return sorted(chosen[:kills], key=every.index)
+
+
+def run(spark: SparkSession, folder: Path, seed: int, counts: dict[str, int], only: str | None) -> Iterator[Verdict]:
+    """Do all of it, one after the other."""
+    suspending = Suspending(spark, folder / "suspended", seed)
+    yield from suspending.run(suspending.choose(counts["suspended"]))
+    for number, copy in enumerate(choose_copies(counts["put_back"], seed)):
+        yield put_back(spark, folder / f"copy-{number}", seed + number, copy)
+    for number, change in enumerate(choose_changes(counts["changed"], seed)):
+        yield change_settings(spark, folder / f"change-{number}", seed + number, *change)
+    yield from Killing(spark, folder / "killed", seed).run(choose(counts["kills"], seed, only))
+
+
+def main() -> None:
+    """Do it, print what came of it, and end with 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, count in COUNTS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=count, help=f"how many; {count}")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=SEED,
+        help="chooses points, batches, moments and rows; COJOIN_SEED, or another one each time, if not given",
+    )
+    parser.add_argument(
+        "--only", choices=sorted({*(each.phase for each in POINTS), RANDOM.phase}), help="kills: a phase"
+    )
+    parser.add_argument("--smoke", action="store_true", help="a few of each, to see that everything works")
+    arguments = parser.parse_args()
+    seed = arguments.seed
+    print(f"seed {seed}", flush=True)
+    counts = {name: min(getattr(arguments, name), 3 if arguments.smoke else 10_000) for name in COUNTS}
+    verdicts = []
+    with tempfile.TemporaryDirectory(prefix="cojoin-kills-") as folder:
+        spark = make_session("kills", Path(folder))
+        for verdict in run(spark, Path(folder), seed, counts, arguments.only):
+            verdicts.append(verdict)
+            print(verdict.told(), flush=True)
+        spark.stop()
+    print(f"\n{text_table([HEADER, *(verdict.cells() for verdict in verdicts)])}\n")
+    wrong = sum(bool(verdict.faults) for verdict in verdicts)
+    refused = sum(verdict.result == "refused" for verdict in verdicts)
+    tally = f"{len(verdicts)} cases, seed {seed}: {len(verdicts) - wrong - refused} equal, {refused} refused"
+    print(f"{tally}, {wrong} with a result that differs" if wrong else f"{tally}, none differs")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
+from cojoin.engine.formats import text_table
+"""What may befall a driver, its checkpoint or its settings, at many points: nothing may be lost, nothing be double.
+
+    python -m benchmarks.kills [--kills N] [--suspended N] [--put-back N] [--changed N] [--seed N] [--only PHASE]
+                               [--smoke]
+
+*Kills*: each has a driver of its own (``killed_driver.py``), which joins small files as of, with rejected rows among
+them, and dies by SIGKILL, or its JVM alone, or its Python alone: at its start, between two commits, inside a snapshot,
+after a batch that counts, while cleaning up, in a savepoint, a restoration or a drain, or at a moment that the clock
+chooses (``kill_points.py``). The same command starts again and drains; one of its snapshots is restored into a new
+checkpoint with other key groups and partitions and drained as well (``killing.py``).
+
+*Suspended* drivers stand still while another takes over, and are woken (``suspending.py``). *Put back* is a checkpoint
+from an older copy (``putting_back.py``). *Changed* are the settings between a failed batch and its second run
+(``changing.py``).
+
+Rows must be the oracle's, each once, and every manifest's counts conserved; or the start or the batch is refused in
+words that help. By default: 40 kills, 10 suspended drivers, 10 copies, 10 changes. Ends with 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.kills.changing import change_settings, choose_changes
+from benchmarks.kills.kill_points import POINTS, RANDOM
+from benchmarks.kills.killing import Killing
+from benchmarks.kills.putting_back import choose_copies, put_back
+from benchmarks.kills.suspending import Suspending
+from benchmarks.kills.verdicts import HEADER
+from benchmarks.session import make_session
 from tests.seeds import SEED
 
 if TYPE_CHECKING:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.inspect.query_state import format_bytes
 from cojoin.cli.checkpoint_texts import without_login
-from cojoin.engine.batch_report import text_table
-from cojoin.engine.time.watermarks import format_time
+from cojoin.engine.formats import format_bytes, format_time, text_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

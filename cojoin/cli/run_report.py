@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.batch_report import text_table
-from cojoin.engine.time.watermarks import format_time
+from cojoin.engine.formats import format_time, text_table
 from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.texts import show_text
 
@@ -110,7 +109,7 @@ def counts(report: BatchReport) -> str:
     for reason in sorted({reason for each in inputs for reason in each.rejected}):
         line(f"    {reason}", [each.rejected.get(reason, 0) for each in inputs])
     if any(each.late_applied for each in inputs):
-        line("late, but applied (among done)", [each.late_applied for each in inputs])
+        line("late, but applied", [each.late_applied for each in inputs])
     return text_table(table)
 
 

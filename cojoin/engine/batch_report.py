@@ -11,13 +11,25 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.time.watermarks import NONE, format_time
+from cojoin.engine.formats import format_time, text_table
+from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["BatchReport", "InputReport", "text_table"]
+__all__ = ["BatchReport", "InputReport"]
+
+
+_REASONS = {
+    "null_key": "whose key is null",
+    "null_event_time": "whose event time is null",
+    "too_far_ahead": "too far ahead of the clock",
+    "late": "that came late",
+    "undecodable": "that can't be decoded",
+    "tombstone": "without a value",
+    "gone": "for ranges of records that are gone",
+}
 
 
 @dataclass(frozen=True)
@@ -223,31 +235,6 @@ class BatchReport:
                 )
             )
         return text_table(rows)
-
-
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of texts as an aligned table; the first row is the header, and numbers are right-aligned."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    numeric = [all(row[column].replace(",", "").isdigit() for row in rows[1:]) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, numeric, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-
-
-_REASONS = {
-    "null_key": "whose key is null",
-    "null_event_time": "whose event time is null",
-    "too_far_ahead": "too far ahead of the clock",
-    "late": "that came late",
-    "undecodable": "that can't be decoded",
-    "tombstone": "without a value",
-    "gone": "for ranges of records that are gone",
-}
 
 
 def _rows(count: int) -> str:

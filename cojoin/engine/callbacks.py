@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.formats import format_time
 from cojoin.engine.time.timers import TimeDomain
-from cojoin.engine.time.watermarks import format_time
 from cojoin.engine.user_frames import user_line
 from cojoin.engine.values.rows import describe_row
 from cojoin.errors import FunctionError

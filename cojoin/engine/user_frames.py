@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sysconfig
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["defined_at", "is_user_file", "user_line", "user_traceback"]
 
-_OURS = str(Path(__file__).parents[1])  # the whole package
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+# With the separator: a folder beside the package may have a name that begins with its name.
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def is_user_file(file: str) -> bool:

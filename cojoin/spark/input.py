@@ -20,6 +20,7 @@ from cojoin.engine.state.segments import HASH
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.keys import KEYABLE, is_keyable
+from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
@@ -276,10 +277,10 @@ class BoundInput:
 
     def packed(self, key_groups: int) -> DataFrame:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
-        keys = [self.frame[_quoted(name)] for name in self.spec.key]
+        keys = [self.frame[back_quoted(name)] for name in self.spec.key]
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
-        columns = [self.frame[_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
+        columns = [self.frame[back_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
         columns += [self.frame[name] for name in self._marker_columns]
         frame = self.frame
         if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
@@ -334,7 +335,3 @@ def _collation(dtype: DataType) -> str | None:
     elif isinstance(dtype, MapType):
         parts = [dtype.keyType, dtype.valueType]
     return next((found for found in map(_collation, parts) if found is not None), None)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

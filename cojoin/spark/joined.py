@@ -15,7 +15,7 @@ from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, Plan, StaticCall, StreamingCall
 from cojoin.spark.batch.unpacking import unpack
-from cojoin.spark.query.options import QueryOptions
+from cojoin.spark.query.query_options import QueryOptions
 from cojoin.spark.query.start import start_query
 from cojoin.spark.restore.restoration import RestoreOptions
 

@@ -160,7 +160,7 @@ def refuse_finished(watermark: InputWatermark, what: str, partition: str | None 
     Raises:
         HarnessError: The input or the partition is finished.
     """
-    if watermark.status() == "finished" or watermark.statuses().get(partition or "") == "finished":
+    if "finished" in (watermark.status(), partition is not None and watermark.statuses().get(partition)):
         named = f", partition {partition!r}" if partition else ""
         msg = f"{what}{named}: it is finished, and that is for good: nothing comes from it any more"
         raise HarnessError(msg)

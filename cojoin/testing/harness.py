@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
+from cojoin.engine.formats import format_time
 from cojoin.engine.functions import KeyedCoProcessFunction
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.side_outputs import check_tags
 from cojoin.engine.time.operator_watermark import ONE_PARTITION, Control, TimePolicy
-from cojoin.engine.time.watermarks import NONE, AllIdle, Status, format_time
+from cojoin.engine.time.watermarks import NONE, AllIdle, Status
 from cojoin.engine.values.choices import check_flag, check_word
 from cojoin.engine.values.types import as_schema
 from cojoin.errors import ConfigurationError

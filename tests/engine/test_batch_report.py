@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from cojoin.engine.batch_report import BatchReport, text_table
+from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.formats import text_table
 from cojoin.engine.inputs import Reason
 from cojoin.engine.joins import AsofJoin
 from cojoin.errors import CheckpointError

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sysconfig
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cojoin
 from cojoin.engine.functions import Context, KeyedCoProcessFunction
 from cojoin.engine.user_frames import defined_at, is_user_file, user_line, user_traceback
 from cojoin.errors import FunctionError
@@ -16,6 +19,14 @@ from cojoin.testing import Harness, HarnessInput
 HERE = __file__
 LEFT = HarnessInput("k string, amount double", key="k", name="trades")
 RIGHT = HarnessInput("k string", key="k", name="customers")
+
+
+def test_a_folder_beside_the_package_is_the_users() -> None:
+    package = Path(cojoin.__file__).parent
+    assert is_user_file(str(package.with_name("cojoin_jobs") / "job.py"))
+    assert not is_user_file(str(package / "errors.py"))
+    assert is_user_file(f"{sysconfig.get_path('stdlib')}_of_mine/job.py")
+    assert not is_user_file(json.__file__)
 
 
 class Enrich(KeyedCoProcessFunction):

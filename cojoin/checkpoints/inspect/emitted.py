@@ -11,12 +11,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.findings import Finding
 from cojoin.checkpoints.inspect.key_state import show_row
-from cojoin.checkpoints.inspect.output_rows import Output, OutputRow, find_rejected, find_rows
+from cojoin.checkpoints.inspect.output_rows import FoundRows, Output, OutputRow, find_rejected, find_rows
 from cojoin.checkpoints.inspect.read import read_progress
 from cojoin.checkpoints.inspect.sentences import describe_row
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.engine.formats import format_time
 from cojoin.engine.operator import OUTPUT, REJECTED
-from cojoin.engine.time.watermarks import format_time
 from cojoin.engine.values.types import parse_schema
 
 if TYPE_CHECKING:
@@ -91,12 +91,10 @@ class EmittedRows:
                 self._note(f"{name}, since it has none of the columns {', '.join(values)}")
                 continue
             limit = _LIMIT_OF_A_ROW if is_row else _LIMIT_OF_A_KEY
-            traces = find_rows(self._spark, output, wanted, limit)
-            self._note(traces.note)
-            for trace in traces.found:
-                yield self._emitted(name, side, trace)
-            if traces.total > len(traces.found):
-                self._note(f"all {traces.total:,} rows of {name}; {len(traces.found)} are told")
+            rows = find_rows(self._spark, output, wanted, limit)
+            self._note_left_out(rows, name)
+            for row in rows.found:
+                yield self._emitted(name, side, row)
 
     def rejected(self, sides: Sequence[Values | None]) -> Iterator[Finding]:
         """Yield the rejected rows that have given values of each input's row; None skips an input."""
@@ -104,49 +102,49 @@ class EmittedRows:
         if output is None:
             return
         pairs = [(spec, values) for spec, values in zip(self._state.inputs, sides, strict=True) if values is not None]
-        traces = find_rejected(self._spark, output, pairs, _LIMIT_OF_A_ROW)
-        self._note(traces.note)
-        for trace in traces.found:
-            yield self._rejected(trace)
+        rows = find_rejected(self._spark, output, pairs, _LIMIT_OF_A_ROW)
+        self._note_left_out(rows, REJECTED)
+        for row in rows.found:
+            yield self._rejected(row)
 
-    def _emitted(self, name: str, side: int, trace: OutputRow) -> Finding:
-        values = trace.row.as_dict()
+    def _emitted(self, name: str, side: int, written: OutputRow) -> Finding:
+        values = written.row.as_dict()
         own, other = self._parts(values, side)
         spec = self._state.inputs[side]
         where = "" if name == OUTPUT else f" to side output {name!r}"
-        watermark = None if trace.unknown else self._watermark_after(trace.batch_id)
+        watermark = None if written.unknown else self._watermark_after(written.batch_id)
         if other is None:
             # The rows that a function emits are not split into the columns of the two inputs.
-            text = f"The row {show_row(values)} was emitted{where}{self._batch(trace, watermark)}."
-            return Finding("emitted", text, None, name, values, trace.batch_id, watermark)
+            text = f"The row {show_row(values)} was emitted{where}{self._batch(written, watermark)}."
+            return Finding("emitted", text, None, name, values, written.batch_id, watermark)
         matched = other if any(value is not None for value in other.values()) else None
         fate = "matched" if side else "emitted"
-        text = f"{describe_row(spec.name, own)} was {fate}{self._batch(trace, watermark)}"
+        text = f"{describe_row(spec.name, own)} was {fate}{self._batch(written, watermark)}"
         if matched is None:
             text += ", without a match."
         else:
             text += f", with {show_row(matched)} of {self._state.inputs[1 - side].name!r}."
-        return Finding("emitted", text, spec.name, name, values, trace.batch_id, watermark, matched=matched)
+        return Finding("emitted", text, spec.name, name, values, written.batch_id, watermark, matched=matched)
 
-    def _rejected(self, trace: OutputRow) -> Finding:
-        found = trace.row.as_dict()
+    def _rejected(self, written: OutputRow) -> Finding:
+        found = written.row.as_dict()
         reason, watermark, row = str(found["reason"]), found["watermark"], json.loads(found["row"])
         why = _WHY.get(reason, "")
         if reason == "late":
             why = f"the watermark was at {format_time(watermark)} already before its batch"
         text = (
-            f"{describe_row(found['input'], row)} was rejected{self._batch(trace, None)} as {reason}"
+            f"{describe_row(found['input'], row)} was rejected{self._batch(written, None)} as {reason}"
             f"{f': {why}' if why else ''}."
         )
-        return Finding("rejected", text, found["input"], REJECTED, found, trace.batch_id, watermark, reason=reason)
+        return Finding("rejected", text, found["input"], REJECTED, found, written.batch_id, watermark, reason=reason)
 
-    def _batch(self, trace: OutputRow, watermark: int | None) -> str:
-        if trace.batch_id is None:
-            return f" (in which batch is not known: {trace.unknown})"
-        if trace.unknown is not None:
-            return f" in batch {trace.batch_id} {trace.unknown}"
+    def _batch(self, written: OutputRow, watermark: int | None) -> str:
+        if written.batch_id is None:
+            return f" (in which batch is not known: {written.unknown})"
+        if written.unknown is not None:
+            return f" in batch {written.batch_id} {written.unknown}"
         reached = "" if watermark is None else f", in which the watermark came to {format_time(watermark)}"
-        return f" in batch {trace.batch_id}{reached}"
+        return f" in batch {written.batch_id}{reached}"
 
     def _names(self, side: int) -> dict[str, str]:
         """Return the names of an input's columns in the output, to which joins may add suffixes."""
@@ -200,6 +198,11 @@ class EmittedRows:
         rows = read_progress(self._spark, self._files.root).where(F.col("batch_id") == batch_id)
         row = rows.select(F.unix_millis("watermark").alias("watermark")).first()
         return None if row is None else row.watermark
+
+    def _note_left_out(self, rows: FoundRows, name: str) -> None:
+        self._note(rows.note)
+        if rows.total > len(rows.found):
+            self._note(f"all {rows.total:,} rows of {name}; {len(rows.found)} are told")
 
     def _note(self, note: str | None) -> None:
         if note is not None and note not in self.notes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from cojoin.engine.formats import format_time
 from cojoin.engine.state.at_rest import entry_of
-from cojoin.engine.time.watermarks import format_time
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.texts import show_text
 

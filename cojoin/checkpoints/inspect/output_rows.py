@@ -22,7 +22,7 @@ from cojoin.engine.inputs import rejected_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.rows import Row, decode_rows
-from cojoin.engine.values.texts import dump_json, show_text, text_bytes
+from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.storage.locations import is_path
 
@@ -110,25 +110,29 @@ def find_rejected(
         output: The output of rejected rows.
         wanted: The inputs, each with the values that its row must have, by column.
         limit: The most rows to return. Up to ten times as many candidates are compared.
+
+    Returns:
+        The rows. Where there are more candidates than were compared, the total is that of all candidates.
     """
     spelled = [(spec.name, _as_json(spec, values)) for spec, values in wanted]
 
     def chosen(frame: DataFrame) -> DataFrame:
         return frame.where(reduce(or_, [_may_be(name, values) for name, values in spelled]))
 
-    traces = _find(spark, output, chosen, 10 * limit)
+    found = _find(spark, output, chosen, 10 * limit)
     by_name = dict(spelled)
     exact = [
-        trace
-        for trace in traces.found
-        if all(json.loads(trace.row["row"]).get(name) == value for name, value in by_name[trace.row["input"]].items())
+        row
+        for row in found.found
+        if all(json.loads(row.row["row"]).get(name) == value for name, value in by_name[row.row["input"]].items())
     ]
-    return FoundRows(exact[:limit], len(exact), traces.note)
+    total = len(exact) if found.total == len(found.found) else found.total
+    return FoundRows(exact[:limit], total, found.note)
 
 
 def _equal_to(name: str, value: Any, dtype: pa.DataType) -> Column:
     """Return the condition that a column equals a value, where null equals null."""
-    column = F.col("`" + name.replace("`", "``") + "`")
+    column = F.col(back_quoted(name))
     if isinstance(value, str) and show_text(value) != value:
         # The text is not valid UTF-8: data skipping would look for another text, and skip the file that has this one.
         return column.cast("binary").eqNullSafe(F.lit(text_bytes(value)))
@@ -204,13 +208,14 @@ def _batches(
 
 
 def _may_be(name: str, values: Mapping[str, Any]) -> Column:
-    """Return a condition that matches all rejected rows with these values, and some others.
+    """Return a condition that matches all rejected rows with these values, and few others.
 
-    It searches the row's JSON text, in which a longer number has the same prefix.
+    It searches the row's JSON text, in which a nested field may have the same name and value.
     """
     is_it = F.col("input") == name
     for column, value in values.items():
-        is_it &= F.col("row").contains(f"{dump_json(column)}: {dump_json(value)}")
+        text = f"{dump_json(column)}: {dump_json(value)}"
+        is_it &= F.col("row").contains(f"{text},") | F.col("row").contains(f"{text}}}")
     return is_it
 
 

@@ -17,10 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE, KeyState, key_state
 from cojoin.checkpoints.inspect.state_rows import Values, as_key, find
-from cojoin.engine.batch_report import text_table
+from cojoin.engine.formats import format_bytes, format_time, text_table
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.state.ttl import split_type
-from cojoin.engine.time.watermarks import NONE, format_time
+from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.texts import back_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.inputs import InputSpec
 
-__all__ = ["QueryState", "format_bytes"]
+__all__ = ["QueryState"]
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which both Spark and Python can show."""
@@ -136,8 +137,8 @@ class QueryState:
         """Return the keys with the most rows, in all tables together, in descending order of rows."""
         columns = list(self.inputs[0].key)
         every = reduce(_together, [self._keys(name) for name in self.stored.tables])
-        counted = every.groupBy(*map(_quoted, columns)).agg(F.count(F.lit(1)).alias("rows"))
-        return counted.orderBy(F.desc("rows"), *map(_quoted, columns)).limit(limit)
+        counted = every.groupBy(*map(back_quoted, columns)).agg(F.count(F.lit(1)).alias("rows"))
+        return counted.orderBy(F.desc("rows"), *map(back_quoted, columns)).limit(limit)
 
     def tables(self) -> list[tuple[str, int, int]]:
         """Return a readable name, the number of rows and their bytes in memory, for each table."""
@@ -231,20 +232,6 @@ class QueryState:
 _ORIGINS = {"snapshot": "a snapshot", "state store": "Spark's own state store"}
 
 
-def format_bytes(size: int) -> str:
-    """Return a size in bytes as readable text.
-
-    >>> format_bytes(512), format_bytes(2_500_000)
-    ('512 B', '2.5 MB')
-    """
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def _numbered(count: int) -> list[str]:
     # Named by position: the original names may have dots, or differ only in case.
     return [f"c{position}" for position in range(count)]
@@ -289,7 +276,3 @@ def _split(column: Column, stored: pa.DataType) -> tuple[Column, Column]:
             F.transform_values(column, lambda _, each: _moment(each.getField(access))),
         )
     return column.getField(value), _moment(column.getField(access))
-
-
-def _quoted(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from cojoin.engine.formats import format_span, format_time
 from cojoin.engine.time.operator_watermark import ONE_PARTITION
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE, format_time
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.query_state import QueryState
 
-__all__ = ["Wait", "format_span", "wait_for_clock", "wait_for_watermark"]
+__all__ = ["Wait", "wait_for_clock", "wait_for_watermark"]
 
 
 @dataclass(frozen=True)
@@ -88,19 +89,3 @@ def wait_for_clock(state: QueryState, until: int) -> Wait:
     """Return the wait until the batches' processing time reaches a time in epoch milliseconds."""
     taken_at = state.taken_at
     return Wait("processing_time", until, NONE if taken_at is None else int(1000 * taken_at.timestamp()))
-
-
-def format_span(millis: int) -> str:
-    """Return a span of time in milliseconds as readable text.
-
-    >>> format_span(6_001), format_span(90_000), format_span(7_200_000), format_span(200_000_000)
-    ('6.001 s', '1 min 30 s', '2 h 0 min', '2 d 7 h')
-    """
-    seconds = millis // 1000
-    if seconds < 60:
-        return f"{millis / 1000:.3f}".rstrip("0").rstrip(".") + " s"
-    if seconds < 3_600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    if seconds < 86_400:
-        return f"{seconds // 3_600} h {seconds % 3_600 // 60} min"
-    return f"{seconds // 86_400:,} d {seconds % 86_400 // 3_600} h"

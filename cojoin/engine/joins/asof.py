@@ -18,7 +18,8 @@ version behind matches. A late left row is rejected; if it is applied, it is mat
 kept or still arrive. A late version is applied, since it is valid for every row to come.
 
 It costs a sort of the batch's rows, of the waiting rows and of the versions kept, then one or two binary searches for
-each left row; no Python for each row. (pandas ``merge_asof``; DuckDB ``ASOF JOIN``.)
+each left row; no Python for each row. (The semantics are those of pandas' ``merge_asof`` and DuckDB's ``ASOF JOIN``.
+Of equal times ahead, pandas takes the first.)
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ it returns, a finished one for ever. There are no ties: the order in which chann
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["END_OF_TIME", "NONE", "AllIdle", "Returning", "Status", "WatermarkMerge", "format_time"]
+__all__ = ["END_OF_TIME", "NONE", "AllIdle", "Returning", "Status", "WatermarkMerge"]
 
 NONE = -(1 << 63)
 """The watermark while an input has none yet; shown to people as ``none``."""
@@ -159,20 +158,3 @@ class WatermarkMerge:
         """Restore what ``snapshot`` returned."""
         self._current, self._emptied = int(snapshot["current"]), bool(snapshot.get("emptied", False))
         self._channels = {name: _Channel(*saved) for name, saved in snapshot["channels"].items()}
-
-
-def format_time(timestamp: int) -> str:
-    """Return a watermark as text for people: in UTC, ``none`` or ``end of time``.
-
-    >>> format_time(1_500)
-    '1970-01-01 00:00:01.500'
-    """
-    if timestamp <= NONE:
-        return "none"
-    if timestamp == END_OF_TIME:
-        return "end of time"
-    try:
-        moment = datetime.fromtimestamp(timestamp // 1000, tz=timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return f"{timestamp} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % 1000:03d}"

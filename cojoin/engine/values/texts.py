@@ -16,7 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["decode_texts", "dump_json", "encode_texts", "show_text", "text_bytes"]
+__all__ = ["back_quoted", "decode_texts", "dump_json", "encode_texts", "show_text", "text_bytes"]
 
 _HALVES = re.compile("[\ud800-\udfff]")
 
@@ -84,3 +84,12 @@ def show_text(text: str) -> str:
     \xffA
     """
     return _HALVES.sub(lambda half: f"\\x{ord(half.group()) & 0xFF:02x}", text)
+
+
+def back_quoted(name: str) -> str:
+    """Return a column's name as Spark's SQL and ``col`` read it, whatever characters it has.
+
+    >>> back_quoted("a.b"), back_quoted("a`b")
+    ('`a.b`', '`a``b`')
+    """
+    return f"`{name.replace('`', '``')}`"

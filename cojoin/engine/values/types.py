@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.engine.values.ddl import PLAIN, SUPPORTED, UNSUPPORTED, read_fields, read_type
+from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def as_schema(declared: Any, what: str) -> pa.Schema:
     if hasattr(declared, "fields") and hasattr(declared, "simpleString"):
         # PySpark's types return their own DDL, so the engine accepts them without importing PySpark.
         fields = (
-            f"`{each.name.replace('`', '``')}` {each.dataType.simpleString()}{'' if each.nullable else ' NOT NULL'}"
+            f"{back_quoted(each.name)} {each.dataType.simpleString()}{'' if each.nullable else ' NOT NULL'}"
             for each in declared.fields
         )
         return parse_schema(", ".join(fields), what=what)
@@ -169,6 +170,6 @@ def _written(fields: Iterable[pa.Field], colon: str, what: str) -> Iterator[str]
             msg = f"{what}: field {field.name!r} repeats {seen[folded]!r}; names must differ by more than case"
             raise SchemaError(msg)
         seen[folded] = field.name
-        name = field.name if _UNQUOTED.fullmatch(field.name) else "`" + field.name.replace("`", "``") + "`"
+        name = field.name if _UNQUOTED.fullmatch(field.name) else back_quoted(field.name)
         dtype = type_to_ddl(field.type, what=f"{what}.{field.name}")
         yield f"{name}{colon}{dtype}{'' if field.nullable else ' NOT NULL'}"

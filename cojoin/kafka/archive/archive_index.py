@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
+from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.archive.archive import ArchiveIndex, Blocks, Layout, Piece, Stretch, bucket_begins
@@ -374,4 +375,4 @@ def _check_shares(shares: Sequence[_Share], offset: str, wanted: Wanted, what: s
 
 
 def _col(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(back_quoted(name))

@@ -1,1 +1,1 @@
-"""The run of a query: started, checked, written batch by batch, ended."""
+"""The run of a query, from its start and its checks, through its micro-batches, to its end."""

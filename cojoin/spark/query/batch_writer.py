@@ -1,13 +1,13 @@
 """What the driver does with each micro-batch: execute it once, write its outputs, and make it count.
 
-One action executes the calls. The workers write the files of those outputs whose sinks allow it; these files count for
-nothing yet. The rows of the other outputs stay packed and persisted, and their sinks read them from there. Then each
-output with rows becomes visible by a transaction of its own: the output, the rejected rows, the side outputs. The
+One action executes the calls. The workers write the files of those outputs whose sinks allow it; readers do not see
+these files yet. The rows of the other outputs stay packed and persisted, and their sinks read them from there. Then
+each output with rows is committed in a transaction of its own: the output, the rejected rows, the side outputs. The
 manifest comes last, and makes the batch count. If a snapshot is due, its rows are written before the manifest.
 
 A batch that is run again is executed again, since Spark's state needs it. Each output that has the batch already must
 have it from an equal execution (``batch_marker``). A batch that only the clock has caused, and that changed nothing,
-leaves no trace. The lease is checked before each write, so a run that was taken over stops.
+gets no manifest. The lease is checked before each write, so a run that was taken over stops.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class BatchWriter:
         checkpoint: The query's checkpoint.
         outputs: The outputs of the plan, by name.
         on_batch: Called with each batch's report once the batch counts.
-        retained: How many snapshots stay, savepoints not counted.
+        retained: How many snapshots are kept, not counting savepoints.
         may_count: Whether small rows may be cut into Arrow batches by their number alone.
     """
 
@@ -90,7 +90,7 @@ class BatchWriter:
         self._last = checkpoint.last_report
         self._preparing: threading.Thread | None = None
         self._offsets = [] if last is None else list(last.offsets)
-        # Also outputs without rows so far, so that another query can't take their places.
+        # Outputs without rows so far are included, so that no other query can use their places.
         declared = {name: {**each.sink.place(), "batch_id": None} for name, each in outputs.items()}
         self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
         self._cleaning = Cleaning(checkpoint, retained)
@@ -102,7 +102,7 @@ class BatchWriter:
         """Write a micro-batch; Spark commits it afterwards."""
         durations: dict[str, float] = {}
         self._lease.check()
-        # For each batch: the last batch of a drain has a session of its own.
+        # This is set for each batch, because the last batch of a drain has a session of its own.
         keep_checksums_small(emitted.sparkSession)
         targets = self._targets(batch_id)
         if targets:
@@ -120,7 +120,7 @@ class BatchWriter:
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
             segments = segments if statistics else self._segments
             is_still = (offsets, segments) == (self._offsets, self._segments) and _is_the_same(report, self._last)
-            # A snapshot that would equal the last one is left out.
+            # Nothing has changed: no manifest is needed, and a snapshot would equal the last one.
             if not written and batch_id not in saved and is_still:
                 return
             self._written.update(written)
@@ -134,7 +134,7 @@ class BatchWriter:
                 self._snapshot(emitted, manifest)
                 durations["snapshot"] = _since(started)
             elif self._is_first:
-                # An earlier try of this batch may have written a snapshot that the state does not know of.
+                # An earlier attempt at this batch may have written a snapshot to which the state does not refer.
                 Snapshots(self._files).remove(batch_id)
         finally:
             emitted.unpersist()
@@ -210,8 +210,8 @@ class BatchWriter:
         files: Mapping[int, list[WrittenFile]],
         durations: dict[str, float],
     ) -> dict[str, Any]:
-        """Write or commit the outputs that have rows; return what the manifest says of each."""
-        # All before any is written: if one refuses the batch, none gets it.
+        """Write or commit the outputs that have rows, and return the manifest's entry for each."""
+        # All are compared before any is written, so that if one refuses the batch, none gets it.
         for output in self._plan.outputs:
             with self._named(output, report.batch_id):
                 self._outputs[output].writer.compare(markers[output])
@@ -294,7 +294,7 @@ def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: s
 
 
 def _settings(plan: Plan) -> dict[str, str]:
-    """Return the settings that decide which rows come out when, for the error of a batch that differs."""
+    """Return the settings that determine which rows are emitted when, for the error about a batch that differs."""
     found = {"what idle inputs do to time": str(plan.time)}
     for spec in plan.inputs:
         # The default text of an object has its address in memory, which differs from run to run.
@@ -305,7 +305,7 @@ def _settings(plan: Plan) -> dict[str, str]:
 
 
 def _is_the_same(report: BatchReport, last: BatchReport | None) -> bool:
-    """Return whether nothing has changed since the last batch but the processing time."""
+    """Return whether a batch has changed nothing but the processing time and the sizes of the stored state."""
     if last is None:
         return False
     clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)

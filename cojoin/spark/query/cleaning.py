@@ -1,6 +1,6 @@
-"""The removal of snapshots and segment files that nothing needs any more, in a thread beside the batches.
+"""The removal of snapshots and segment files that are no longer needed, in a thread beside the batches.
 
-What can't be removed now is removed after the next snapshot, so an error here is logged and stops nothing.
+What can't be removed now is removed after the next snapshot. An error here is therefore logged, and the query continues.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cleaning:
 
     Args:
         checkpoint: The checkpoint.
-        retained: How many snapshots stay, savepoints not counted.
+        retained: How many snapshots are kept, not counting savepoints.
     """
 
     def __init__(self, checkpoint: ClaimedCheckpoint, retained: int) -> None:
@@ -41,7 +41,7 @@ class Cleaning:
         self._thread: threading.Thread | None = None
 
     def after(self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool) -> None:
-        """Begin to remove what a batch has made unnecessary.
+        """Start to remove what is no longer needed after a batch.
 
         Args:
             manifest: The batch's manifest, once it is written.
@@ -55,7 +55,7 @@ class Cleaning:
             self._thread.start()
 
     def finish(self) -> None:
-        """Wait until what has begun is removed."""
+        """Wait until a removal that has started is finished."""
         if self._thread is not None:
             self._thread.join()
 

@@ -1,4 +1,4 @@
-"""What stopped a query, in its own words: without Spark's wrapping, the JVM's stack and Python's traceback."""
+"""The message of the error that stopped a query, without Spark's wrapping, the JVM's stack and Python's traceback."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
 def explain(error: BaseException) -> str:
-    """Say what happened; the first line says it all.
+    """Return the message of an error; its first line says what happened.
 
     Args:
-        error: What Spark or Python raised.
+        error: The error that Spark or Python raised.
 
     Returns:
-        The message of our own error, if one is in there; else the cause's own words.
+        The message of cojoin's own error if the text contains one, and otherwise that of the original cause, with the
+        user's line that raised it where that is known.
     """
     text = str(error)
     ours = list(_OURS.finditer(text))
@@ -55,7 +56,7 @@ def explain(error: BaseException) -> str:
 
 
 def _end_of_traceback(text: str) -> str:
-    """Return what follows the last frame: the line that is not indented, and those of its message."""
+    """Return what follows the last frame: the line that names the exception, and the other lines of its message."""
     lines = text.splitlines()
     frames = [position for position, line in enumerate(lines) if line.startswith("  File ")]
     rest = lines[frames[-1] + 1 :] if frames else lines

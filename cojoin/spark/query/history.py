@@ -1,15 +1,17 @@
-"""How far an input's time may come while a Delta table's history is read: what is still unread holds it.
+"""Limits on an input's watermark while a Delta table's history is read: files that are still unread hold it back.
 
-Delta reads a table's first snapshot in the order of its files, so many a batch (``maxFilesPerTrigger``, 1,000 by
-default), whatever times they hold, and a commit that is too large for a batch in the same way. Rows of the first files
-would let time pass those of the others, which came late. So each batch looks where Spark's offset log says that it
-ends. Inside a snapshot the input's time comes no further than the least event time of the files that are still unread,
-as the table's log has it: where files follow each other in time nothing waits for long. Where the log can't tell (a
-column without statistics, an event time that is computed, a DataFrame of the user's own), and inside a commit, time
-stands still until all of it is read. The log only ever holds time back; what moves it are rows that were read.
+Delta reads a table's first snapshot in the order of its files, a limited number per batch (``maxFilesPerTrigger``,
+1,000 by default), whatever their event times, and a commit that is too large for a batch in the same way. Rows of the
+first files would advance the watermark past rows of the other files, which would then be late.
 
-A batch that is run again finds the same offsets and the same log, so it decides the same; what was decided is part of
-the state, and goes where the state goes. The driver tells the calls by a local property of the batch's jobs.
+For each batch, Spark's offset log says where the batch ends in the table. Inside a snapshot, the input's watermark
+stays below the smallest event time of the files that are still unread, according to the statistics in the Delta log:
+where files follow each other in time, nothing waits for long. Where there are no such statistics (a column without
+statistics, a computed event time, a user's own DataFrame), and inside a commit, the watermark does not advance until
+all of it is read. A limit only holds the watermark back; only rows that were read advance it.
+
+A batch that is run again finds the same offsets and the same Delta log, so it gets the same limits. The limits are
+passed to the calls in a local property of the batch's jobs, and are stored as part of the state.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ _DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"
 
 
 class HistoryHolds:
-    """Tells each micro-batch how far its inputs' times may come.
+    """Limits the watermarks of a query's inputs in each micro-batch.
 
     Args:
         inputs: The two inputs.
         files: The query's checkpoint.
-        begins_at: Of a query that was restored, where its sources go on after its first batch, a line each.
+        begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class HistoryHolds:
         self._reads_no_table = False
 
     def around(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """Return what takes a micro-batch as ``write`` does, and has its calls know how far time may come."""
+        """Return a function that processes a micro-batch as ``write`` does, and passes the limits to its calls."""
 
         def write_held(emitted: DataFrame, batch_id: int) -> None:
             session = emitted.sparkSession
@@ -70,29 +72,30 @@ class HistoryHolds:
         return write_held
 
     def after(self, session: SparkSession, batch_id: int) -> dict[int, int]:
-        """Return how far each input's time may come in a batch that Spark has planned.
+        """Return the limits of the inputs' watermarks in a batch that Spark has planned.
 
         Args:
             session: The session.
             batch_id: The batch.
 
         Returns:
-            By the input's number epoch milliseconds, ``NONE`` where it stands still; an input that is free is left out.
+            The limits in epoch milliseconds, by the input's number; ``NONE`` where the watermark must not advance. An
+            input without a limit is left out.
         """
         if self._reads_no_table:
             return {}
         if batch_id == 0 and self._begins_at is not None:
-            # The batch reads the restored state alone, which stands where the old query's sources stood.
+            # The batch reads only the restored state, which belongs to the offsets of the old query's sources.
             lines = [*self._begins_at]
         else:
             lines = source_offsets(self._files, batch_id)[:-1]
         ends = [_End.read(line) for line in lines]
-        # What has read something else will read no table.
+        # A source with an offset of another kind is not a Delta table, and does not become one.
         self._reads_no_table = all(
             end is None and line not in _NOTHING_READ for end, line in zip(ends, lines, strict=True)
         )
         if len(lines) != sum(self._lines):
-            # Nobody knows whose a position is: each may be of both.
+            # It is not known to which input a line belongs, so each counts for both.
             return dict.fromkeys((1, 2), NONE) if any(end is not None and end.is_within for end in ends) else {}
         holds: dict[int, int] = {}
         for number, (table, count) in enumerate(zip(self._tables, self._lines, strict=True), start=1):
@@ -104,7 +107,7 @@ class HistoryHolds:
 
 
 class _End:
-    """Where a batch ends in a Delta table, as Spark's offset log has it."""
+    """The end of a batch in a Delta table, according to Spark's offset log."""
 
     def __init__(self, position: dict[str, Any]) -> None:
         self.version, self.index = int(position["reservoirVersion"]), int(position["index"])
@@ -112,34 +115,34 @@ class _End:
 
     @classmethod
     def read(cls, line: str) -> _End | None:
-        """Return that of a line of the offset log; None where the source is no Delta table, or was not read."""
+        """Return the end in a line of the offset log; None where the source is no Delta table, or was not read."""
         try:
             position = json.loads(line)
         except ValueError:
             return None
-        # A topic of Kafka's may have any name, but is an object.
+        # The offset of a Kafka source has topics as its keys, which may have any name, but their values are objects.
         is_delta = isinstance(position, dict) and position.keys() >= _DELTA_FIELDS
         return cls(position) if is_delta and isinstance(position["reservoirVersion"], int) else None
 
     @property
     def is_within(self) -> bool:
-        """Whether files of a snapshot or of a commit have been read, and others of it not yet."""
+        """Whether the batch ends inside a snapshot or a commit, so that some of its files may still be unread."""
         return self.in_snapshot or self.index >= 0
 
 
 class _Table:
-    """What an input's Delta table knows of the times in its files."""
+    """The Delta table of an input, with the event times in its files."""
 
     def __init__(self, bound: BoundInput) -> None:
         source = bound.source
-        # What was read of the change data feed are other files than the table's.
+        # The change data feed is read from other files than the table.
         is_plain = source is not None and source.format == "delta" and not _reads_changes(source.options)
         self._location = source.location if source is not None and is_plain else None
         self._event_time = bound.spec.event_time
         self._known: tuple[int, NDArray[np.int64]] | None = None
 
     def until(self, session: SparkSession, end: _End) -> int:
-        """Return how far time may come where a batch ends: before the least event time that is still unread."""
+        """Return the limit at the end of a batch: a millisecond before the smallest event time that is still unread."""
         if not end.is_within:
             return END_OF_TIME
         if self._location is None or self._event_time is None or not end.in_snapshot:
@@ -157,16 +160,16 @@ def _reads_changes(options: Any) -> bool:
 
 
 def _streams_read(frame: DataFrame) -> int:
-    """Return how many lines of the offset log are a DataFrame's own: one for each stream that its plan reads."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - nothing else tells
+    """Return how many lines of the offset log belong to a DataFrame: one for each stream that its plan reads."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
     return sum(1 for at in range(leaves.size()) if leaves.apply(at).isStreaming())
 
 
 def _least_times(session: SparkSession, location: str, version: int, column: str) -> NDArray[np.int64]:
-    """Return of each file of a table's version, in the order in which Delta streams them, how far time may come before.
+    """Return the limit before each file of a table's version is read, in the order in which Delta streams the files.
 
-    That is a millisecond before its least event time; ``NONE`` where its statistics do not have it, ``END_OF_TIME`` of
-    a file without rows.
+    It is a millisecond before the file's smallest event time, in epoch milliseconds; ``NONE`` where the statistics lack
+    that time, ``END_OF_TIME`` for a file without rows.
     """
     log = table_log(session, location)
     defaults = [getattr(log, f"getSnapshotAt$default${number}")() for number in (2, 3, 4)]
@@ -175,7 +178,7 @@ def _least_times(session: SparkSession, location: str, version: int, column: str
     files = DataFrame(snapshot.allFiles().toDF(), session).select("modificationTime", "path", "stats")
     statistics = F.from_json("stats", "numRecords long, minValues map<string, string>")
     rows = (
-        # As Delta's own ``DeltaSourceSnapshot`` numbers them.
+        # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
         files.orderBy("modificationTime", "path")
         .select(statistics.alias("known"))
         .select(
@@ -188,7 +191,7 @@ def _least_times(session: SparkSession, location: str, version: int, column: str
     def until(row: Any) -> int:
         if row.rows == 0:
             return END_OF_TIME
-        # Under column mapping the statistics go by other names, one of which may have been this one's.
+        # Under column mapping the statistics have other names, and this column's name may be that of another one there.
         return row.least - 1 if names_are_files and row.least is not None else NONE
 
     return np.array([until(row) for row in rows], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""The start of a query: all is checked, then the checkpoint is claimed, leased and restored, then the query runs.
+"""The start of a query: everything is checked, then the checkpoint is claimed, leased and restored, then the query runs.
 
-What can't run is refused before anything is written. A start after a crash finishes what an earlier one has begun:
-first a restoration (``restore``), then a drain that was promised (``query``).
+A query that can't run is refused before anything is written. A start after a crash finishes what an earlier start has
+begun: first a restoration (``restore``), then a drain (``query``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from cojoin.spark.batch.call import Plan
     from cojoin.spark.input import BoundInput
-    from cojoin.spark.query.options import QueryOptions
+    from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.sources.sources import Source
 
 __all__ = ["start_query"]
@@ -56,13 +56,20 @@ def start_query(
     emit: Emit,
     options: QueryOptions,
 ) -> Query:
-    """Check everything, claim the checkpoint, restore it where that is asked for, and start; see ``Joined.start``.
+    """Check everything, claim the checkpoint, restore into it if requested, and start; see ``Joined.start``.
 
     Args:
         plan: What the workers execute.
         inputs: The two inputs.
         emit: A function that returns the stream of what the calls emit (``Joined._emitted``).
         options: How the query runs.
+
+    Returns:
+        The running query.
+
+    Raises:
+        ConfigurationError: The query can't run, as configured or with this checkpoint.
+        QueryFailedError: The first batch of a restored query failed.
     """
     spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
     files = CheckpointFiles(spark, options.checkpoint)
@@ -82,7 +89,7 @@ def start_query(
     if restoration is None:
         for source in new.opened_sources:
             source.check(is_new=is_new)
-    # A live run has no end to reach.
+    # A live run has no end.
     span = _span(new.opened_sources) if options.trigger.is_bounded else None
     # A query that has planned no batch has read nothing yet, so it may still change its sources.
     known = (None, None) if is_new else known_sources(files)
@@ -94,7 +101,7 @@ def start_query(
     lease = Lease.acquire(files)
     try:
         _check_unchanged(files, seen)
-        # If two starts claimed at the same moment, the one with the lease continues with what is there.
+        # If two starts claimed the checkpoint at the same moment, the one with the lease continues with what is there.
         query_id = note_sources(files, described)
         if restoration is not None and restoration.stage == "begun":
             restoration.write(files)
@@ -113,7 +120,7 @@ def start_query(
 
 
 def _span(sources: Sequence[Source]) -> tuple[int, int] | None:
-    """Return the range of event time that the query will read, in epoch milliseconds, where its sources know it."""
+    """Return the range of event time that the query will read, in epoch milliseconds; None if no source knows it."""
     known = [span for span in (source.span() for source in sources) if span is not None]
     return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
 
@@ -128,7 +135,7 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
     """Return the checkpoint, with its progress table repaired.
 
     Raises:
-        CheckpointError: Its files are of different moments, or its query was drained.
+        CheckpointError: Its files belong to different moments, or its query was drained.
     """
     files, manifests = new.files, Manifests(new.files)
     last = manifests.last()
@@ -158,7 +165,7 @@ def _run(
     checkpoint: ClaimedCheckpoint,
     restoration: Restoration | None,
 ) -> None:
-    """Start the stream; a query that was restored first executes the batch that reads the old state."""
+    """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
     may_count = not any(runs_python(each.frame) for each in inputs)
     writer = BatchWriter(
@@ -170,7 +177,7 @@ def _run(
     batch = HistoryHolds(inputs, files, checkpoint.begins_at).around(writer)
     stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
-        # trigger(once=True), because after it Spark would plan a second batch, which reads all sources anew.
+        # trigger(once=True) runs this batch alone; another trigger would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
             try:
                 stream.trigger(once=True).start().awaitTermination()
@@ -185,7 +192,7 @@ def _open_outputs(new: NewQuery, checkpoint: ClaimedCheckpoint) -> dict[str, Ope
     """Open the outputs, and check that each is as the checkpoint left it.
 
     Raises:
-        CheckpointError: The manifests are ahead of Spark's log.
+        CheckpointError: The manifests are ahead of Spark's commit log, or an output is not as the checkpoint left it.
     """
     files, last = checkpoint.files, checkpoint.last
     next_batch = max(committed_batches(files), default=-1) + 1

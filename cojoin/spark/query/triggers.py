@@ -1,4 +1,4 @@
-"""When a query runs a micro-batch, and what becomes of the rows that still wait at its end."""
+"""Triggers: when a query runs a micro-batch, and what happens to the rows that are still buffered at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Trigger"]
 
 @dataclass(frozen=True)
 class Trigger:
-    """Made by ``available_now`` or ``processing_time``.
+    """When a query runs its micro-batches; ``available_now`` and ``processing_time`` make one.
 
     Attributes:
         interval_ms: Milliseconds between batches; None runs over what is available and ends.
@@ -38,30 +38,33 @@ class Trigger:
 
     @classmethod
     def available_now(cls, *, drain: bool = False) -> Trigger:
-        """Take what the sources hold now, in several batches where their options say so, and end.
+        """Return a trigger that processes what the sources contain now, and ends.
+
+        It takes several batches if the sources' options limit the size of a batch.
 
         Args:
-            drain: False pauses: what waits for a watermark stays, and the next run goes on. True finishes all inputs:
-                time goes to its end, everything waiting comes out, and the query is over.
+            drain: False pauses: rows that wait for a watermark stay in the state, and the next run continues. True
+                finishes all inputs: the watermark becomes the end of time, all waiting rows are emitted, and the query
+                can't be started again.
         """
         return cls(None, drain)
 
     @classmethod
     def processing_time(cls, interval: Duration = "0 seconds") -> Trigger:
-        """Run until stopped, a batch each interval at the most.
+        """Return a trigger that runs until the query is stopped, with at most one batch per interval.
 
         Args:
-            interval: Such as ``"10 seconds"``; zero starts the next batch as soon as there are rows.
+            interval: A duration such as ``"10 seconds"``; zero starts the next batch as soon as there are rows.
         """
         return cls(milliseconds(interval, "processing_time interval"))
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it ends by itself."""
+        """Whether a query with this trigger ends by itself."""
         return self.interval_ms is None
 
     def apply(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Set it on a stream's writer."""
+        """Set the trigger on a stream's writer, and return the writer."""
         if self.interval_ms is None:
             return writer.trigger(availableNow=True)
         return writer.trigger(processingTime=f"{self.interval_ms} milliseconds")

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
 from cojoin.checkpoints.outputs import find_commit
+from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
@@ -234,7 +235,7 @@ class DeltaWriter(SinkWriter):
             columns |= {name.lower() for name in stored.mkString("\n").splitlines()}
         for field in frame.schema.fields:
             if field.name.lower() in columns and isinstance(field.dataType, StringType):
-                quoted = "`" + field.name.replace("`", "``") + "`"
+                quoted = back_quoted(field.name)
                 frame = frame.withColumn(field.name, F.validate_utf8(F.col(quoted)))
         return frame
 

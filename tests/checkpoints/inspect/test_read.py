@@ -12,7 +12,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.inspect.state_rows import find
-from cojoin.engine.time.watermarks import format_time
+from cojoin.engine.formats import format_time
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
 from tests.checkpoints.lakes import CLOCK_FAR
 from tests.spark.data import MORNING, rows

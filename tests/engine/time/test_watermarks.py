@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE, WatermarkMerge, format_time
+from cojoin.engine.formats import format_time
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE, WatermarkMerge
 
 
 def merged(*watermarks: int, **options: Any) -> WatermarkMerge:

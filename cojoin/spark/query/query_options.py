@@ -68,7 +68,7 @@ class QueryOptions:
         """Return the sink of each of the plan's outputs, by name.
 
         Raises:
-            ConfigurationError: An argument is no sink, or the query has no such side output.
+            ConfigurationError: An argument is not a sink, or the query has no such side output.
         """
         rejected = delta(files.path("rejected")) if self.rejected is None else as_sink(self.rejected, "rejected")
         sinks = {OUTPUT: as_sink(self.output, "output"), REJECTED: rejected, **self._side_sinks(plan, files)}
