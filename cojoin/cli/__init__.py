@@ -1,8 +1,8 @@
 """The command line: ``cojoin demo``, ``cojoin run``, ``cojoin replay`` and ``cojoin checkpoints``.
 
-``options``, ``kafka_options`` and ``checkpoint_options`` say what can be typed, ``values`` reads single values, and
-``arguments`` with ``kafka_arguments`` say what it means; ``demo``, ``run`` and ``checkpoints`` do it, the last one with
-``checkpoint_report`` and ``checkpoint_texts``; ``day`` makes the demo's rows; ``locations`` opens what a person named;
-``session`` starts Spark quietly; ``waiting`` waits for a query; ``report`` prints; ``verification`` compares with
-pandas; ``secrets`` masks.
+``options``, ``kafka_options`` and ``checkpoint_options`` have the parsers; ``typed_values`` and ``typed_locations``
+parse single values; ``arguments`` and ``kafka_arguments`` check values together. ``demo``, ``run`` and ``checkpoints``
+execute the commands. ``day`` makes the demo's rows, ``embedded_spark`` starts Spark, ``waiting`` waits for a query,
+``interrupts`` handles Ctrl-C, and ``verification`` compares with pandas. ``run_report``, ``checkpoint_report`` and
+``checkpoint_texts`` format what is printed, ``hints`` rewords messages, and ``secrets`` masks option values.
 """

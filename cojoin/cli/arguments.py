@@ -1,7 +1,7 @@
 """The arguments of the command line: parsed, checked together, and completed before Spark starts.
 
-``argparse`` parses each option by itself (``options``), and the commands receive its namespace. What needs several
-options at once is checked here and added to the namespace: for a run its two inputs, its join and its triggers.
+``argparse`` parses each option by itself (``options``), and the commands receive its namespace. What depends on several
+options is checked here and added to the namespace: for a run its two inputs, its join and its triggers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
     Returns:
         The options of the command by their names (``cojoin run --help`` and so on describe them). For ``run``,
         ``replay`` and ``checkpoints restore`` it also has ``sides``, the two ``SideArguments``; ``join``, the
-        ``AsofJoin``; ``trigger``; and ``start``, further arguments of ``Joined.start``.
+        ``AsofJoin``; ``trigger``; ``then_live``, a second trigger or None; ``restore_from``, a ``Checkpoint`` or None;
+        and ``start``, further arguments of ``Joined.start``.
     """
     parser, checked = build_parser(secrets)
     typed = parser.parse_args(words, Arguments())
@@ -113,7 +114,7 @@ def _origin(typed: Arguments) -> Checkpoint | None:
         return Checkpoint(typed.restore_from, typed.at)
     given = {"--at": typed.at, "--cut-back-output": typed.cut_back_output, "--allow-data-loss": typed.allow_data_loss}
     for option, value in given.items():
-        # A batch may be 0.
+        # Batch 0 is a valid value.
         if value is not None and value is not False:
             msg = f"{option}: that is said of the checkpoint in --restore-from, which is missing"
             raise ConfigurationError(msg)
@@ -158,7 +159,7 @@ def _names_of_inputs(typed: Arguments) -> tuple[str, str]:
 
 
 def _refuse_tables(location: Location | None, conf: Mapping[str, str]) -> None:
-    """Refuse a table by name in a Spark of one's own, which forgets it at its end, unless a catalogue is set."""
+    """Refuse a table's name where no catalog is set, since the embedded Spark forgets its tables when it ends."""
     if location is None or location.kind != "delta" or is_path(location.place):
         return
     if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):

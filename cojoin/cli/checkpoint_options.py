@@ -1,4 +1,4 @@
-"""What can be typed after ``cojoin checkpoints``: one parser a command."""
+"""The parsers of ``cojoin checkpoints``, one for each of its commands."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def add_checkpoints(
     """Add ``checkpoints`` with its commands.
 
     Args:
-        commands: The commands of ``cojoin``.
-        command: Adds one with its help.
-        add_run: Adds the options of ``cojoin run``.
-        add_spark: Adds those of the Spark that it runs on.
+        commands: The commands of ``cojoin``, to which ``checkpoints`` is added.
+        command: A function that adds a command with its help.
+        add_run: A function that adds the options of ``cojoin run``.
+        add_spark: A function that adds the options of Spark.
 
     Returns:
         The parser of ``checkpoints restore``, whose options are checked further.
@@ -91,11 +91,11 @@ def add_checkpoints(
 
 
 def add_restore_options(outputs: Any, *, with_origin: bool) -> None:
-    """Add what is said of a restoration to the options of a run.
+    """Add the options of a restoration to those of a run.
 
     Args:
         outputs: The group of options.
-        with_origin: Whether the old checkpoint is an option, too.
+        with_origin: Whether to add an option for the old checkpoint.
     """
     if with_origin:
         outputs.add_argument(
@@ -118,7 +118,7 @@ def add_restore_options(outputs: Any, *, with_origin: bool) -> None:
 
 
 def read_moment(text: str) -> int | datetime:
-    """Read a batch's number, or a time with its zone."""
+    """Read a batch's number, or a time with its time zone."""
     if text.isdecimal():
         return int(text)
     try:

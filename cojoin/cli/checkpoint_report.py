@@ -1,4 +1,4 @@
-"""How snapshots, progress and cleaning are shown: tables for people, plain values for JSON."""
+"""Snapshots, progress and cleaning as text for people, and snapshots as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["cleaned", "headline", "progress", "snapshot", "snapshot_values", "sn
 
 
 def headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_by: str | None) -> str:
-    """Say in some lines whose checkpoint it is and how far its query has come."""
+    """Return some lines about a checkpoint: its query, its newest batch, and the run that holds it."""
     left, right = (each["name"] for each in query["inputs"])
     operator = str(query.get("function") or query["operator"].replace("_", " "))
     lines = [f"{path}: {operator} of {left!r} with {right!r}, {query['key_groups']} key groups"]
@@ -149,7 +149,7 @@ def progress(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def cleaned(removed: Sequence[int], kept: Sequence[int], freed: int | None, *, dry_run: bool) -> str:
-    """Say what was removed, or would be."""
+    """Return a sentence about the snapshots that were removed, or would be removed."""
     left = f"kept: {', '.join(map(str, kept)) or 'none'}"
     if not removed:
         return f"Nothing to remove; {left}."

@@ -1,4 +1,4 @@
-"""Values that a person types, and values that JSON has no name for."""
+"""Keys and rows as a user types them, and values for which JSON has no type."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NO_ZONE = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$")
 
 
 def typed_key(text: str, spec: InputSpec) -> Any:
-    """Read a key: its columns' values, with commas between.
+    """Read a key: the values of its columns, separated by commas.
 
     Raises:
-        ConfigurationError: Too few or too many, or one that is not of its column's type.
+        ConfigurationError: There are too few or too many values, or one is not of its column's type.
     """
     if len(spec.key) == 1:
         return typed_value(text, spec.schema.field(spec.key[0]).type, f"--key {spec.key[0]}")
@@ -39,10 +39,10 @@ def typed_key(text: str, spec: InputSpec) -> Any:
 
 
 def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[str, Any]:
-    """Read column values; one of a column that is not there stays a text, and is refused by who knows why.
+    """Read the values of columns; that of an unknown column stays a text, and ``explain`` refuses it.
 
     Raises:
-        ConfigurationError: A value that is not of its column's type.
+        ConfigurationError: A value is not of its column's type.
     """
     return {
         name: text
@@ -53,10 +53,10 @@ def typed_row(pairs: Sequence[tuple[str, str | None]], spec: InputSpec) -> dict[
 
 
 def typed_value(text: str, dtype: pa.DataType, what: str) -> Any:
-    """Read a value of a type; a time without a zone is UTC.
+    """Read a value of a type; a time without a time zone is in UTC.
 
     Raises:
-        ConfigurationError: It is none of that type.
+        ConfigurationError: The text is not a value of that type.
     """
     if pa.types.is_timestamp(dtype) and dtype.tz is not None and _NO_ZONE.search(text):
         text += "Z"
@@ -68,12 +68,12 @@ def typed_value(text: str, dtype: pa.DataType, what: str) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as one that JSON has: times as ISO 8601, bytes as hex digits, the rest as it is spelled."""
+    """Return a value that JSON can represent: times as ISO 8601, bytes as hex digits, other values as their text."""
     if isinstance(value, datetime) or hasattr(value, "isoformat"):
         return value.isoformat()
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def without_login(text: str) -> str:
-    """Hide a name and password in an address."""
+    """Return a text in which the name and password in an address are masked."""
     return re.sub(r"://[^/@\s]+@", "://***@", text)

@@ -1,7 +1,7 @@
-"""``cojoin checkpoints``: lists, shows, explains, keeps and cleans what a query's checkpoint has.
+"""``cojoin checkpoints``: shows the snapshots, state and progress of a query, and takes and removes snapshots.
 
-All but ``savepoint`` and ``clean`` only read, also while the query runs. ``restore`` is a run (``run``). With
-``--json`` the standard output is one JSON document; what else is told goes to the standard error.
+All commands but ``savepoint`` and ``clean`` only read, and work also while the query runs. ``restore`` is a run
+(``run``). With ``--json`` the standard output is one JSON document; all other messages go to the standard error.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["run_checkpoints"]
 
 _Read = TypeVar("_Read")
 
-# A short look gains more from quick compiling than from fast code.
+# A short command gains more from quick compilation than from fast code.
 _SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def run_checkpoints(arguments: Arguments) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command, and return the exit code."""
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-checkpoints-", ignore_cleanup_errors=True) as folder,
         local_session(
@@ -67,10 +67,10 @@ def _aside(text: str) -> None:
 
 
 class _Command:
-    """One command, with a session and an open checkpoint."""
+    """A command with its session and its open checkpoint."""
 
     def __init__(self, arguments: Arguments, spark: SparkSession) -> None:
-        from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is looked for before Spark
+        from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is checked before Spark
         from cojoin.checkpoints.identity import read_query  # noqa: PLC0415
         from cojoin.checkpoints.snapshots import Snapshots  # noqa: PLC0415
 
@@ -95,7 +95,7 @@ class _Command:
         say(checkpoint_report.snapshots(found))
 
     def _readable(self, read: Callable[[], _Read | None]) -> _Read | None:
-        """Return what is read; what is damaged is told beside, for this is where whoever was told so looks."""
+        """Return what is read; where it is damaged, print the error and return None, so that the rest is shown."""
         try:
             return read()
         except CheckpointError as error:
@@ -109,7 +109,7 @@ class _Command:
 
         held_by = holder(self._files)
         if self._arguments.at is None and not self._snapshots.batch_ids():
-            # A query that is new, or takes no snapshots, is as healthy as any.
+            # A query that is new, or that takes no snapshots, has none; this is not an error.
             self._show_without_snapshot(held_by)
             return
         snapshot = find_snapshot(self._files, self._arguments.at)
@@ -129,7 +129,7 @@ class _Command:
         self._show(values, f"{headline}\n\n{checkpoint_report.snapshots([])}")
 
     def state(self) -> None:
-        """Show what the state holds."""
+        """Show the state: an overview, a key, or the rows of one part."""
         from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
         from cojoin.checkpoints.inspect.read import read_state  # noqa: PLC0415
 
@@ -159,7 +159,7 @@ class _Command:
         self._show(rows, checkpoint_report.progress(rows))
 
     def explain(self) -> None:
-        """Say what became of a row or what a key waits for."""
+        """Explain what happened to a row, or what a row or a key waits for."""
         from cojoin.checkpoints.inspect.explain import explain  # noqa: PLC0415
         from cojoin.checkpoints.inspect.read import stored_inputs  # noqa: PLC0415
 
@@ -224,7 +224,7 @@ class _Command:
         return [chosen.batch_id]
 
     def _part(self, state: QueryState, name: str) -> DataFrame:
-        # A state may be called as another part is: its prefix tells them apart.
+        # A state may have the name of another part, so a prefix distinguishes them.
         prefixed = {f"state:{each}": frame for each, frame in state.states.items()}
         parts: dict[str, DataFrame] = {**state.states, **prefixed, "timers": state.timers, **state.buffered}
         if state.versions is not None:

@@ -1,9 +1,9 @@
-"""The demo's rows: a day of trades and of changes to the customers' records, as a stream would bring them.
+"""The demo's rows: a day of trades and of changes to the customers' records, in the order in which they arrive.
 
-Made from a seed: the same rows each time. They arrive out of order by up to 5 seconds, event times have microseconds,
-several rows share a millisecond, some trades happen in the very microsecond of a change, some before their customer's
-first record. A few rows are broken, as some always are: a null key, a null event time. Files' times ascend, for Spark
-reads them in that order.
+The rows are made from a seed, so they are the same each time. They arrive out of order by up to 5 seconds. Event times
+have microseconds, and several rows share a millisecond. Some trades happen in the same microsecond as a change, and
+some before their customer's first record. A few rows have a null key or a null event time. The files' modification
+times ascend, since Spark reads files in that order.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _TIME = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class Day:
-    """What was made, in the order of its arrival.
+    """The demo's rows, in the order of their arrival.
 
     Attributes:
         trades: The trades.
-        customers: The customers' versions.
-        customer_count: How many customers there are.
+        customers: The versions of the customers' records.
+        customer_count: The number of customers.
     """
 
     trades: pa.Table
@@ -55,13 +55,13 @@ class Day:
     customer_count: int
 
     def write(self, folder: Path) -> None:
-        """Write both as folders of parquet files."""
+        """Write both tables as folders of Parquet files."""
         _write(self.trades, folder / "trades")
         _write(self.customers, folder / "customers")
 
 
 def make_day(trade_count: int, seed: int) -> Day:
-    """Make a day with so many trades."""
+    """Return a day with a number of trades, made from a seed."""
     rng = np.random.default_rng(seed)
     version_count = max(1, trade_count // _TRADES_A_VERSION)
     customer_count = max(1, version_count // _VERSIONS_A_CUSTOMER)
@@ -95,7 +95,7 @@ def make_day(trade_count: int, seed: int) -> Day:
 
 
 def _some(rng: np.random.Generator, count: int, broken: int) -> NDArray[np.bool_]:
-    """Choose the rows that get a null; a tiny day has none."""
+    """Return a mask of the rows that get a null; a tiny day has none."""
     chosen = np.zeros(count, dtype=bool)
     if count >= 100 * broken:
         chosen[rng.choice(count, broken, replace=False)] = True
@@ -107,7 +107,7 @@ def _with_nulls(values: NDArray[np.int64], dtype: pa.DataType, mask: NDArray[np.
 
 
 def _arrived(table: pa.Table, times: NDArray[np.int64], rng: np.random.Generator) -> pa.Table:
-    """Sort by the time of arrival: less than 5 seconds after the event."""
+    """Return the rows sorted by their time of arrival, which is less than 5 seconds after the event."""
     return table.take(pa.array(np.argsort(times + rng.integers(0, _LATEST_MICROS, len(times)), kind="stable")))
 
 

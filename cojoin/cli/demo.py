@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["run_demo"]
 
-# A short run gains more from quick compiling than from fast code.
+# A short run gains more from quick compilation than from fast code.
 _SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _SHOWN = 6
 _MARK = ".cojoin-demo"
 
 
 def run_demo(arguments: Arguments) -> int:
-    """Run the demo; gives the exit code: 0 where the result equals pandas', else 1."""
+    """Run the demo, and return the exit code: 0 if the result equals that of pandas, else 1."""
     started = time.monotonic()
     folder = _folder(arguments)
     kept = arguments.keep or arguments.directory is not None
@@ -62,7 +62,7 @@ def run_demo(arguments: Arguments) -> int:
 
 
 def _folder(arguments: Arguments) -> Path:
-    """Return a folder that holds nothing but the demo's."""
+    """Return a folder for the demo's files alone; the files of an earlier demo are removed."""
     if arguments.directory is None:
         return Path(tempfile.mkdtemp(prefix="cojoin-demo-"))
     folder = Path(arguments.directory).absolute()
@@ -81,7 +81,7 @@ def _folder(arguments: Arguments) -> Path:
 
 
 def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
-    import cojoin as cj  # noqa: PLC0415 - Java is looked for before Spark is touched
+    import cojoin as cj  # noqa: PLC0415 - Java is checked before Spark is touched
 
     enriched = _joined(folder)
     target, checkpoint = str(folder / "enriched"), str(folder / "checkpoint")
@@ -115,7 +115,7 @@ def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
 
 
 def _joined(folder: Path) -> Joined:
-    import cojoin as cj  # noqa: PLC0415 - Java is looked for before Spark is touched
+    import cojoin as cj  # noqa: PLC0415 - Java is checked before Spark is touched
 
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(OUT_OF_ORDERNESS)
     inputs = [
@@ -140,7 +140,7 @@ def _verify(enriched: Joined, day: Day, output: pa.Table, watermark: int) -> Ver
 
 
 def _telling_rows(output: pa.Table) -> pa.Table:
-    """Choose successive trades of a customer among which the record in force changes most, from none at first."""
+    """Return successive trades of one customer between which the record in force changes most, ideally from none."""
     ordered = output.sort_by([("customer_id", "ascending"), ("event_time", "ascending")])
     keys = ordered["customer_id"].to_numpy()
     versions = ordered["customers_event_time"].cast(pa.int64()).fill_null(-1).to_numpy()

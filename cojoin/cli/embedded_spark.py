@@ -1,8 +1,8 @@
-"""Starts an embedded Spark without its chatter.
+"""Starts an embedded Spark whose log does not appear in the terminal.
 
-The JVM inherits the process's outputs for all its life, so while it starts they point to a log file: Java's warnings
-and Spark's own lines land there, and the terminal belongs to the person. If Spark does not start, the log's own words
-say why. A session that runs already is used as it is and left running.
+The JVM inherits the process's standard outputs for its lifetime, so they point to a log file while it starts. Java's
+warnings and Spark's log go there. If Spark does not start, the error quotes the lines of the log that say why. An
+active session is used as it is, and is left running.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def local_session(
     conf: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Yield a session; one that was made here is stopped at the end.
+    """Yield a session; one that was created here is stopped at the end.
 
     Args:
-        folder: Where Spark's scratch files go.
-        say: Prints a line for the person.
-        master: Spark's master; all local cores if neither this nor Spark's own settings say.
-        conf: Further settings; they win.
-        log: Where Spark's log goes; a file in the folder if not given.
+        folder: The folder for Spark's temporary files.
+        say: A function that prints a line for the user.
+        master: Spark's master. None takes it from Spark's own settings, or else uses all local cores.
+        conf: Further settings, which override those made here.
+        log: The file for Spark's log; None writes it to a file in the folder.
 
     Raises:
         EnvironmentSetupError: Java is missing or too old, the jars can't be fetched, or Spark did not start.
@@ -83,7 +83,7 @@ def local_session(
 
 @contextmanager
 def _outputs_to(log: Path) -> Iterator[None]:
-    """Point this process's standard outputs to a file, for those who inherit them."""
+    """Redirect this process's standard outputs to a file, for the processes that inherit them."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -106,7 +106,7 @@ def _outputs_to(log: Path) -> Iterator[None]:
 
 
 def _reason(log: Path, error: Exception) -> str:
-    """Return the lines of Spark's log that tell why; without any, the error's own."""
+    """Return the lines of Spark's log that say why it did not start; without any, the error's first line."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines: dict[str, Any] = dict.fromkeys(line.strip() for line in text.splitlines() if _TELLING.search(line))
     return "; ".join(list(lines)[:3]) or str(error).strip().splitlines()[0]

@@ -1,6 +1,6 @@
-"""What a message advises, in the words of the command line: an argument of Python's becomes the option that sets it.
+"""Rewords messages for the command line: an argument of the Python API becomes the option that sets it.
 
-Messages are written once, for those who write programs; whoever typed a command has no ``suffixes=`` to set.
+Messages are written once, for users of the Python API. A user of the command line can't set ``suffixes=``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def in_options(message: str) -> str:
     """Return a message with the command line's options in place of Python's arguments.
 
     Args:
-        message: What an error says.
+        message: An error's message.
 
     >>> in_options('tell them apart with suffixes=("", "_customers")')
     'tell them apart with --suffixes ,_customers'

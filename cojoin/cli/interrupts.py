@@ -1,8 +1,9 @@
-"""Ctrl-C: said at once, ended in order the first time, at once the second time.
+"""The handler of Ctrl-C: the first one stops the command in order, the second one ends the process at once.
 
-The first one raises ``KeyboardInterrupt`` where the command is; what it has under way it ends, which may take as long
-as a batch. The second one ends the process. Spark's JVM goes with it, and a checkpoint is left as by a crash, which
-every start deals with. PySpark's session puts a handler of its own in place, so it is taken back after that.
+The first one prints a message and raises ``KeyboardInterrupt``; the command then ends the work that is in progress,
+which may take as long as a batch. The second one ends the process and with it Spark's JVM. The checkpoint is left as
+after a crash, which every start can handle. PySpark's session installs a handler of its own, so this one is installed
+again after a session was created.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _AT_ONCE = "Ended at once."
 
 
 class Interrupts:
-    """Takes Ctrl-C while a command runs; does nothing where Python lets it not: outside of the main thread.
+    """Handles Ctrl-C while a command runs; outside of the main thread, where Python allows no handler, it does nothing.
 
     Args:
-        leave: Ends the process with an exit code, at once.
+        leave: A function that ends the process at once with an exit code.
 
     >>> with Interrupts():
     ...     pass
@@ -62,16 +63,16 @@ class Interrupts:
 
     @classmethod
     def take_back(cls, folder: Path) -> None:
-        """Take Ctrl-C from the session that was just made.
+        """Install the handler again, after a session was created.
 
         Args:
-            folder: The session's temporary folder, which goes with the process.
+            folder: The session's temporary folder, which is removed if the process ends at once.
         """
         if cls._running is not None and threading.current_thread() is threading.main_thread():
             cls._running.listen(folder)
 
     def listen(self, *folders: Path) -> None:
-        """Take Ctrl-C from now on; the folders go with the process where it ends at once."""
+        """Install the handler; the folders are removed if the process ends at once."""
         signal.signal(signal.SIGINT, self._take)
         self._folders += folders
 
@@ -88,5 +89,5 @@ class Interrupts:
 
 
 def _say(text: str) -> None:
-    # Not by sys.stderr, which the signal may have found in the middle of a line.
+    # This avoids sys.stderr, since the signal may have interrupted it in the middle of a line.
     os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, f"\n{text}\n".encode())

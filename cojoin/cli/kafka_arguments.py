@@ -1,6 +1,6 @@
-"""What was typed about the reading of topics, checked as far as no broker is needed.
+"""The arguments for reading Kafka topics, checked as far as that is possible without a broker.
 
-A topic's source is a description: it is made before Spark is started, so a mistake in it is told at once.
+A topic's source is only a description. It is made before Spark is started, so an error in it is reported at once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NOTHING_READ = "-"
 
 @dataclass(frozen=True)
 class KafkaArguments:
-    """How one input's topics are read.
+    """The arguments for reading one input's topics.
 
     Attributes:
         servers: The brokers.
         topics: The topics.
-        settings: What ``cojoin.kafka.source`` is given further; it may hold secrets.
-        archive: Where the topics' older records are.
+        settings: Further arguments of ``cojoin.kafka.source``; they may hold secrets.
+        archive: The location of the topics' older records; None if there is none.
     """
 
     servers: str
@@ -42,14 +42,14 @@ class KafkaArguments:
     archive: Location | None
 
     def source(self, archive: Source | None = None, *, live: bool = False) -> KafkaSource:
-        """Describe them as an input.
+        """Return the topics as a source.
 
         Args:
-            archive: The opened ``archive``.
-            live: Without the end that was asked for.
+            archive: The source that reads ``archive``.
+            live: Whether to ignore the end of the range, so that reading goes on with new records.
 
         Raises:
-            ConfigurationError: A value that can't be right.
+            ConfigurationError: A value is invalid.
         """
         from cojoin.kafka.kafka_source import source  # noqa: PLC0415 - so that --help is quick
 
@@ -58,18 +58,18 @@ class KafkaArguments:
 
     @property
     def begins_at_latest(self) -> bool:
-        """Whether a part of it begins at what is there when it is asked, so that it can't be read again."""
+        """Whether any reading begins at the latest offset, so that the same range can't be read again."""
         return any(point.kind == "latest" for point in self.source().range.from_.values())
 
 
 def check_kafka(typed: Mapping[str, Any]) -> None:
-    """See that what is said of topics is said of topics.
+    """Check that options for topics are given only for inputs that are topics.
 
     Args:
-        typed: The words' values, by the options' names.
+        typed: The values of the options, by their names.
 
     Raises:
-        ConfigurationError: A replay has no topic, or an option is said of an input that is none.
+        ConfigurationError: A replay has no topic, or an option for topics is given for another input.
     """
     topics = [side for side in ("left", "right") if typed[side].kind == "kafka"]
     if typed["command"] == "replay" and not topics:
@@ -91,17 +91,17 @@ def check_kafka(typed: Mapping[str, Any]) -> None:
 def kafka_arguments(
     typed: Mapping[str, Any], side: str, name: str, schema: str | None, options: Mapping[str, str]
 ) -> KafkaArguments | None:
-    """Return how an input's topics are read; None where it is no topic.
+    """Return the arguments for reading an input's topics; None where the input is not a topic.
 
     Args:
-        typed: The words' values, by the options' names.
+        typed: The values of the options, by their names.
         side: ``"left"`` or ``"right"``.
         name: The input's name.
-        schema: The columns of the records' values.
-        options: librdkafka's settings.
+        schema: The columns of the records' values, as DDL.
+        options: Settings of librdkafka.
 
     Raises:
-        ConfigurationError: A value that can't be right.
+        ConfigurationError: A value is missing or invalid.
     """
     if typed[side].kind != "kafka":
         return None
@@ -134,11 +134,11 @@ def kafka_arguments(
 
 
 def up_to(source: Source, offset: str) -> Source:
-    """Return topics as far as a query has read them.
+    """Return a source of topics that ends at a query's offset in them.
 
     Args:
         source: The topics.
-        offset: Where the query stands, as Spark's offset log has it.
+        offset: The query's offset, as its line in Spark's offset log.
     """
     from cojoin.kafka.kafka_source import KafkaSource  # noqa: PLC0415
     from cojoin.kafka.positions import positions_of  # noqa: PLC0415
@@ -147,7 +147,7 @@ def up_to(source: Source, offset: str) -> Source:
     assert isinstance(source, KafkaSource)
     if offset == _NOTHING_READ:
         return source
-    # A partition that came since is read up to its beginning: not at all.
+    # A partition that was added since then ends at its earliest offset, so nothing of it is read.
     ends: dict[tuple[str | None, int | None], Point] = {(None, None): Point("earliest")}
     ends |= {each: Point("offset", at) for each, at in positions_of(json.loads(offset)).items()}
     return replace(source, range=replace(source.range, to=ends))

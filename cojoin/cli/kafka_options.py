@@ -1,7 +1,7 @@
-"""What can be typed about the reading of Kafka topics, in ``cojoin run`` and in ``cojoin replay``.
+"""The options for reading Kafka topics, in ``cojoin run`` and in ``cojoin replay``.
 
-No option has a default here: so it is seen where one is said of inputs that are no topics. ``kafka_arguments`` has the
-defaults.
+No option has a default here, so that an option that is given for inputs other than topics is noticed
+(``kafka_arguments``). The defaults are those of ``cojoin.kafka.source``.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ with 2 where something must be put right; with 130 after Ctrl-C.
 
 
 def add_for_both(group: Any, name: str, metavar: str, text: str, read: Callable[[str], Any] = str) -> None:
-    """Add an option for both inputs, and one for each input alone, which wins."""
+    """Add an option for both inputs, and one for each input alone, which overrides it."""
     group.add_argument(f"--{name}", type=read, metavar=metavar, help=f"{text}, of both inputs")
     for side in ("left", "right"):
         group.add_argument(f"--{side}-{name}", type=read, metavar=metavar, help=f"the same of the {side} input alone")
 
 
 def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None:
-    """Add how topics are read.
+    """Add the options for reading topics.
 
     Args:
-        parser: The command's.
-        replays: Whether the reading may have an end.
+        parser: The command's parser.
+        replays: Whether the command is ``replay``, in which reading may have an end.
     """
     group = parser.add_argument_group("reading Kafka topics")
     add_for_both(
@@ -128,7 +128,7 @@ def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None
 
 
 def add_then_live(ends: Any) -> None:
-    """Add what a replay does after its end."""
+    """Add the option to go on live after the end of a replay."""
     ends.add_argument(
         "--then-live",
         type=typed_values.reader(typed_values.duration),

@@ -1,6 +1,6 @@
-"""What can be typed: the parser of the command line and its help.
+"""The parser of the command line, with its help texts.
 
-``kafka_options`` has what is said of topics, ``checkpoint_options`` what follows ``cojoin checkpoints``.
+``kafka_options`` has the options for Kafka topics, ``checkpoint_options`` the parsers of ``cojoin checkpoints``.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ with 2 where something must be put right; with 130 after Ctrl-C.
 
 
 def read_words(argv: Sequence[str]) -> list[str]:
-    """Return the words of the command line, with those of each ``@file`` in its place.
+    """Return the words of the command line, with each ``@file`` replaced by the words in the file.
 
     Raises:
-        ConfigurationError: A file that can't be read.
+        ConfigurationError: A file can't be read.
     """
     words: list[str] = []
     for word in argv:
@@ -106,7 +106,7 @@ def read_words(argv: Sequence[str]) -> list[str]:
 
 
 def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser, and those of the commands whose options are checked further, which name themselves."""
+    """Return the parser, and by name the parsers of the commands whose options are checked further."""
     _Parser.secrets = secrets
     parser = _Parser(prog="cojoin", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"cojoin {__version__}")
@@ -124,7 +124,7 @@ def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, a
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages pass the mask: argparse quotes words that it does not know."""
+    """A parser whose error messages are masked, since argparse quotes words that it does not know."""
 
     secrets: Secrets
 

@@ -1,6 +1,6 @@
-"""``cojoin run`` and ``cojoin replay``: an as-of join of two sources that a person names, with a report at its end.
+"""``cojoin run`` and ``cojoin replay``: an as-of join of two sources, with a report at its end.
 
-A replay may go on live: it is the same query, from the same checkpoint, over the same topics without an end.
+A replay may go on live: that is the same query, from the same checkpoint, over the same topics without an end.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def run_join(arguments: Arguments) -> int:
     """Run the join, and return the exit code."""
     for side in arguments.sides:
         if side.kafka is not None:
-            from cojoin.kafka.cluster_options import check_installed  # noqa: PLC0415 - an extra
+            from cojoin.kafka.cluster_options import check_installed  # noqa: PLC0415 - it is an extra
 
-            check_installed(f"input {side.name!r}")  # before Spark starts, which takes a while
+            check_installed(f"input {side.name!r}")  # It is checked before Spark starts, which takes a while.
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-run-", ignore_cleanup_errors=True) as folder,
         local_session(Path(folder), tell, master=arguments.master, conf=arguments.conf, log=arguments.log) as spark,
@@ -78,7 +78,7 @@ class _Run:
         return code if code or arguments.then_live is None else self._live(arguments.then_live)
 
     def _live(self, trigger: Trigger) -> int:
-        """Go on with what comes from now on."""
+        """Run the same query over new records until Ctrl-C, and return the exit code."""
         say()
         tell("Going on live; Ctrl-C stops.")
         query = self._start(self._joined([self._source(side, live=True) for side in self._sides]), trigger)
@@ -117,7 +117,7 @@ class _Run:
         return made if ahead is None else made.with_max_ahead(milliseconds(ahead, "--max-ahead"))
 
     def _joined(self, sources: Sequence[Source]) -> Joined:
-        from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is looked for before Spark is touched
+        from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is checked before Spark is touched
         from cojoin.spark.input import Input  # noqa: PLC0415
 
         left, right = (Input(source, **side.declared) for side, source in zip(self._sides, sources, strict=True))
@@ -146,7 +146,7 @@ class _Run:
         tell(run_report.conservation(progress))
 
     def _verify(self, joined: Joined, progress: BatchReport | None) -> int:
-        """Compare with pandas, over all that the sources hold now; of topics, over what was read of them."""
+        """Compare with pandas over all rows of the sources, or those read from topics; return the exit code."""
         plan = joined.plan
         place = self._arguments.rejected or _beside(self._arguments.checkpoint)
         rejected_frame = self._written(place)
@@ -167,9 +167,9 @@ class _Run:
         return 0 if verdict.is_equal else 1
 
     def _read_so_far(self) -> list[Source]:
-        """Return the sources as far as the query has read them: a topic may have grown since."""
+        """Return the sources; those of topics, which may have grown since, end at the query's offset."""
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
-        from cojoin.storage.small_files import CheckpointFiles  # noqa: PLC0415 - Java is looked for before Spark
+        from cojoin.storage.small_files import CheckpointFiles  # noqa: PLC0415 - Java is checked before Spark
 
         last = Manifests(CheckpointFiles(self._spark, self._arguments.checkpoint)).last()
         if last is None:
@@ -180,7 +180,7 @@ class _Run:
         ]
 
     def _written(self, location: Location) -> DataFrame | None:
-        """Open an output; None where nothing was written yet."""
+        """Return the rows of an output; None where nothing was written yet."""
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - so that --help is quick
 
         reader: Any = self._spark.read.format(location.kind)

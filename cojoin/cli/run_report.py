@@ -1,4 +1,4 @@
-"""What the command line prints of a run: rows, watermarks, counts, all as plain text that fits the terminal."""
+"""What the command line prints about a run: rows, watermarks and counts, as plain text that fits the terminal."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _NUMBERS = (int, float, Decimal)
 
 
 def say(text: str = "") -> None:
-    """Print a line at once, so that it stands in order with the progress line."""
+    """Print a line and flush it, so that it appears in order with the progress line."""
     print(show_text(text), flush=True)
 
 
 def tell(text: str) -> None:
-    """Print a sentence in lines that fit the terminal."""
+    """Print a sentence, wrapped to the width of the terminal."""
     say(textwrap.fill(text, max(40, min(_columns(), 100)), break_long_words=False, break_on_hyphens=False))
 
 
 def ending(report: BatchReport) -> str:
-    """Say how a run ended, as a sentence."""
+    """Return a sentence that says how a run ended."""
     said = report.ending()
     return f"{said[0].upper()}{said[1:]}."
 
@@ -46,11 +46,11 @@ def ending(report: BatchReport) -> str:
 def rows(table: pa.Table, width: int | None = None) -> str:
     """Return a few rows as a text table.
 
-    Times all of one day lose the date, which stands below then, as do the names of columns that there is no room for.
+    If all times are of one day, the date is shown once, below the table. Columns that do not fit are named there, too.
 
     Args:
-        table: Few rows: all are shown.
-        width: Columns of text; the terminal's if not given.
+        table: The rows, all of which are shown.
+        width: The width in characters; None takes the terminal's.
     """
     if not table.num_rows:
         return "(no rows)"
@@ -82,7 +82,7 @@ def rows(table: pa.Table, width: int | None = None) -> str:
 
 
 def watermarks(report: BatchReport) -> str:
-    """Return each input's watermark, and which one holds time back."""
+    """Return the watermarks of the inputs and of the join as text, with the input that holds the join back."""
     names = [each.name for each in report.inputs]
     lines = [
         (f"  {each.name}", "finished" if each.status == "finished" else format_time(each.watermark))
@@ -95,7 +95,7 @@ def watermarks(report: BatchReport) -> str:
 
 
 def counts(report: BatchReport) -> str:
-    """Return the counts of the law of conservation, an input a column."""
+    """Return the counts of the law of conservation as a text table, with one column for each input."""
     inputs = report.inputs
     table: list[Sequence[str]] = [("rows since the first batch", *(each.name for each in inputs))]
 
@@ -114,7 +114,7 @@ def counts(report: BatchReport) -> str:
 
 
 def conservation(report: BatchReport) -> str:
-    """Say in words whether the law of conservation holds."""
+    """Return a sentence that says whether the law of conservation holds."""
     if report.is_conserved:
         return "Nothing is lost: for both inputs, rows in = done + buffered + rejected."
     broken = []
@@ -126,7 +126,7 @@ def conservation(report: BatchReport) -> str:
 
 
 def verdict(compared: Verdict) -> str:
-    """Say whether the output equals ``merge_asof``'s, and show the first differences."""
+    """Return a text that says whether the output equals that of ``merge_asof``, with the first differences."""
     if compared.is_equal:
         return f"pandas' merge_asof over the same rows: equal, row for row, all {compared.expected:,}."
     sizes = f"it gives {compared.expected:,} rows, the output has {compared.found:,}"

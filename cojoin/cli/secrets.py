@@ -1,8 +1,8 @@
-"""Keeps what a person typed as an option's value out of everything that is printed.
+"""Masks the option values that a user typed, in all error messages and tracebacks.
 
 An option's value (``--left-option kafka.sasl.jaas.config=...``) may be a password, and Spark, Kafka or the argument
-parser may quote it in an error. So every text passes ``Secrets.mask``, which replaces such values, and the quoted
-parts of them, wherever they stand.
+parser may quote it in an error. So these texts pass through ``Secrets.mask``, which replaces such values, and the
+quoted parts of them, wherever they occur.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MASK = "***"
 
 
 class Secrets:
-    """Knows the values that must not be shown.
+    """The values of a command line that must not be shown.
 
     Args:
         argv: The words of the command line.
@@ -45,11 +45,11 @@ class Secrets:
                 found |= _values(rest, is_option=True)
             found |= set(_URL_LOGIN.findall(word))
             follows_option = option is not None and "=" not in word
-        # The longest first: a part of a value must not break the mask of the whole.
+        # The longest are masked first: if a part were masked before the whole value, the rest would be shown.
         self._values = sorted(found - {""}, key=len, reverse=True)
 
     def mask(self, text: str) -> str:
-        """Return a text with every secret replaced; one of a few characters only where it stands by itself."""
+        """Return a text with every secret masked; a secret of few characters only where it is a word by itself."""
         for value in self._values:
             if len(value) >= _FEW:
                 text = text.replace(value, _MASK)
@@ -59,10 +59,10 @@ class Secrets:
 
 
 def _values(text: str, *, is_option: bool) -> set[str]:
-    """Find what is secret in ``name=value``: all of a telling name's value, and long values of any option."""
+    """Return the secrets in ``name=value``: any value whose name suggests a secret, and long values of any option."""
     pair = _PAIR.fullmatch(text)
     if pair is None:
-        # No name: whatever it is, it was meant as an option's.
+        # Without a name, the whole text was meant as the option's value.
         return {text} if is_option else set()
     value = pair["value"]
     if not _TELLTALE.search(pair["name"]) and not (is_option and len(value) >= _LONG):

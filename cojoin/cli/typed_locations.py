@@ -1,4 +1,4 @@
-"""Where rows come from and go to, as a person types it: ``kind:place``, such as ``delta:/lake/trades``."""
+"""The locations of inputs and outputs, as a user types them: ``kind:place``, such as ``delta:/lake/trades``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARCHIVES = ("delta", "parquet")
 
 @dataclass(frozen=True)
 class Location:
-    """A kind and a place.
+    """The location of an input or an output.
 
     Attributes:
         kind: One of ``SOURCES``.
@@ -42,7 +42,7 @@ class Location:
         """Read ``kind:place``.
 
         Raises:
-            ConfigurationError: It has another form, or an unknown kind.
+            ConfigurationError: The text has another form, or the kind is unknown.
         """
         kind, colon, place = text.partition(":")
         if not colon or not place:
@@ -74,17 +74,22 @@ class Location:
 
     @property
     def name(self) -> str:
-        """A name for the input: the topic, the table, or the folder."""
+        """The input's default name: that of the topic, the table or the folder."""
         if self.kind == "kafka":
             return re.sub(r"\W+", "_", self.kafka_parts()[1][0]).strip("_")
         last = re.split(r"[/\\]", self.place.rstrip("/\\"))[-1]
         return re.sub(r"\W+", "_", last.rsplit(".", 1)[-1] if self.kind == "delta" else last).strip("_")
 
     def source(self, spark: SparkSession, schema: str | None, options: Mapping[str, str]) -> Source:
-        """Describe it as an input; files that hold their schema may leave it out. Topics are ``kafka_arguments``'s.
+        """Return the location as a source; for topics, ``KafkaArguments.source`` does so.
+
+        Args:
+            spark: The session.
+            schema: The columns as DDL. It may be None for a Delta table and for files that contain their schema.
+            options: Spark's options for the source.
 
         Raises:
-            ConfigurationError: A schema is missing, or given where the table has its own.
+            ConfigurationError: The schema is missing, or is given for a Delta table, which has its own.
         """
         from cojoin.spark.sources import sources  # noqa: PLC0415 - so that --help is quick
 
@@ -102,7 +107,7 @@ class Location:
         return sources.files(self.place, self.kind, schema=schema, options=options)
 
     def sink(self) -> Sink:
-        """Describe it as an output."""
+        """Return the location as a sink."""
         from cojoin.spark.sinks import sinks  # noqa: PLC0415 - so that --help is quick
 
         return sinks.delta(self.place) if self.kind == "delta" else sinks.parquet(self.place)

@@ -1,4 +1,4 @@
-"""Reads single values of the command line; what is wrong with one is argparse's error, which names the option.
+"""Reads single values of the command line; an invalid value raises argparse's error, which names the option.
 
 A value that may be a password is never quoted.
 """
@@ -41,7 +41,7 @@ _MOST_KEY_GROUPS = 32_768
 
 
 def reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Turn cojoin's error into argparse's, which names the argument."""
+    """Return a parser that raises cojoin's errors as argparse's, which name the option."""
 
     def read(text: str) -> Any:
         try:
@@ -53,17 +53,17 @@ def reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def sink(text: str) -> Location:
-    """Read where rows go to."""
+    """Read the location of an output."""
     return Location.parse(text, SINKS)
 
 
 def archive(text: str) -> Location:
-    """Read where a topic's older records are."""
+    """Read the location of a topic's older records."""
     return Location.parse(text, ARCHIVES)
 
 
 def bound(text: str) -> Bound:
-    """Read where a topic is read from or to: a word, a time, an offset, or JSON by topic and partition."""
+    """Read where reading begins or ends in topics: a word, a time, an offset, or JSON by topic and partition."""
     if text.isdecimal():
         return int(text)
     if not text.startswith("{"):
@@ -83,12 +83,12 @@ def duration(text: str) -> str:
 
 
 def duration_or_none(text: str) -> str:
-    """Read a duration, or the word none, which stays: None is what was not typed."""
+    """Read a duration, or the word ``none``, which stays a text, since None means that nothing was typed."""
     return text if text == "none" else duration(text)
 
 
 def interval(text: str) -> str | int | None:
-    """Read how often snapshots are taken: a number of batches, a duration, or none."""
+    """Read the interval of snapshots: a number of batches, a duration, or None for the word ``none``."""
     if text.isdecimal():
         return positive(text)
     if text == "none":
@@ -104,7 +104,7 @@ def schema(text: str) -> str:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read names with commas between."""
+    """Read names of columns, separated by commas."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:
         msg = "expected a column's name, or several with commas"
@@ -113,7 +113,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Read a setting."""
+    """Read a setting, ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         # The text is not quoted: it may be a password.
@@ -123,7 +123,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def suffixes(text: str) -> tuple[str, str]:
-    """Read what tells equal column names apart."""
+    """Read the suffixes that distinguish equal column names, separated by a comma."""
     left, comma, right = text.partition(",")
     if not comma or left == right:
         msg = f"expected two different suffixes with a comma between, such as ',_customer', got {text!r}"
@@ -132,7 +132,7 @@ def suffixes(text: str) -> tuple[str, str]:
 
 
 def key_groups(text: str) -> int:
-    """Read how many key groups there are."""
+    """Read the number of key groups."""
     number = positive(text)
     if number > _MOST_KEY_GROUPS:
         msg = f"expected a whole number from 1 to {_MOST_KEY_GROUPS}, got {text!r}"
@@ -141,7 +141,7 @@ def key_groups(text: str) -> int:
 
 
 def path(text: str) -> str:
-    """Read where something is."""
+    """Read the path of a directory."""
     if not text.strip():
         msg = "expected the path of a directory, got none"
         raise argparse.ArgumentTypeError(msg)
@@ -167,5 +167,5 @@ def count(text: str) -> int:
 
 
 def _by_number(partitions: dict[str, Any]) -> dict[Any, Any]:
-    """JSON's names are texts; a partition's is a number. What is none is told where the range is checked."""
+    """Return partitions by number, since names in JSON are texts; the check of the range refuses other names."""
     return {int(number) if number.isdecimal() else number: each for number, each in partitions.items()}

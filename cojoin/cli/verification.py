@@ -1,9 +1,9 @@
-"""Does the output equal what pandas' ``merge_asof`` gives over the same rows, read whole?
+"""Compares the output with what pandas' ``merge_asof`` returns over the same rows, read as a whole.
 
-``merge_asof`` finds each left row's match; the rows themselves stay Arrow, so nothing is rounded. Of the output only
-those rows are expected that the watermark has passed; of the input only those that were not rejected. Rows are
-compared as a multiset, with nulls, NaN and nested values. A late version changes later rows only, so where versions
-came late the two may differ.
+``merge_asof`` finds each left row's match; the rows themselves stay in Arrow, so nothing is rounded. The output is
+expected to have the rows that the watermark has passed, and the input counts without its rejected rows. Rows are
+compared as multisets, with nulls, NaN and nested values. A late version applies only to later rows, so the two may
+differ where versions were late.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["Verdict", "compare", "expected_rows", "without_rejected"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """How two multisets of rows compare.
+    """The result of a comparison of two multisets of rows.
 
     Attributes:
-        expected: How many rows ``merge_asof`` gives.
-        found: How many rows the output has.
+        expected: The number of rows that ``merge_asof`` returns.
+        found: The number of rows that the output has.
         missing: The rows that the output lacks.
         unexpected: The rows that only the output has.
     """
@@ -50,12 +50,12 @@ class Verdict:
 
     @property
     def is_equal(self) -> bool:
-        """Whether they are the same rows."""
+        """Whether both have the same rows."""
         return not self.missing.num_rows and not self.unexpected.num_rows
 
 
 def without_rejected(table: pa.Table, spec: InputSpec, rejected: pa.Table | None) -> pa.Table:
-    """Return an input's rows without those that can't be admitted, and without those in the ``rejected`` output."""
+    """Return an input's rows without those with a null key or event time, and those in the ``rejected`` output."""
     table = table.select(spec.schema.names).cast(spec.schema)
     for name in (*spec.key, spec.event_time):
         table = table.filter(pc.is_valid(table.column(name)))
@@ -77,13 +77,13 @@ def without_rejected(table: pa.Table, spec: InputSpec, rejected: pa.Table | None
 def expected_rows(
     join: AsofJoin, inputs: tuple[InputSpec, InputSpec], tables: tuple[pa.Table, pa.Table], watermark: int
 ) -> pa.Table:
-    """Return what the join must have emitted up to a watermark, by ``merge_asof``.
+    """Return the rows that the join must have emitted up to a watermark, according to ``merge_asof``.
 
     Args:
         join: The join.
         inputs: The left and the right input.
-        tables: Their admitted rows.
-        watermark: The operator's, in epoch milliseconds.
+        tables: The admitted rows of the inputs.
+        watermark: The operator's watermark, in epoch milliseconds.
     """
     left, right = inputs
     due = left.millis(tables[0]) <= watermark
@@ -119,7 +119,7 @@ def compare(expected: pa.Table, found: pa.Table) -> Verdict:
 
 
 def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
-    """Return the times, the keys and the positions of sorted rows as pandas takes them."""
+    """Return the times, keys and positions of sorted rows as a pandas DataFrame."""
     keys: dict[str, Any] = {f"key{number}": table.column(name).to_pandas() for number, name in enumerate(spec.key)}
     times = spec.micros(table)
     frame: pd.DataFrame = pd.DataFrame({"time": times, **keys, "position": np.arange(table.num_rows)})
@@ -127,7 +127,7 @@ def _frame(table: pa.Table, spec: InputSpec) -> pd.DataFrame:
 
 
 def _matches(join: AsofJoin, left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.int64]:
-    """Return for each left row the position of its version, or -1."""
+    """Return the position of each left row's version, or -1 where it has none."""
     if not len(left) or not len(right):
         return np.full(len(left), -1, dtype=np.int64)
     merged = pd.merge_asof(

@@ -1,4 +1,4 @@
-"""Waits for a query with its progress line; Ctrl-C stops the query after what Spark has under way."""
+"""Waits for a query with a progress line; Ctrl-C stops the query, once Spark has ended its work in progress."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def wait_for(query: Query, *, total: int | None = None) -> None:
 
     Args:
         query: The query.
-        total: How many rows both inputs hold, where that is known.
+        total: The number of rows in both inputs, if it is known.
 
     Raises:
-        QueryFailedError: An error stopped it.
-        KeyboardInterrupt: The person did; the query has stopped.
+        QueryFailedError: An error stopped the query.
+        KeyboardInterrupt: The user pressed Ctrl-C, and the query has stopped.
     """
     with ProgressLine(query, enabled=True, total=total, span=lambda: query.span) as line:
         try:

@@ -1,6 +1,6 @@
 """The removal of snapshots and segment files that are no longer needed, in a thread beside the batches.
 
-What can't be removed now is removed after the next snapshot. An error here is therefore logged, and the query continues.
+What can't be removed now is removed after the next snapshot, so an error is only logged, and the query continues.
 """
 
 from __future__ import annotations

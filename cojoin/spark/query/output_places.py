@@ -1,14 +1,14 @@
-"""Where a query's outputs may lie: each in a place of its own, and in the same one from start to start.
+"""Checks of the places of a query's outputs: each output has its own place, which stays the same in all runs.
 
-Compared are places, not spellings: a Delta table by name and by path, with a scheme or without, over a link of the
-local file system. What an output must not be: the checkpoint or a part of it (but for the places that ``rejected`` and
-side outputs have there by default), another output, an input. Nor may one lie within another, where readers and
-cleaners of the outer one would meet the inner one's files; a folder whose name begins with ``_`` or ``.`` is none of
-theirs, so below one it may.
+Places are compared as they resolve, not as they are spelled: a Delta table by name or by path, a path with or without
+a scheme, or through a symbolic link of the local file system. An output must not be an input, another output, the
+checkpoint or a part of it (except the default places of ``rejected`` and the side outputs). Nor may one place lie
+within another, because readers and cleaners of the outer one would find the files of the inner one. They skip folders
+whose names begin with ``_`` or ``.``, so below such a folder it is allowed, except in the checkpoint.
 
-A query's outputs do not change from run to run: what was written would lie apart from what is to come, and a batch that
-is run again would be written twice. A table that was moved is still the same: it has the query's own transactions. Of a
-callable nobody can tell where it writes, so it is not compared with another callable, nor with places.
+A query's outputs do not change between runs: its rows would be in two places, and a batch that is run again would be
+written twice. A table that was moved is still the same one: its log has the query's own transactions. It is not known
+where a callable writes, so a callable is compared neither with another callable nor with places.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ __all__ = ["check_places", "check_unchanged"]
 def check_places(
     spark: SparkSession, files: CheckpointFiles, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]
 ) -> None:
-    """See that each output has a place of its own, before anything is written.
+    """Check that each output has a place of its own, before anything is written.
 
     Args:
         spark: The session.
         files: The query's checkpoint.
-        sinks: Where each output goes.
+        sinks: The sink of each output, by the output's name.
         inputs: The two inputs.
 
     Raises:
-        ConfigurationError: An output is, or lies within, what it must not.
+        ConfigurationError: The place of an output is that of the checkpoint, an input or another output, or one lies
+            within the other.
     """
     found = {_spell(output): (sink.describe(), _place(spark, sink)) for output, sink in sinks.items()}
     outputs = {name: (shown, place) for name, (shown, place) in found.items() if place is not None}
@@ -83,13 +84,13 @@ def check_places(
 def check_unchanged(
     spark: SparkSession, files: CheckpointFiles, last: Manifest | None, sinks: Mapping[str, Sink]
 ) -> None:
-    """See that a query that goes on writes where it wrote.
+    """Check that a query that continues writes to the same places as before.
 
     Args:
         spark: The session.
         files: The query's checkpoint.
         last: The manifest of its last batch; None before the first.
-        sinks: Where each output goes now.
+        sinks: The sink that each output has now, by the output's name.
 
     Raises:
         CheckpointError: An output goes to another place than before.
@@ -116,7 +117,7 @@ def _is_same(
     kind = "delta" if isinstance(sink, DeltaSink) else "parquet" if isinstance(sink, ParquetSink) else None
     before = stored.get(kind or "")
     if kind is None or before is None:
-        # Nothing is known of sinks of other kinds, nor of one that a callable was and that was never called.
+        # Sinks of the user's own kinds can't be compared; it only counts whether the stored place is of a known kind.
         return kind is None or not {"delta", "parquet", "callable"} & stored.keys()
     place = _place(spark, sink)
     usual = _default_place(output)
@@ -125,7 +126,7 @@ def _is_same(
     if usual is not None and place == _resolved(spark, files.path(usual)) and before.endswith(f"/{usual}"):
         return True
     if isinstance(sink, DeltaSink):
-        # It was moved, if the query's own transactions are there.
+        # If the table has the query's own transactions, it was moved.
         log = table_log(spark, sink.location)
         there = log is not None and log.tableExists()
         return bool(there and log.unsafeVolatileSnapshot().transactions().contains(OutputId(query_id, output).app_id))
@@ -148,7 +149,7 @@ def _refuse(
 
 
 def _is_within(inner: str, outer: str, *, hidden_counts: bool) -> bool:
-    """Return whether a place lies below another; where it counts, not below a folder that readers pass over."""
+    """Return whether a place lies below another, and with ``hidden_counts`` not below a folder that readers skip."""
     root = f"{outer.rstrip('/')}/"
     if not inner.startswith(root):
         return False
@@ -164,7 +165,7 @@ def _default_place(output: str) -> str | None:
 
 
 def _place(spark: SparkSession, sink: Sink) -> str | None:
-    """Return where a sink writes; None where nobody can tell."""
+    """Return the path that a sink writes to; None where it is not known."""
     if isinstance(sink, ParquetSink):
         return _resolved(spark, sink.path)
     if isinstance(sink, DeltaSink):
@@ -174,10 +175,10 @@ def _place(spark: SparkSession, sink: Sink) -> str | None:
 
 
 def _of_table(spark: SparkSession, location: str) -> str | None:
-    """Return the path of a table, named or not, there or still to be made; None where the catalog can't tell."""
+    """Return a table's path, whether it exists or not; None where the catalog can't resolve the table's name."""
     if is_path(location):
         return location
-    state = spark._jsparkSession.sessionState()  # noqa: SLF001 - PySpark has no way to where a table would be made
+    state = spark._jsparkSession.sessionState()  # noqa: SLF001 - PySpark does not know where a table would be created
     try:
         identifier = state.sqlParser().parseTableIdentifier(location)
         catalog = state.catalog()
@@ -185,28 +186,28 @@ def _of_table(spark: SparkSession, location: str) -> str | None:
             return str(catalog.getTableMetadata(identifier).location().toString())
         return str(catalog.defaultTablePath(identifier).toString())
     except (Py4JError, PySparkException):
-        # A catalog of another kind; what is wrong with the name the table's own errors say.
+        # It is a catalog of another kind, or the name is wrong, for which opening the table raises an error.
         return None
 
 
 def _resolved(spark: SparkSession, location: str) -> str:
-    """Return a location in full, links of the local file system followed."""
+    """Return a location in full, with symbolic links of the local file system resolved."""
     try:
         root = CheckpointFiles(spark, location).root
     except (Py4JError, PySparkException):
-        # A file system that is not there: whoever opens it says so, with the reason.
+        # The file system is not available; opening the location raises an error with the reason.
         return location.rstrip("/")
     scheme, colon, path = root.partition(":")
     return f"file:{os.path.realpath('/' + path.lstrip('/'))}" if colon and scheme == "file" else root.rstrip("/")
 
 
 def _locations_read(bound: BoundInput) -> list[str]:
-    """Return the tables and folders that an input reads; of a DataFrame of the user's own as far as its plan says."""
+    """Return the tables and folders that an input reads; for a user's own DataFrame, as far as its plan names them."""
     if bound.source is not None:
-        # Those of other kinds, such as topics, have no place.
+        # Sources of other kinds, such as topics, have no path.
         is_stored = type(bound.source) is Source and bound.source.location is not None
         return [str(bound.source.location)] if is_stored else []
-    leaves = bound.frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - nothing else tells
+    leaves = bound.frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
     found: list[str] = []
     for at in range(leaves.size()):
         leaf = leaves.apply(at)

@@ -1,8 +1,8 @@
 """A running query: its phases, its progress, and how it ends.
 
-A bounded run ends by itself. Where the clock matters, a last batch without rows looks at it; with ``drain`` a last
-batch finishes all inputs instead (``checkpoints.control``). The phases follow each other in a thread, so a query that
-nobody waits for ends as well; ``await_termination`` raises what stopped it.
+A bounded run ends by itself. If the query depends on the clock, a last batch without rows applies the processing time;
+with ``drain``, a last batch finishes all inputs instead (``checkpoints.control``). The phases follow each other in a
+thread, so a query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = ["Query"]
 _COMMIT_SECONDS = 10.0
 _ANOTHER_RUN = "CONCURRENT_STREAM_LOG_UPDATE"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
-# Sessions are shared by threads: two starts must not see each other's setting.
+# Threads share a session, and two starts must not see each other's setting.
 _STARTING = threading.Lock()
 
 
 class Query:
-    """A query that was started; ``Joined.start`` gives it."""
+    """A query that was started, as ``Joined.start`` returns it."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Query:
 
     @property
     def progress(self) -> BatchReport | None:
-        """The newest batch's counts, watermarks and sizes; None before a checkpoint's first batch."""
+        """The newest batch's counts, watermarks and sizes; None before the checkpoint's first batch."""
         return self._report
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """The event times of what its sources held at the start, in epoch milliseconds; None where they can't tell."""
+        """The range of event time in the sources at the start, in epoch milliseconds; None if unknown or unbounded."""
         return self._span
 
     @property
@@ -80,26 +80,26 @@ class Query:
 
     @property
     def is_active(self) -> bool:
-        """Whether it still runs."""
+        """Whether the query is still running."""
         return not self._ended.is_set()
 
     def exception(self) -> BaseException | None:
-        """Return what stopped it, or None."""
+        """Return the error that stopped the query, or None."""
         return self._error
 
     def await_termination(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:
         """Wait until the query ends.
 
         Args:
-            timeout: Seconds to wait at the most; None waits for the end.
-            progress: Whether to show how far it has come; by default where the output is a terminal or a notebook.
+            timeout: The longest time to wait, in seconds; None waits for the end.
+            progress: Whether to show a progress line; None shows it where the output is a terminal or a notebook.
 
         Returns:
-            Whether it has ended.
+            Whether the query has ended.
 
         Raises:
-            ConfigurationError: A timeout that is none.
-            QueryFailedError: An error stopped it; the message is the cause's own.
+            ConfigurationError: The timeout is invalid.
+            QueryFailedError: An error stopped the query; the message is that of the cause.
         """
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
@@ -112,16 +112,18 @@ class Query:
         return ended
 
     def stop(self, *, savepoint: bool = False) -> Checkpoint | None:
-        """Stop it; it can be started again from its checkpoint. An error that stopped it is not raised here.
+        """Stop the query, which can be started again from its checkpoint.
+
+        An error that has stopped the query before is not raised here.
 
         Args:
-            savepoint: Whether to take a savepoint of the last finished batch, once it has stopped.
+            savepoint: Whether to take a savepoint of the last finished batch, once the query has stopped.
 
         Returns:
-            The savepoint, where one was asked for.
+            The savepoint, or None if none was requested.
 
         Raises:
-            CheckpointError: No batch is finished yet, so there is nothing to save.
+            CheckpointError: A savepoint was requested, and no batch is finished yet, or the query was drained.
         """
         self._stopping = True
         with self._lock:
@@ -132,10 +134,12 @@ class Query:
         return self.savepoint() if savepoint else None
 
     def savepoint(self) -> Checkpoint:
-        """Keep the state after the last finished batch until somebody removes it; the query runs on, or has ended.
+        """Take a savepoint, as Flink has them: a snapshot of the state after the last finished batch.
+
+        The query may be running or have ended. A savepoint is kept until a user removes it.
 
         Returns:
-            What ``start(restore_from=...)`` and ``read_state`` take. It is Flink's savepoint.
+            The savepoint, for ``start(restore_from=...)`` and ``read_state``.
 
         Raises:
             CheckpointError: No batch is finished yet, or the query was drained.
@@ -144,7 +148,7 @@ class Query:
         return take_savepoint(self._spark, self._files)
 
     def _await_commit(self) -> None:
-        """Wait for Spark's own commit of the batch that ``progress`` shows, which follows it at once."""
+        """Wait until Spark has committed the batch that ``progress`` shows, which it does right after the report."""
         shown, deadline = self._report, time.monotonic() + _COMMIT_SECONDS
         while shown is not None and self.is_active and time.monotonic() < deadline:
             if shown.batch_id <= max(committed_batches(self._files), default=-1):
@@ -152,19 +156,19 @@ class Query:
             time.sleep(0.05)
 
     def take_report(self, report: BatchReport) -> None:
-        """Take a batch's report once the batch counts."""
+        """Record a batch's report, once the batch counts."""
         self._report = report
         self._batches += 1
 
     def run(self, stream: DataStreamWriter, at_end: Callable[[], None]) -> None:
-        """Start the first phase, and a thread for what follows it.
+        """Start the first phase, and a thread for the following ones.
 
         Args:
             stream: The stream, without a trigger.
-            at_end: Waits for what goes on beside the batches.
+            at_end: A function that waits for the work beside the batches.
         """
         if drain_is_promised(self._files) and plan_drain(self._files):
-            # A crash came between planning the drain and its end: it is finished first, and reads nothing newer.
+            # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
             self._begin(stream.trigger(once=True))
             last_batch = None
         elif not self._trigger.is_bounded:
@@ -172,7 +176,7 @@ class Query:
                 self._begin(self._trigger.apply(stream))
             last_batch = None
         else:
-            # Where the clock matters, batches without rows would go on for ever: one is planned by hand at the end.
+            # If the query needs the clock, Spark's empty batches would never end: one is planned at the end instead.
             with _empty_batches(self._spark, run=False):
                 self._begin(self._trigger.apply(stream))
             last_batch = self._plan_last_batch
@@ -196,11 +200,11 @@ class Query:
             self._wait()
             if plan_last_batch is not None and not self._stopping and plan_last_batch():
                 self._begin(stream.trigger(once=True))
-                # Beside the last batch; what goes wrong here goes wrong again, and is told, at the end.
+                # This runs beside the last batch. An error here happens again at the end, where it is reported.
                 with contextlib.suppress(Exception):
                     self._progress_table.flush()
                 self._wait()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the user waits
+        except BaseException as error:  # noqa: BLE001 - ``await_termination`` raises it
             self._error = self._own_words(error)
         finally:
             try:
@@ -208,16 +212,16 @@ class Query:
                 self._progress_table.flush()
             except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
                 self._error = self._error or self._own_words(error)
-            # Whatever fails, whoever waits must hear of the end; a lease that stays is taken over.
+            # In any case, waiting callers must learn of the end; a lease that could not be released is taken over.
             with contextlib.suppress(Exception):
                 self._lease.release()
             self._ended.set()
 
     def _own_words(self, error: BaseException) -> BaseException:
-        """Return what stopped the query as an error of ours, in the cause's own words."""
+        """Return the error that stopped the query as one of cojoin's errors, with the message of the cause."""
         failed = QueryFailedError(explain(error))
         if _ANOTHER_RUN in str(error):
-            # Spark knows only that its log was written by somebody else; the lease knows by whom.
+            # Spark's error only says that another run wrote to its log; the lease's error names that run.
             try:
                 self._lease.check()
             except QueryFailedError as fenced:
@@ -233,7 +237,7 @@ class Query:
 
 @contextlib.contextmanager
 def _empty_batches(spark: SparkSession, *, run: bool) -> Iterator[None]:
-    """Have a query that is started meanwhile run batches without rows, or none: it takes its settings along."""
+    """Set whether a query that is started in the block runs batches without rows; a query keeps its settings."""
     with _STARTING:
         before = spark.conf.get(_EMPTY_BATCHES)
         spark.conf.set(_EMPTY_BATCHES, str(run).lower())

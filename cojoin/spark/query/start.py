@@ -1,4 +1,4 @@
-"""The start of a query: everything is checked, then the checkpoint is claimed, leased and restored, then the query runs.
+"""The start of a query: all is checked, then the checkpoint is claimed, leased and restored, then the query runs.
 
 A query that can't run is refused before anything is written. A start after a crash finishes what an earlier start has
 begun: first a restoration (``restore``), then a drain (``query``).
@@ -177,7 +177,7 @@ def _run(
     batch = HistoryHolds(inputs, files, checkpoint.begins_at).around(writer)
     stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
-        # trigger(once=True) runs this batch alone; another trigger would plan a second one, which reads all sources anew.
+        # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
             try:
                 stream.trigger(once=True).start().awaitTermination()

@@ -1,1 +1,1 @@
-"""A new query that begins with another's state."""
+"""The restoration of a checkpoint: a new query that begins with the state of another one."""

@@ -1,4 +1,4 @@
-"""A query that is about to start: what has been checked of it so far."""
+"""A query that is about to start, with those of its parts that are already checked."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class NewQuery:
         spark: The session.
         files: The directory of its checkpoint.
         plan: What the workers execute.
-        description: What ``query.json`` says of it (``checkpoints.identity.describe_query``).
-        sources: What the left and the right input read; None for a bare DataFrame.
+        description: The query's description for ``query.json`` (``checkpoints.identity.describe_query``).
+        sources: The sources of the left and the right input; None for a bare DataFrame.
         sinks: The sink of each output, by the output's name.
-        allows: What the user allows where a checkpoint is restored.
+        allows: What the user allows if a checkpoint is restored.
     """
 
     spark: SparkSession
@@ -43,5 +43,5 @@ class NewQuery:
 
     @property
     def opened_sources(self) -> list[Source]:
-        """The sources that are no bare DataFrames."""
+        """The sources of those inputs that are not bare DataFrames."""
         return [each for each in self.sources if each is not None]

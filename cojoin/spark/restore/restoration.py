@@ -1,7 +1,7 @@
-"""``restored.json``: how far the restoration has come with which a checkpoint's query began.
+"""``restored.json``: the progress of the restoration with which a checkpoint's query began.
 
-A start after a crash reads it and continues: a restoration that was ``"begun"`` is checked and written again, one that
-was ``"written"`` executes its first batch, and one that is ``"ready"`` is over.
+A start after a crash reads this file and continues: a restoration that is ``"begun"`` is checked and written again, one
+that is ``"written"`` executes its first batch, and one that is ``"ready"`` is over.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class RestoreOptions:
     """What a user allows when a checkpoint is restored.
 
     Attributes:
-        cut_back_output: Whether outputs that continue in the old query's tables may be rolled back to that moment.
+        cut_back_output: Whether outputs that continue in the old query's tables may be rolled back to the snapshot.
         allow_data_loss: Whether sources may continue at the first record that they still have. A topic that was
-            deleted and created again, and another cluster, are refused in any case: their records are other ones.
+            deleted and created again, and another cluster, are refused in any case, since their records are different.
     """
 
     cut_back_output: bool = False
@@ -90,7 +90,7 @@ class Restoration:
         return found
 
     def write(self, files: CheckpointFiles) -> None:
-        """Write it to ``restored.json``."""
+        """Write the restoration to ``restored.json``."""
         write_document(files, _FILE, _FORM, asdict(self))
 
     def at(self, stage: str) -> Restoration:
@@ -102,7 +102,7 @@ def unfinished(spark: SparkSession, files: CheckpointFiles, restore_from: Checkp
     """Return the restoration with which a checkpoint's query began, finished or not; None if there is none.
 
     Raises:
-        CheckpointError: The checkpoint belongs to a query that began otherwise, or needs ``restore_from`` again.
+        CheckpointError: The checkpoint's query began differently, or the start needs ``restore_from`` again.
     """
     found = Restoration.read(files)
     if restore_from is not None:
@@ -110,7 +110,7 @@ def unfinished(spark: SparkSession, files: CheckpointFiles, restore_from: Checkp
         if origin == files.root:
             msg = f"restore_from: the checkpoint {origin} is restored into a new query; give it another checkpoint="
             raise CheckpointError(msg)
-        # A query that has planned no batch has no state to lose; so far a start may have come that was killed.
+        # A query that has planned no batch has no state to lose; a start that was killed may have left it like this.
         if found is None and files.exists("spark/offsets"):
             msg = f"restore_from: checkpoint {files.root} is already a query's own; choose an empty directory"
             raise CheckpointError(msg)

@@ -44,12 +44,16 @@ _ROWS, _CONTROL_SOURCE = "control/restored", 2
 
 
 def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | None) -> Restoration:
-    """Check all that can be known of a restoration; nothing is written.
+    """Check everything that a restoration depends on; nothing is written.
 
     Args:
         new: The query that begins with the old state.
         checkpoint: The checkpoint to restore.
-        begun: The restoration that an earlier start has begun; its outputs may be rolled back already.
+        begun: The restoration that an earlier start has begun, whose outputs may be rolled back already; None if there
+            is none.
+
+    Returns:
+        The restoration, at the stage ``"begun"``.
 
     Raises:
         CheckpointError: The checkpoint can't be restored into this query; the message says why.
@@ -62,7 +66,7 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     table = StateTable(new.spark, origin)
     table.check(snapshot)
     _check_states(new.plan, StoredState.of_snapshot(table, snapshot))
-    # Also after an earlier start: others may have written to the tables since.
+    # This is checked again after an earlier start, since other writers may have written to the tables.
     cut, shared = _check_outputs(new, snapshot)
     cuts = [(each.location, each.version) for each in cut]
     if shared and (ended(origin) or "") != _reason(snapshot.batch_id, new.files) and is_live(origin):
@@ -79,7 +83,7 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
 
     Args:
         new: The query.
-        stored: What the old query's inputs read, as its ``query.json`` says.
+        stored: The sources of the old query's inputs, from its ``query.json``; None for a bare DataFrame.
         offsets: The offsets that the old query's sources had reached.
     """
     spark = new.spark
@@ -98,7 +102,7 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
         if {name: old.get(name) for name in own} != own:
             msg = f"restore_from: {what} read {_spell(old)} there and reads {_spell(own)} here"
             raise CheckpointError(msg)
-        # Also where losses are allowed: the records of another topic do not continue those that were read.
+        # This applies also where losses are allowed: records of another topic do not continue those that were read.
         source.recognised(spark, what, old)
         line = offsets[position]
         lost = source.lost_since(spark, what, line)
@@ -121,7 +125,7 @@ def _spell(source: Mapping[str, Any]) -> str:
 
 
 def _check_states(plan: Plan, state: StoredState) -> None:
-    """Open the function on empty states of the stored types. What only works on a worker is checked there."""
+    """Load empty states of the stored types into the function; what only works on a worker is checked there."""
     operator = plan.create_operator()
     empty = {name: table.schema.empty_table() for name, table in state.tables.items()}
     operator.load_parts(rescaling.merged_header(state.headers), empty, keeps_counts=True)
@@ -132,7 +136,7 @@ def _check_states(plan: Plan, state: StoredState) -> None:
 
 
 def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutBack], list[str]]:
-    """Return the tables to roll back, and the tables that the old query wrote to as well."""
+    """Check the outputs; return the tables to roll back, and all tables that the old query wrote to as well."""
     cut: list[outputs.CutBack] = []
     shared: list[str] = []
     manifest = snapshot.manifest
@@ -152,7 +156,7 @@ def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutB
             continue
         is_same = "delta" in written and outputs.is_same_table(new.spark, written["delta"], sink.location)
         version = written["version"] if is_same else None
-        # The checkpoint may not name the table, and the old query may still have written to it.
+        # The old query may have written to the table even if the checkpoint does not name it.
         later = outputs.check_output(
             new.spark, sink.location, version, manifest.query_id, name, cut_back=new.allows.cut_back_output
         )
@@ -173,14 +177,17 @@ def _reason(batch_id: int, files: CheckpointFiles) -> str:
 
 
 def write_restoration(new: NewQuery, restoration: Restoration) -> Restoration:
-    """Write all that the first batch needs into a new checkpoint, and roll the outputs back.
+    """Write everything that the first batch needs into a new checkpoint, and roll the outputs back.
 
     Args:
         new: The query; its checkpoint is claimed already.
         restoration: The restoration that was checked.
 
+    Returns:
+        The restoration, at the stage ``"written"``.
+
     Raises:
-        CheckpointError: Somebody else has changed an output since it was checked.
+        CheckpointError: Another writer has changed an output since it was checked.
     """
     spark, files, plan, sources = new.spark, new.files, new.plan, new.opened_sources
     origin = CheckpointFiles(spark, restoration.origin)
@@ -195,10 +202,10 @@ def write_restoration(new: NewQuery, restoration: Restoration) -> Restoration:
             entries = source_logs.entries(origin, number)
             source_logs.write_log(files, number, entries, last, interval=source_logs.compact_interval(spark))
     plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0)
-    # Last, since it can't be undone: all that is needed of the old query has been read.
+    # This comes last, since it can't be undone. Everything that is needed of the old query has been read.
     if restoration.takes_over:
         end(origin, _reason(restoration.batch_id, files))
-        # The old query writes no more, so this check sees all that was written since the first one.
+        # The old query can't write any more, so this check covers all that was written since the first one.
         cut, _ = _check_outputs(new, snapshot)
         for each in cut:
             outputs.cut_back(spark, each)

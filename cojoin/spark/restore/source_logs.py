@@ -1,9 +1,9 @@
-"""The log that Spark's file source keeps of the files it took: read whole, and written so that a new stream goes on.
+"""The log of the files that Spark's file source has read: read as a whole, and written so that a new stream continues.
 
-The log stands in ``spark/sources/<n>``: for each id a text ``<id>`` with the line ``v1`` and a JSON line a file; every
-so many ids one named ``<id>.compact`` that repeats all before it, after which Spark may delete the older ones. A source
-offset ``{"logOffset": k}`` means that all files of the ids up to k were read. Spark never writes an id without files,
-and a log that lacks one is refused by Spark and here.
+The log is in ``spark/sources/<n>``. For each id it has a text ``<id>`` with the line ``v1`` and a JSON line for each
+file. At a regular interval the text is named ``<id>.compact`` and repeats all earlier entries, after which Spark may
+delete the older texts. A source offset ``{"logOffset": k}`` means that all files of the ids up to k were read. Spark
+never writes an id without files; a log that lacks an id is refused by Spark and by this module.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _FIELDS = ("path", "timestamp", "batchId")
 
 
 def compact_interval(spark: SparkSession) -> int:
-    """Return after how many ids the session's file sources compact a new log."""
+    """Return the number of ids after which the session's file sources compact a new log."""
     return int(str(spark.conf.get(_INTERVAL, str(_USUAL_INTERVAL))))
 
 
 def entries(files: CheckpointFiles, n: int) -> list[dict[str, Any]]:
-    """Return each file that a source's log names, once, by id.
+    """Return the entries of a source's log, one for each file, in the order of their ids.
 
     Args:
         files: The checkpoint.
         n: The source's number, in the order of the plan.
 
     Returns:
-        ``{"path", "timestamp", "batchId"}`` each, the path encoded as a URL, the id under Spark's name for it; nothing
-        where there is no log.
+        A dict ``{"path", "timestamp", "batchId"}`` for each file: the path encoded as a URL, the file's modification
+        time in epoch milliseconds, and the id under Spark's name for it. Empty where there is no log.
 
     Raises:
-        CheckpointError: The log is not in the form that this version knows.
+        CheckpointError: The log is of another version, or has a line that is no entry.
     """
     folder = _folder(n)
     compacted: dict[int, str] = {}
@@ -57,7 +57,7 @@ def entries(files: CheckpointFiles, n: int) -> list[dict[str, Any]]:
     newest = max(compacted, default=-1)
     names = [compacted[newest]] if compacted else []
     names += [single[number] for number in sorted(single) if number > newest]
-    # Keyed, since a compacted log may repeat what an older version of Spark had written twice.
+    # A compacted log may repeat entries that an older version of Spark had written twice.
     found = {(entry["batchId"], entry["path"]): entry for name in names for entry in _read(files, f"{folder}/{name}")}
     return [found[place] for place in sorted(found, key=lambda place: place[0])]
 
@@ -70,17 +70,17 @@ def write_log(
     *,
     interval: int = _USUAL_INTERVAL,
 ) -> None:
-    """Write a source's log as if Spark had come exactly to an id; what is written twice is written once.
+    """Write a source's log as if Spark had read exactly up to an id; the call is idempotent.
 
     Args:
         files: The new checkpoint.
         n: The source's number in it.
-        entries: What ``entries`` gave; those after ``last_id`` are left out.
-        last_id: The source offset's ``logOffset``; -1 where nothing was read.
-        interval: The session's ``compact_interval``: Spark expects the compacted files at its multiples.
+        entries: The entries, as ``entries`` returns them; those after ``last_id`` are left out.
+        last_id: The ``logOffset`` of the source's offset; -1 where nothing was read.
+        interval: The session's ``compact_interval``: Spark expects the compacted texts at its multiples.
 
     Raises:
-        CheckpointError: An id up to ``last_id`` has no entry; or the log there holds other ids already.
+        CheckpointError: An id up to ``last_id`` has no entry, or the folder already has texts of other ids.
     """
     by_id: dict[int, list[str]] = {number: [] for number in range(last_id + 1)}
     for entry in entries:
@@ -105,13 +105,13 @@ def write_log(
             f"choose an empty directory"
         )
         raise CheckpointError(msg)
-    # The newest last: Spark takes it for the log's end, and looks for the others from there.
+    # The newest is written last: Spark takes it for the end of the log, and looks for the others from there.
     for name in sorted(texts, key=lambda name: int(name.removesuffix(_COMPACT))):
         files.write(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]))
 
 
 class LogDigests:
-    """Digests of the files that file sources took up to an offset, which is only the number of an entry in their logs.
+    """The digests of what file sources have read; their offsets are only the numbers of entries in their logs.
 
     Args:
         files: The checkpoint.
@@ -122,10 +122,13 @@ class LogDigests:
         self._known: dict[tuple[int, str], str] = {}
 
     def of(self, offsets: Sequence[str]) -> list[str]:
-        """Return a digest of the newest entry of each log that offsets point into.
+        """Return a digest of the log's text at each offset of a file source.
 
         Args:
-            offsets: Where each source stands, as Spark's offset log spells it.
+            offsets: Each source's offset, as its line in Spark's offset log.
+
+        Returns:
+            A SHA-256 for each file source, in hexadecimal digits; empty where the log has no such text.
         """
         found: dict[tuple[int, str], str] = {}
         for n, line in enumerate(offsets):
@@ -133,7 +136,7 @@ class LogDigests:
             if number is not None:
                 place = (n, number)
                 found[place] = self._known.get(place) or self._digest(n, number)
-        # A source that stands still is not read again.
+        # The text is not read again while a source's offset stays the same.
         self._known = found
         return list(found.values())
 
@@ -146,7 +149,7 @@ class LogDigests:
 
 
 def _log_offset(line: str) -> str | None:
-    """Return the number of a file source's entry; None for the offsets of other sources."""
+    """Return the id in the offset of a file source; None for the offsets of other sources."""
     try:
         offset = json.loads(line)
     except ValueError:
