@@ -21,7 +21,13 @@ FOLDER = Path(__file__).resolve().parent
 def execute(source: Path) -> nbformat.NotebookNode:
     """Run a source from top to bottom; an error in a cell is raised."""
     notebook = jupytext.read(source)
-    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
+    client = NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        coalesce_streams=True,  # else each redrawn progress line stays
+        resources={"metadata": {"path": str(FOLDER)}},
+    )
     client.execute()
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"

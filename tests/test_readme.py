@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands there, block after block, as its reader would type it."""
+"""The README and CONTRIBUTING are as short as promised, what they name is there, and the README's Python runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-_BLOCK = re.compile(r"(?P<before>[^\n]*)\n```python\n(?P<code>.*?)```", re.DOTALL)
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+_BLOCK = re.compile(r"```python\n(?P<code>.*?)```", re.DOTALL)
 
 
 def blocks() -> list[str]:
-    """Return the blocks; those that need more than Spark are marked, and left out."""
-    text = README.read_text("utf-8")
-    return [found["code"] for found in _BLOCK.finditer(text) if not found["before"].startswith("<!-- not run")]
+    return [found["code"] for found in _BLOCK.finditer(README.read_text("utf-8"))]
 
 
 @pytest.mark.spark
@@ -34,15 +33,36 @@ def test_the_blocks_run_and_give_what_they_say(spark, capsys):
     assert "watermark (UTC)" in capsys.readouterr().out
 
 
-def test_every_block_is_python_that_compiles():
-    for found in _BLOCK.finditer(README.read_text("utf-8")):
-        compile(found["code"], str(README), "exec")
-
-
-def test_what_the_readme_names_is_there():
-    text = README.read_text("utf-8")
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_what_a_document_links_to_is_there(name):
+    text = (ROOT / name).read_text("utf-8")
     for path in re.findall(r"\]\(([\w/.]+)\)", text):
-        assert (README.parent / path).exists(), path
-    assert (README.parent / ".ci" / "run").exists()
-    assert "http" not in (README.parent / "requirements.lock").read_text("utf-8")
-    assert len(text.splitlines()) < 400
+        assert (ROOT / path).exists(), path
+
+
+def test_the_files_that_contributing_names_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", text)
+    assert len(named) > 20
+    for path in named:
+        assert (ROOT / "cojoin" / path).exists() or (ROOT / path).exists(), path
+
+
+def test_the_readme_is_short():
+    lines = README.read_text("utf-8").splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_two_commands_are_there():
+    text = README.read_text("utf-8")
+    assert ".venv/bin/cojoin demo" in text
+    assert "\n.ci/run" in text
+    assert (ROOT / ".ci" / "run").exists()
+    assert "http" not in (ROOT / "requirements.lock").read_text("utf-8")
+
+
+def test_ci_runs_the_versions_of_python_that_are_promised():
+    promised = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    assert re.findall(r'"(3\.\d+)"', workflow.split("steps:")[0]) == promised

@@ -25,7 +25,7 @@ from cojoin.engine.inputs import InputSpec
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import Batch
 from cojoin.engine.state import ValueStateDescriptor
-from cojoin.engine.time.operator_watermark import Control
+from cojoin.engine.time.control_rows import Control
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.rows import decode_rows
 

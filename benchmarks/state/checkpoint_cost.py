@@ -31,9 +31,9 @@ from benchmarks.join.generate import CUSTOMERS_DDL, DISORDER_SECONDS, TRADES_DDL
 from benchmarks.join.oracle import check
 from benchmarks.session import make_session
 from benchmarks.state.large_state import measure_what_is_written
-from cojoin.engine.formats import text_table
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.engine.formats import text_table
 from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:

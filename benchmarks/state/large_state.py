@@ -14,9 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812
 import cojoin as cj
 from benchmarks.differences import differences
 from benchmarks.findings import Findings, open_input
-from cojoin.engine.formats import text_table
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.engine.formats import text_table
 from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ import cojoin as cj
 from benchmarks.differences import differences
 from benchmarks.findings import Findings, open_input
 from benchmarks.session import make_session
-from cojoin.engine.formats import text_table
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.engine.formats import text_table
 from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "Moment", "find_snapshot", "open_files"]
 
-Moment: TypeAlias = "int | datetime | None"
+Moment: TypeAlias = int | datetime | None
 """A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest."""
 
 

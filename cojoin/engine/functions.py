@@ -132,12 +132,13 @@ class Context:
         self._timestamp: int | None = 0
         self._domain: TimeDomain | None = None
 
-    def timestamp(self) -> int | None:
+    def timestamp(self) -> int:
         """Return the row's event time, or the timer's time, in epoch milliseconds (rounded down).
 
-        None for a row of an input without event time.
+        For a row of an input without event time it is None. As in PyFlink, the declared type leaves this case out,
+        so that a function may calculate with the result.
         """
-        return self._timestamp
+        return self._timestamp  # type: ignore[return-value]
 
     def time_domain(self) -> TimeDomain:
         """Return the time domain of the timer that fires; only valid in ``on_timer``.

@@ -10,7 +10,7 @@ from cojoin.errors import ConfigurationError
 
 __all__ = ["Location", "as_location", "is_path"]
 
-Location: TypeAlias = "str | os.PathLike[str]"
+Location: TypeAlias = str | os.PathLike[str]
 """A path as a string or as a ``pathlib.Path``; where a table name is allowed, a string without a ``/`` is a name."""
 
 # pathlib turns the two slashes of a URL into one.

@@ -8,17 +8,15 @@ it only as a type that the stored one can become. Names are PyFlink's (``pyflink
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from cojoin.engine.state.ttl import StateTtlConfig, check_ttl, timed_type
 from cojoin.engine.values.types import parse_type
 from cojoin.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "AggregateFunction",
@@ -30,7 +28,7 @@ __all__ = [
     "ValueStateDescriptor",
 ]
 
-ReduceFunction: TypeAlias = "Callable[[Any, Any], Any]"
+ReduceFunction: TypeAlias = Callable[[Any, Any], Any]
 """Combines the value so far with a new one; or an object whose method ``reduce`` does, as in PyFlink."""
 
 

@@ -1,258 +1,378 @@
-"""The index of an archive: which offsets of a topic the archive's files hold.
+"""The opening of an archive: Spark counts what it holds in one pass, and the tasks' way to read it is checked.
 
-Positions remain Kafka's offsets. Of each partition the archive holds the offsets from its first up to its *cut*, one
-after its last; all others are on the brokers. The archive's records are counted by buckets of time, and a time within a
-bucket counts as the start of the next one. So a slice may read slightly more than it needs, but never less; the times
-of ``from_`` and ``to`` begin buckets of their own, so a range is exact. Offsets are counted by blocks, to know where
-some are missing. It costs the memory of an index: some bytes for each bucket, block and file.
+An archive is a Delta table or a folder of parquet files. Each row has ``topic``, ``partition``, ``offset`` and the
+record's ``timestamp``, as Spark's Kafka source gives them, and either the decoded columns of the schema or the raw
+``value``. It is read as of the moment at which it is opened; when it is opened again, it is counted again only if its
+files have changed.
+
+An archive is refused if pyarrow would read it differently from Spark: files with deleted rows, renamed columns, or
+needed columns that are only in the folders' names. It costs a pass over four columns, and the reading of each file's
+footer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_type
+
+from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.types import parse_schema
+from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.kafka.archive.archive import ArchiveIndex, Blocks, Layout, Piece, Stretch, bucket_begins
+from cojoin.kafka.archive.archive_files import footer
+from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
+from cojoin.spark.query.failures import explain
+from cojoin.spark.sources.sources import Source
+from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame
 
     from cojoin.kafka.client import Partition
+    from cojoin.kafka.ranges import Range
+    from cojoin.kafka.topics import Topics
 
-__all__ = ["ArchiveIndex", "Blocks", "Layout", "Piece", "Section", "Stretch", "bucket_begins"]
+__all__ = ["Archive", "Wanted"]
 
+_NEEDED = {"topic": "topic", "partition": "partition", "offset": "offset", TIME: "timestamp"}
+_OPTIONAL = {VALUE: "value", KEY: "key", HEADERS: "headers"}
+_SPELLED = {"topic": ("string",), "partition": ("int", "bigint", "smallint", "tinyint"), "offset": ("bigint", "int")}
+_SPELLED |= {TIME: ("timestamp",), VALUE: ("binary",), KEY: ("binary", "string")}
+_SPELLED |= {HEADERS: ("array<struct<key:string,value:binary>>",)}
 
-class Piece(NamedTuple):
-    """The part of a partition that one file holds.
+_FINER = 4
+"""A bucket is at most the drift divided by this, as long as there are not too many buckets."""
 
-    Attributes:
-        path: The file's URI.
-        partition: The partition.
-        begin: Its smallest offset in the file.
-        end: One after its largest offset in the file.
-    """
+_MANY, _MOST_BUCKETS = 5_000_000, 500_000
+_FOOTERS_AT_ONCE = 16
 
-    path: str
-    partition: Partition
-    begin: int
-    end: int
-
-
-class Section(NamedTuple):
-    """A range of offsets that lies in one place.
-
-    Attributes:
-        begin: The first offset.
-        end: One after the last.
-        is_archived: Whether they lie in the archive.
-    """
-
-    begin: int
-    end: int
-    is_archived: bool
-
-
-class Blocks(NamedTuple):
-    """The blocks of a partition's offsets that the archive holds only in part or not at all, as ranges in order.
-
-    Attributes:
-        holed: Ranges of blocks that each lack at least one offset.
-        empty: Ranges of blocks that lack all offsets.
-    """
-
-    holed: tuple[tuple[int, int], ...] = ()
-    empty: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def of(cls, begin: int, cut: int, width: int, rows: Mapping[int, int]) -> Blocks:
-        """Return the blocks with holes.
-
-        Args:
-            begin: The partition's smallest offset.
-            cut: One after its largest.
-            width: The number of offsets in a block; the first block begins at offset 0.
-            rows: The number of records in each block, by the block's number.
-
-        >>> Blocks.of(5, 60, 10, {0: 5, 1: 9, 2: 10, 5: 10})
-        Blocks(holed=((10, 20), (30, 50)), empty=((30, 50),))
-        """
-        numbers = np.arange(begin // width, (cut - 1) // width + 1, dtype=np.int64)
-        begins, ends = np.maximum(numbers * width, begin), np.minimum((numbers + 1) * width, cut)
-        counts = np.array([rows.get(number, 0) for number in numbers.tolist()], np.int64)
-        return cls(_runs(begins, ends, counts < ends - begins), _runs(begins, ends, counts == 0))
-
-
-_WITHOUT_HOLES = Blocks()
-
-
-def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
-    """Return the wanted ranges, neighbours joined."""
-    runs: list[tuple[int, int]] = []
-    for begin, end in zip(begins[wanted].tolist(), ends[wanted].tolist(), strict=True):
-        if runs and runs[-1][1] == begin:
-            runs[-1] = (runs[-1][0], end)
-        else:
-            runs.append((begin, end))
-    return tuple(runs)
+_BLOCK, _MOST_BLOCKS = 20_000, 1_000
+"""The minimal number of offsets in a block, and about the maximal number of blocks in a partition."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The names of the archive's columns.
+class Wanted:
+    """What an input needs of an archive.
 
     Attributes:
-        names: The columns that the archive has, by the reader's own names, such as ``offset`` or ``VALUE``.
-        fields: The columns that hold the decoded value, in the order of the schema; None where it is raw.
-    """
-
-    names: Mapping[str, str]
-    fields: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, eq=False)
-class Stretch:
-    """The part of a partition that lies in the archive.
-
-    Attributes:
-        begin: Its smallest offset.
-        cut: One after its largest.
-        last: The largest timestamp, in epoch milliseconds.
-        begins: The first milliseconds of the buckets of time that hold records, in order.
-        offsets: For each bucket, the smallest offset of its records and those of all later buckets.
-        pieces: The parts that files hold, in the order of their first offsets.
-        blocks: What is missing between the first and the last offset.
-    """
-
-    begin: int
-    cut: int
-    last: int
-    begins: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    pieces: tuple[Piece, ...]
-    blocks: Blocks = _WITHOUT_HOLES
-
-    @classmethod
-    def of(
-        cls,
-        begins: NDArray[np.int64],
-        smallest: NDArray[np.int64],
-        last: int,
-        pieces: Iterable[Piece],
-        blocks: Blocks = _WITHOUT_HOLES,
-    ) -> Stretch:
-        """Return a stretch of these buckets and pieces.
-
-        Args:
-            begins: Each bucket's first millisecond, in any order, possibly more than once.
-            smallest: The smallest offset of each.
-            last: The largest timestamp, in epoch milliseconds.
-            pieces: The parts that files hold.
-            blocks: What is missing.
-        """
-        order = np.argsort(begins, kind="stable")
-        found, first = np.unique(begins[order], return_index=True)
-        later = np.minimum.accumulate(smallest[order][::-1])[::-1]
-        held = tuple(sorted(pieces, key=lambda each: (each.begin, each.path)))
-        return cls(held[0].begin, max(each.end for each in held), last, found, later[first], held, blocks)
-
-    def has_holes_at(self, offset: int) -> bool:
-        """Return whether an offset is in a block with holes."""
-        return any(begin <= offset < end for begin, end in self.blocks.holed)
-
-    def parts(self, begin: int, end: int, kept: int) -> list[tuple[int, int, bool]]:
-        """Return the parts of a range, split by whether the brokers are to fill the archive's holes there.
-
-        Args:
-            begin: The first offset.
-            end: One after the last.
-            kept: The log start offset, the first that the brokers still have.
-
-        Returns:
-            Ranges in order, each with whether it is filled.
-        """
-        parts: list[tuple[int, int, bool]] = []
-        at = begin
-        for holed, stop in self.blocks.holed:
-            first, last = max(holed, at, kept), min(stop, end)
-            if first < last:
-                parts += [(at, first, False)] if at < first else []
-                parts.append((first, last, True))
-                at = last
-        return [*parts, (at, end, False)] if at < end else parts
-
-
-@dataclass(frozen=True, eq=False)
-class ArchiveIndex:
-    """What an archive holds, as of the moment at which it was opened. It can be pickled.
-
-    Attributes:
-        what: The archive, for messages.
-        width: The width of a bucket of time, in milliseconds.
-        times: Times that begin a bucket of their own, in epoch milliseconds.
-        stretches: Each partition's part; a partition that is missing has none.
-        layout: The names of its columns.
-
-    >>> piece = Piece("file:/lake/a.parquet", ("trades", 0), 10, 30)
-    >>> begins, smallest = np.array([0, 1000, 2000]), np.array([10, 20, 18])
-    >>> held = Stretch.of(begins, smallest, 2345, [piece])
-    >>> index = ArchiveIndex("archive", 1000, (), {("trades", 0): held}, Layout({}, None))
-    >>> [index.first_at(("trades", 0), time) for time in (0, 1, 1001, 2001)]
-    [(10, 0), (18, 1000), (18, 2000), None]
-    >>> index.sections(("trades", 0), 5, 40)
-    [Section(begin=5, end=10, is_archived=False), Section(begin=10, end=30, is_archived=True), \
-Section(begin=30, end=40, is_archived=False)]
+        what: The input, for messages.
+        topics: The topics and partitions that are read.
+        schema: DDL of the value's columns; None where the value is not read.
+        parts: The other parts of a record that are read.
+        max_drift_ms: How far partitions may be apart, in milliseconds.
+        range: Where reading begins and ends; its times begin buckets of their own.
     """
 
     what: str
-    width: int
-    times: tuple[int, ...]
-    stretches: Mapping[Partition, Stretch]
-    layout: Layout = field(repr=False)
+    topics: Topics
+    schema: str | None
+    parts: tuple[str, ...]
+    max_drift_ms: int
+    range: Range
 
-    def first_at(self, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return the offset and time at which records of a time or later begin; None where the archive has none.
+    @property
+    def times(self) -> tuple[int, ...]:
+        """The times of the range, in epoch milliseconds."""
+        points = [*self.range.from_.values(), *(self.range.to or {}).values()]
+        return tuple(sorted({each.value for each in points if each.kind == "time"}))
 
-        Args:
-            partition: A partition of the archive.
-            timestamp_ms: In epoch milliseconds; a time within a bucket counts as the start of the next one.
-        """
-        stretch = self.stretches[partition]
-        ceiling = -(-timestamp_ms // self.width) * self.width
-        ceiling = min([ceiling, *(each for each in self.times if each >= timestamp_ms)])
-        at = int(np.searchsorted(stretch.begins, ceiling))
-        return None if at == len(stretch.begins) else (int(stretch.offsets[at]), int(stretch.begins[at]))
-
-    def sections(self, partition: Partition, begin: int, end: int) -> list[Section]:
-        """Return the parts of a range, split by where they lie."""
-        stretch = self.stretches.get(partition)
-        first, cut = (begin, begin) if stretch is None else (stretch.begin, stretch.cut)
-        parts = [
-            Section(begin, min(end, first), is_archived=False),
-            Section(max(begin, first), min(end, cut), is_archived=True),
-            Section(max(begin, cut), end, is_archived=False),
-        ]
-        return [each for each in parts if each.begin < each.end]
-
-    def pieces(self, partition: Partition, begin: int, end: int) -> tuple[Piece, ...]:
-        """Return the files' parts that overlap a range of offsets."""
-        return tuple(each for each in self.stretches[partition].pieces if each.begin < end and begin < each.end)
+    def reads(self, partition: Partition) -> bool:
+        """Return whether a partition is read."""
+        topic, number = partition
+        if topic in self.topics.only:
+            return number in self.topics.only[topic]
+        pattern = self.topics.pattern
+        matches = pattern is not None and not topic.startswith("__") and re.fullmatch(pattern, topic)
+        return topic in self.topics.names or bool(matches)
 
 
-def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int64]:
-    """Return the first millisecond of each time's bucket.
+class Archive:
+    """An archive that is opened by the first request for its index, which it keeps.
 
     Args:
-        times: In epoch milliseconds.
-        width: The width of a bucket, in milliseconds.
-        own: The times that begin buckets of their own, in epoch milliseconds.
+        source: Where it is.
+        what: The input, for messages.
 
-    >>> bucket_begins([5, 12, 17, 23], 10, [15]).tolist()
-    [0, 10, 15, 20]
+    Raises:
+        ConfigurationError: It is neither a Delta table nor a folder of parquet files.
     """
-    moments = np.asarray(times, np.int64)
-    begins = moments - moments % width
-    for each in own:
-        begins = np.where(moments >= each, np.maximum(begins, each), begins)
-    return begins
+
+    def __init__(self, source: Source, what: str) -> None:
+        if not isinstance(source, Source) or source.format not in {"delta", "parquet"}:
+            got = f"a source of the format {source.format!r}" if isinstance(source, Source) else repr(source)
+            hint = f"; did you mean cojoin.sources.delta({source!r})?" if isinstance(source, str) else ""
+            msg = f"{what}: archive: expected cojoin.sources.delta() or .files() of parquet, got {got}{hint}"
+            raise ConfigurationError(msg)
+        self.source = source
+        self._known: dict[str, tuple[frozenset[str], ArchiveIndex]] = {}
+
+    def __repr__(self) -> str:
+        return f"archive {self.source.format} {self.source.location}"
+
+    def index(self, wanted: Wanted, *, again: bool = False) -> ArchiveIndex:
+        """Return what the archive holds, read with the active Spark session.
+
+        Args:
+            wanted: What the input needs.
+            again: Whether to check if its files have changed since the last request.
+
+        Raises:
+            SchemaError: A column is missing or of another type.
+            ConfigurationError: There is no session, the archive can't be read, or the tasks would read it differently
+                from Spark.
+        """
+        known = self._known.get(repr(wanted))
+        if known is not None and not again:
+            return known[1]
+        what = f"{wanted.what}: {self}"
+        try:
+            frame = self.source.open(streaming=False)
+            files = frozenset(frame.inputFiles())
+            if known is None or files != known[0]:
+                known = (files, _opened(self.source, frame, wanted, what))
+        except (PySparkException, Py4JJavaError) as error:
+            msg = f"{what} can't be read: {explain(error)}"
+            raise ConfigurationError(msg) from error
+        self._known[repr(wanted)] = known
+        return known[1]
+
+
+def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> ArchiveIndex:
+    layout = _layout(frame, wanted, what)
+    folders = _folders(source, frame, what)
+    names = layout.names
+    needed = {*names.values(), *(layout.fields or ())} - {names["topic"], names["partition"]}
+    if needed & folders:
+        msg = (
+            f"{what}: it is partitioned by {sorted(needed & folders)}, which its files do not hold; partition it by "
+            f"topic, partition or columns that are not read"
+        )
+        raise ConfigurationError(msg)
+    if names["topic"] in folders and wanted.topics.pattern is None:
+        frame = frame.where(_col(names["topic"]).isin(list(wanted.topics.names)))
+    shares, buckets, width = _counted(frame, names, wanted)
+    _check_shares(shares, names["offset"], wanted, what)
+    pieces: dict[Partition, list[Piece]] = {}
+    for each in shares:
+        if wanted.reads(each.partition):
+            pieces.setdefault(each.partition, []).append(Piece(each.file, each.partition, each.begin, each.end + 1))
+    last = {partition: max(each.last for each in shares if each.partition == partition) for partition in pieces}
+    spans = {
+        partition: (min(each.begin for each in found), max(each.end for each in found))
+        for partition, found in pieces.items()
+    }
+    counts = {each: sum(share.rows for share in shares if share.partition == each) for each in spans}
+    blocks = _blocks(frame, names, {each: span for each, span in spans.items() if counts[each] < span[1] - span[0]})
+    stretches = {
+        partition: Stretch.of(*buckets[partition], last[partition], found, blocks.get(partition, Blocks()))
+        for partition, found in pieces.items()
+    }
+    for partition, stretch in stretches.items():
+        count = counts[partition]
+        if count > stretch.cut - stretch.begin:
+            msg = (
+                f"{what}: it has {count:,} rows of topic {partition[0]} partition {partition[1]}, of offsets "
+                f"{stretch.begin:,} to {stretch.cut - 1:,}: some are there twice; rewrite it with each record once"
+            )
+            raise ConfigurationError(msg)
+    return ArchiveIndex(f"archive {source.format} {source.location}", width, wanted.times, stretches, layout)
+
+
+def _layout(frame: DataFrame, wanted: Wanted, what: str) -> Layout:
+    """Return the archive's columns, after a check of their types."""
+    there = {each.name.lower(): each for each in frame.schema.fields}
+    missing = [name for name in _NEEDED.values() if name not in there]
+    if missing:
+        msg = (
+            f"{what}: it has no column {', '.join(missing)}; an archive carries topic, partition, offset and the "
+            f"record's timestamp, as Spark's Kafka source gives them; it has {', '.join(frame.columns)}"
+        )
+        raise SchemaError(msg)
+    wrong = ["no schema= to decode it by"] if wanted.schema is None else _misfits(there, wanted.schema, wanted.parts)
+    fields = None
+    if wanted.schema is not None and not wrong:
+        fields = tuple(there[name.lower()].name for name in parse_schema(wanted.schema).names)
+    parts = {*wanted.parts, *([VALUE] if fields is None else [])} - {TIME}
+    optional = {own: name for own, name in _OPTIONAL.items() if name in there}
+    absent = sorted(parts - optional.keys())
+    if VALUE in absent:
+        msg = f"{what}: expected the columns of the schema, or the raw value (binary): got no value, {', '.join(wrong)}"
+        raise SchemaError(msg)
+    if absent:
+        asked = ", ".join(_OPTIONAL[own] for own in absent)
+        msg = f"{what}: it has no column {asked}, of which columns= makes one; it has {', '.join(frame.columns)}"
+        raise SchemaError(msg)
+    names: dict[str, str] = {}
+    for own, name in (_NEEDED | optional).items():
+        found, right = there[name].dataType.simpleString(), _SPELLED[own]
+        if found in right:
+            names[own] = there[name].name
+        elif own in _NEEDED or own in parts:
+            msg = f"{what}: column {name}: expected {' or '.join(right)}, got {found}"
+            raise SchemaError(msg)
+    return Layout(names, fields)
+
+
+def _misfits(there: Mapping[str, Any], schema: str, parts: Sequence[str]) -> list[str]:
+    """Return how an archive's columns differ from a schema; a column of the record's own can't be one of the value."""
+    taken = {*_NEEDED.values(), *(_OPTIONAL[part] for part in parts if part in _OPTIONAL)}
+    wrong = []
+    for each in parse_schema(schema):
+        found, expected = there.get(each.name.lower()), from_arrow_type(each.type).simpleString()
+        if each.name.lower() in taken:
+            wrong.append(f"{each.name} is the record's own")
+        elif found is None:
+            wrong.append(f"no {each.name}")
+        elif found.dataType.simpleString() != expected:
+            wrong.append(f"{each.name} is {found.dataType.simpleString()} instead of {expected}")
+    return wrong
+
+
+def _folders(source: Source, frame: DataFrame, what: str) -> set[str]:
+    """Return the columns that are in the folders' names instead of the files."""
+    if source.format == "delta":
+        location, spark = str(source.location), frame.sparkSession
+        table = DeltaTable.forPath(spark, location) if is_path(location) else DeltaTable.forName(spark, location)
+        row = table.detail().select("partitionColumns", "properties").collect()[0]
+        mode = row.properties.get("delta.columnMapping.mode", "none")
+        if mode != "none":
+            msg = (
+                f"{what}: its columns are mapped (delta.columnMapping.mode = {mode}), so its files have other names "
+                f"for them; give a copy of it without column mapping"
+            )
+            raise ConfigurationError(msg)
+        return set(row.partitionColumns)
+    path = next(iter(frame.inputFiles()), "")
+    return {part.partition("=")[0] for part in path.split("/") if "=" in part} & set(frame.columns)
+
+
+class _Share(NamedTuple):
+    """What a file holds of a partition: rows, how many of them with an offset, the offsets, the largest timestamp."""
+
+    file: str
+    partition: Partition
+    rows: int
+    known: int
+    begin: int
+    end: int
+    last: int
+
+
+_Buckets: TypeAlias = "dict[Partition, tuple[NDArray[np.int64], NDArray[np.int64]]]"
+
+
+def _counted(frame: DataFrame, names: Mapping[str, str], wanted: Wanted) -> tuple[list[_Share], _Buckets, int]:
+    """Return what each file holds of each partition, each partition's smallest offset by bucket, and their width."""
+    widest = 1 << max(0, wanted.max_drift_ms.bit_length() - 1)
+    width = max(1, widest // _FINER)
+    millis = F.coalesce(F.unix_millis(_col(names[TIME])), F.lit(-1))
+    if wanted.range.trusted_until is not None:
+        # A timestamp that is not trusted is treated as missing.
+        millis = F.when(millis > wanted.range.trusted_until, F.lit(-1)).otherwise(millis)
+    rows = frame.select(
+        F.col("_metadata.file_path").alias("file"),
+        _col(names["topic"]).alias("topic"),
+        _col(names["partition"]).cast("int").alias("number"),
+        _col(names["offset"]).cast("bigint").alias("offset"),
+        millis.alias("millis"),
+    )
+    bucket = _bucket(F.col("millis"), width, wanted.times).alias("bucket")
+    fine = rows.groupBy("file", "topic", "number", bucket).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count("offset").alias("known"),
+        F.min("offset").alias("begin"),
+        F.max("offset").alias("end"),
+        F.max("millis").alias("last"),
+    )
+    fine.persist()
+    try:
+        sums = [F.sum(name).alias(name) for name in ("rows", "known")]
+        span = [F.min("begin").alias("begin"), F.max("end").alias("end"), F.max("last").alias("last")]
+        shares = fine.groupBy("file", "topic", "number").agg(*sums, *span).toArrow().to_pylist()
+        if fine.count() > _MANY:
+            width = widest
+            fine = fine.withColumn("bucket", _bucket(F.col("bucket"), width, wanted.times))
+        found = fine.groupBy("topic", "number", "bucket").agg(F.min("begin").alias("begin")).toArrow()
+    finally:
+        fine.unpersist()
+    held = [_Share(each.pop("file"), (each.pop("topic"), each.pop("number")), **each) for each in shares]
+    return held, *_by_partition(found, width, wanted)
+
+
+def _blocks(
+    frame: DataFrame, names: Mapping[str, str], spans: Mapping[Partition, tuple[int, int]]
+) -> dict[Partition, Blocks]:
+    """Return where partitions lack offsets between their first and their last; costs nothing where none does."""
+    if not spans:
+        return {}
+    width = max(_BLOCK, *((cut - begin) // _MOST_BLOCKS for begin, cut in spans.values()))
+    numbered = frame.where(_col(names["topic"]).isin(sorted({topic for topic, _ in spans}))).select(
+        _col(names["topic"]).alias("topic"),
+        _col(names["partition"]).cast("int").alias("number"),
+        F.floor(_col(names["offset"]) / width).alias("block"),
+    )
+    found = numbered.groupBy("topic", "number", "block").agg(F.count(F.lit(1)).alias("rows")).toArrow()
+    rows: dict[Partition, dict[int, int]] = {each: {} for each in spans}
+    for each in found.to_pylist():
+        rows.get((each["topic"], each["number"]), {})[each["block"]] = each["rows"]
+    return {each: Blocks.of(*span, width, rows[each]) for each, span in spans.items()}
+
+
+def _by_partition(found: pa.Table, width: int, wanted: Wanted) -> tuple[_Buckets, int]:
+    """Return each partition's buckets, and their width, which is doubled until there are few enough."""
+    begins, smallest = (found[name].to_numpy() for name in ("bucket", "begin"))
+    places = list(zip(found["topic"].to_pylist(), found["number"].to_pylist(), strict=True))
+    order = {place: at for at, place in enumerate(dict.fromkeys(places))}
+    place = np.array([order[each] for each in places], np.int64)
+    while len(np.unique(np.stack([place, begins]), axis=1)[0]) > _MOST_BUCKETS:
+        width *= 2
+        begins = bucket_begins(begins, width, wanted.times)
+    return {each: (begins[place == at], smallest[place == at]) for each, at in order.items()}, width
+
+
+def _bucket(millis: Column, width: int, own: Sequence[int]) -> Column:
+    """Return the first millisecond of a time's bucket, as ``bucket_begins`` does."""
+    begin = millis - F.pmod(millis, F.lit(width))
+    later = [F.when(millis >= each, F.lit(each)) for each in own]
+    return F.greatest(begin, *later) if later else begin
+
+
+def _check_shares(shares: Sequence[_Share], offset: str, wanted: Wanted, what: str) -> None:
+    """Check that the files hold the rows that Spark finds in them, so that the tasks find the same ones."""
+    for each in shares:
+        if None in each.partition or each.known < each.rows:
+            msg = f"{what}: {each.file} has rows without topic, partition or offset; rewrite it without them"
+            raise ConfigurationError(msg)
+    rows: dict[str, int] = {}
+    for each in shares:
+        rows[each.file] = rows.get(each.file, 0) + each.rows
+    read = sorted({each.file for each in shares if wanted.reads(each.partition)})
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        footers = pool.map(lambda file: footer(file, what), read)
+        for file, found in zip(read, footers, strict=True):
+            if offset.lower() not in {name.lower() for name in found.columns}:
+                msg = f"{what}: {file} has no column {offset}; it has {', '.join(sorted(found.columns))}"
+                raise ConfigurationError(msg)
+            if found.rows != rows[file]:
+                msg = (
+                    f"{what}: {file} holds {found.rows:,} rows, of which Spark reads {rows[file]:,}: rows were deleted "
+                    f"without rewriting it; run REORG TABLE ... APPLY (PURGE)"
+                )
+                raise ConfigurationError(msg)
+
+
+def _col(name: str) -> Column:
+    return F.col(back_quoted(name))

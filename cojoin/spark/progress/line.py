@@ -1,28 +1,39 @@
-"""Shows how far a query has come while somebody waits for it.
+"""Shows how far a query has come while it is waited for.
 
-In a terminal and in a notebook it is a bar over event time with its figures, redrawn in place; elsewhere, where it is
-asked for, a plain line every few seconds. It costs a look at the newest report four times a second, in the thread that
-waits.
+In a terminal and in a notebook's cell it is one line that tqdm redraws in place. Elsewhere, and where ``TERM`` is
+``dumb``, it is shown only where it is asked for, as a plain line every few seconds after new batches. The last state
+stays. It costs a look at the newest report four times a second, in the thread that waits.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from cojoin.spark.progress.figures import Pace
-from cojoin.spark.progress.screens import find_screen
+from tqdm import tqdm
+from tqdm.utils import disp_len
+
+from cojoin.spark.progress.figures import Figures
+from cojoin.spark.progress.postfix import postfix_parts
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from cojoin.spark.progress.figures import Figures
+    from collections.abc import Callable, Mapping
 
 __all__ = ["ProgressLine"]
 
-_INTERVAL_SECONDS = 0.25
+_INTERVAL_SECONDS, _PLAIN_SECONDS = 0.25, 5.0
+_LIVE = "{elapsed}{postfix}"
+
+
+class _Nowhere:
+    """Where tqdm draws while plain lines are written instead."""
+
+    def write(self, text: str) -> None:
+        """Drop a text."""
 
 
 class ProgressLine:
@@ -32,7 +43,7 @@ class ProgressLine:
         query: Has ``progress``, a ``BatchReport`` or None, and ``batches``.
         enabled: None decides by the output: a terminal or a notebook shows it.
         total: How many rows both inputs hold, where that is known; the bar is over them where no range is known.
-        span: Gives the range of event time that the run goes through, begin and end in epoch milliseconds, or None
+        span: Returns the range of event time that the run goes through, begin and end in epoch milliseconds, or None
             while it isn't known; the bar is over it. The end may move on. It is called at every drawing, several times
             a second: it must be cheap, and must not raise.
     """
@@ -45,39 +56,91 @@ class ProgressLine:
         total: int | None = None,
         span: Callable[[], tuple[int, int] | None] | None = None,
     ) -> None:
-        self._query = query
-        self._screen = find_screen()
-        self._enabled = self._screen.redraws if enabled is None else enabled
-        self._span = span
-        self._pace = Pace(time.monotonic(), query.progress, total=total)
+        self._query, self._span = query, span
+        self._figures = Figures(time.monotonic(), query.progress, total=total)
+        # A notebook shows what goes to standard error as an error.
+        self._in_notebook = type(sys.stdout).__module__.startswith("ipykernel")
+        self._stream: TextIO = sys.stdout if self._in_notebook else sys.stderr
+        self._redraws = self._in_notebook or (self._stream.isatty() and os.environ.get("TERM") != "dumb")
+        self._enabled = self._redraws if enabled is None else enabled
+        self._bar: tqdm[Any] | None = None
+        self._unit, self._shown = "", ""
+        self._written_at, self._written_batches = time.monotonic(), -1
 
     def __enter__(self) -> ProgressLine:  # noqa: PYI034 - Self needs Python 3.11
+        if self._enabled:
+            bar: tqdm[Any] = tqdm(
+                file=self._stream if self._redraws else _Nowhere(),
+                bar_format=_LIVE,
+                postfix="starting",
+                miniters=1,
+                mininterval=0,
+                dynamic_ncols=self._redraws,
+            )
+            # TQDM_DISABLE turns it off.
+            self._bar = None if bar.disable else bar
+            known = bar.format_dict
+            if self._in_notebook or (self._redraws and min(known["ncols"] or 0, known["nrows"] or 0) < 2):
+                # tqdm shows nothing in a terminal that doesn't know its size and says 0.
+                bar.dynamic_ncols, bar.ncols, bar.nrows = False, 120 if self._in_notebook else 79, 24
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._enabled:
-            self._screen.close(self._figures(final=True))
+    def __exit__(self, *raised: object) -> None:
+        self.draw(final=True)
 
     def wait(self, ended: threading.Event, timeout: float | None) -> bool:
-        """Wait for an event, drawing meanwhile; gives whether it came."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = _INTERVAL_SECONDS if deadline is None else min(_INTERVAL_SECONDS, deadline - time.monotonic())
-            if ended.wait(max(0.0, left)):
-                return True
-            if deadline is not None and time.monotonic() >= deadline:
+        """Wait for an event, drawing meanwhile; return whether it came."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not ended.wait(max(0.0, min(_INTERVAL_SECONDS, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
                 return False
             self.draw()
+        return True
 
-    def draw(self) -> None:
-        """Show the query as it is now; where lines can't be redrawn, only now and then."""
-        if self._enabled:
-            self._screen.draw(self._figures())
+    def draw(self, *, final: bool = False) -> None:
+        """Show the query as it is now; where the line can't be redrawn, only now and then, and where it is final."""
+        if self._bar is None:
+            return
+        self._update(self._bar, final=final)
+        if final:
+            self._bar.close()
+        if self._redraws:
+            if str(self._bar) != self._shown:
+                self._shown = str(self._bar)
+                self._bar.refresh()
+            return
+        now, batches = time.monotonic(), self._query.batches
+        if final or (now - self._written_at >= _PLAIN_SECONDS and batches != self._written_batches):
+            self._written_at, self._written_batches = now, batches
+            self._stream.write(f"{self._bar}\n".lstrip())
+            self._stream.flush()
 
-    def _figures(self, *, final: bool = False) -> Figures:
-        now = time.monotonic()
+    def _update(self, bar: tqdm[Any], *, final: bool) -> None:
+        """Set the bar to the query as it is now; it is drawn where a batch has finished."""
         span = None if self._span is None else self._span()
-        self._pace.observe(now, self._query.progress, self._query.batches, span)
-        return self._pace.figures(now, final=final)
+        self._figures.look(time.monotonic(), self._query.progress, self._query.batches, span, final=final)
+        goal = self._figures.goal
+        if goal is None:
+            self._unit, bar.total, bar.bar_format = "", None, _LIVE
+        else:
+            if goal.unit != self._unit:
+                # How fast it went in another unit, or while it was live, says nothing of this goal.
+                began, self._unit = bar.start_t, goal.unit
+                bar.reset()
+                bar.start_t, bar.initial, bar.n, bar.last_print_n = began, goal.done, goal.done, goal.done
+            shape = "|{bar:10}| " if self._redraws else " "
+            shape += "{elapsed}{postfix}" if final else "{elapsed}<{remaining}{postfix}"
+            bar.total, bar.bar_format = goal.total, "{percentage:3.0f}%" + shape
+            bar.update(goal.done - bar.n)
+        bar.set_postfix_str(self._postfix(bar.format_dict), refresh=False)
+
+    def _postfix(self, known: Mapping[str, Any]) -> str:
+        """Return what the line has room for: tqdm itself would cut in the middle of a number."""
+        encoding, kept = self._stream.encoding or "utf-8", ""
+        for part in postfix_parts(self._figures):
+            longer = kept + part.encode(encoding, "replace").decode(encoding)
+            line = tqdm.format_meter(**{**known, "ncols": None, "postfix": longer})
+            if kept and known["ncols"] and disp_len(line) > known["ncols"]:
+                break
+            kept = longer
+        return kept

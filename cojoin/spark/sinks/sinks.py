@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence  # noqa: TC003 - the alias needs them at run time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyspark.sql import DataFrame
 
 from cojoin.errors import ConfigurationError
 from cojoin.spark.sinks.delta_sink import DeltaSink
@@ -22,7 +24,7 @@ from cojoin.spark.sources.format_options import as_options
 from cojoin.storage.locations import Location, as_location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.sink import OutputId
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["DeltaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "parquet"]
 
 
-SinkLike: TypeAlias = "Sink | Callable[[DataFrame, int], Any]"
+SinkLike: TypeAlias = Sink | Callable[[DataFrame, int], Any]
 """A sink, or a callable that takes a batch's DataFrame and its id."""
 
 

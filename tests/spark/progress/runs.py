@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 from cojoin.engine.batch_report import BatchReport, InputReport
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.spark.progress.figures import Figures, Pace
+from cojoin.spark.progress.figures import Figures
 
 NOON = 1_768_478_400_000
 HOUR = 3_600_000
@@ -49,7 +50,7 @@ class Run:
     def __init__(self, span: tuple[int, int] | None = None, *, last: BatchReport | None = None, **options: int) -> None:
         self.span, self.now = span, 0.0
         self.report, self.batches = last, 0
-        self._pace = Pace(0.0, last, **options)
+        self._figures = Figures(0.0, last, **options)
 
     def batch(self, seconds: float, report: BatchReport) -> Figures:
         """Finish a batch after some seconds."""
@@ -57,26 +58,18 @@ class Run:
         return self.after(seconds)
 
     def after(self, seconds: float, *, final: bool = False) -> Figures:
-        """Return the figures some seconds later, having looked four times a second."""
+        """Return the figures some seconds later."""
         self.now += seconds
-        self._pace.observe(self.now, self.report, self.batches, self.span)
-        return self._pace.figures(self.now, final=final)
+        self._figures.look(self.now, self.report, self.batches, self.span, final=final)
+        return copy.copy(self._figures)
 
 
-def replayed(
-    batches: int = 20, *, seconds: float = 5.0, names: tuple[str, str] = ("trades", "customers")
-) -> list[Figures]:
-    """Return the figures after each batch of a replay of three weeks, its inputs a minute apart; the last is final."""
+def replayed(batches: int = 20, *, names: tuple[str, str] = ("trades", "customers")) -> list[BatchReport]:
+    """Return the report of each batch of a replay of the three weeks before noon, its inputs a minute apart."""
     begin, length = NOON - 21 * DAY, 21 * DAY
-    run = Run((begin, NOON))
-    shown = [run.after(1)]
-    for batch in range(1, batches + 1):
+    shown = [report(0, 0, NONE, names=names)]
+    for batch in range(2, batches + 1):
         at = begin + length * batch // batches if batch < batches else END_OF_TIME
         other = at if at == END_OF_TIME else at + (batch % 3 - 1) * 60_000
-        first = (
-            report(0, 0, NONE, names=names)
-            if batch == 1
-            else report(batch * 100_000, batch * 10_000, at, other, buffered=3_456 * (batch % 7), names=names)
-        )
-        shown.append(run.batch(seconds, first))
-    return [*shown, run.after(0, final=True)]
+        shown.append(report(batch * 100_000, batch * 10_000, at, other, buffered=3_456 * (batch % 7), names=names))
+    return shown

@@ -1,4 +1,4 @@
-"""Where progress is drawn: a real terminal's bytes on a small model of its screen, a notebook's cell, plain lines."""
+"""The line as it is shown: in a real terminal on a small model of its screen, in a notebook's cell, and in a pipe."""
 
 from __future__ import annotations
 
@@ -11,57 +11,41 @@ import struct
 import sys
 import termios
 import threading
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tqdm import std as tqdm_std
+from tqdm.utils import disp_len
 
 from cojoin.spark.progress import line as progress_line
-from cojoin.spark.progress import screens
-from cojoin.spark.progress.layout import lay_out, plain_line
 from cojoin.spark.progress.line import ProgressLine
-from cojoin.spark.progress.screens import NotebookScreen, PlainScreen, TerminalScreen, find_screen
-from tests.spark.runs import DAY, NOON, Query, Run, replayed, report
+from tests.spark.progress.runs import DAY, HOUR, NOON, Query, replayed, report
 
 
 class ScreenModel:
-    """Rows of a terminal as it shows them: what we write moves its cursor, wraps, and scrolls nothing away."""
+    """Rows of a terminal as it shows them; every row is checked not to be wider than the terminal."""
 
     def __init__(self, columns: int) -> None:
-        self.columns, self.rows, self.row, self.column, self.wrapped = columns, [""], 0, 0, 0
+        self.columns, self.rows, self.column = columns, [""], 0
 
     def write(self, text: str) -> None:
-        for found in re.finditer(r"\x1b\[(\d*)([AKJ])|([\s\S])", text):
-            number, command, character = found.groups()
-            if command == "A":
-                self.row -= int(number or 1)
-                assert self.row >= 0, "above what was drawn"
-            elif command:
-                self.rows[self.row] = self.rows[self.row][: self.column]
-                del self.rows[self.row + 1 if command == "J" else len(self.rows) :]
-            elif character == "\r":
+        for found in re.finditer(r"[\r\n]|[^\r\n]+", text):
+            part = found.group()
+            if part == "\r":
                 self.column = 0
-            elif character == "\n":
-                self._down()
+            elif part == "\n":
+                self.rows.append("")
             else:
-                assert character != "\x1b"
-                if self.column == self.columns:
-                    self.wrapped, self.column = self.wrapped + 1, 0
-                    self._down()
-                before = self.rows[self.row].ljust(self.column)
-                self.rows[self.row] = before[: self.column] + character + before[self.column + 1 :]
-                self.column += 1
+                assert part.isprintable()
+                row = self.rows[-1].ljust(self.column)
+                self.rows[-1] = row[: self.column] + part + row[self.column + len(part) :]
+                self.column += len(part)
+                assert disp_len(self.rows[-1].rstrip()) <= self.columns
 
-    def resize(self, columns: int) -> None:
-        """Break the rows anew, as today's terminals do; the cursor stays at its character."""
-        broken = [[text[at : at + columns] for at in range(0, max(1, len(text)), columns)] for text in self.rows]
-        self.row = sum(map(len, broken[: self.row])) + self.column // columns
-        self.rows, self.columns, self.column = [*chain(*broken)], columns, self.column % columns
-
-    def _down(self) -> None:
-        self.row += 1
-        if self.row == len(self.rows):
-            self.rows.append("")
+    @property
+    def shown(self) -> list[str]:
+        return [row.rstrip() for row in self.rows]
 
 
 class Pty:
@@ -85,17 +69,23 @@ class Pty:
             found += os.read(self._outside, 1 << 16)
         return found[:-1].decode(self._encoding)
 
+    def line(self) -> str:
+        """Return what stands in the line, of what was written since."""
+        return self.read().rstrip().rpartition("\r")[2]
+
     def close(self) -> None:
         self.stream.close()
         os.close(self._outside)
 
 
 @pytest.fixture
-def terminal():
+def terminal(monkeypatch):
     made: list[Pty] = []
 
-    def make(*size: int, **more: str) -> Pty:
+    def make(*size: int, term: str = "xterm", **more: str) -> Pty:
         made.append(Pty(*size, **more))
+        monkeypatch.setenv("TERM", term)
+        monkeypatch.setattr(sys, "stderr", made[-1].stream)
         return made[-1]
 
     yield make
@@ -103,131 +93,289 @@ def terminal():
         each.close()
 
 
-@pytest.mark.parametrize("columns", [10, 40, 80, 120, 200])
-def test_a_terminal_shows_each_line_once(terminal, columns):
-    device, model = terminal(columns), ScreenModel(columns)
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tqdm_std, "time", lambda: now[0])
+    return now
+
+
+class Running(Query):
+    """A query of which a test says when its batches finish."""
+
+    def batch(self, clock: list[float], seconds: float, *counts: int, **more: int) -> None:
+        clock[0] += seconds
+        self.progress, self.batches = report(*counts, **more), self.batches + 1
+
+
+def half_way(clock: list[float], line: ProgressLine, query: Running) -> None:
+    """Draw two batches of a replay of 16 hours; the second brings it to the middle."""
+    query.batch(clock, 5, 50_000, 5_000, NOON - HOUR)
+    line.draw()
+    query.batch(clock, 5, 100_000, 10_000, NOON, NOON + 12_400, buffered=1_000)
+    line.draw()
+
+
+def span() -> tuple[int, int]:
+    return NOON - 8 * HOUR, NOON + 8 * HOUR
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 120, 200])
+@pytest.mark.parametrize("names", [("trades", "customers"), ("t" * 90, "取引" * 30), ("a\nb\x1b[31m", "c\0d")])
+def test_a_terminal_shows_one_line_and_the_last_state_stays(clock, terminal, columns, names):
+    device, model, query = terminal(columns), ScreenModel(columns), Query()
     device.stream.write("before\n")
-    screen, (*moments, last) = TerminalScreen(device.stream), replayed()
-    for moment in moments:
-        screen.draw(moment)
+    with ProgressLine(query, span=lambda: (NOON - 21 * DAY, NOON)) as line:
         model.write(device.read())
-        assert model.rows == ["before", *lay_out(moment, columns - 1)]
-    screen.close(last)
+        assert model.shown == ["before", "00:00, starting"]
+        for batch, each in enumerate(replayed(names=names), 1):
+            query.progress, query.batches = each, batch
+            clock[0] += 5
+            line.draw()
+            model.write(device.read())
+            assert len(model.shown) == 2
+            assert model.shown[1].startswith(f"{5 * batch if batch > 1 else 0:3}%|")
     device.stream.write("after\n")
     model.write(device.read())
-    assert model.rows == ["before", *lay_out(last, columns - 1), "after", ""]
-    assert not model.wrapped
+    before, last, *after = model.shown
+    assert (before, last[:16], after) == ("before", "100%|██████████|", ["after", ""])
 
 
-def test_a_terminal_that_is_resized_is_wiped_whole(terminal):
-    device, model = terminal(120), ScreenModel(120)
-    device.stream.write("before\n")
-    screen, moments = TerminalScreen(device.stream), replayed()
-    for columns, moment in zip([120, 50, 25, 200, 80, 30, 120, 80], moments[4:], strict=False):
-        device.resize(columns)
-        model.resize(columns)
-        screen.draw(moment)
+@pytest.mark.parametrize(
+    ("columns", "postfix"),
+    [
+        (44, "11.0k rows/s"),
+        (80, "11.0k rows/s, 2026-01-15 trades 12:00:00 (holds)"),
+        (100, "11.0k rows/s, 2026-01-15 trades 12:00:00 (holds), customers 12:00:12"),
+        (140, "11.0k rows/s, 2026-01-15 trades 12:00:00 (holds), customers 12:00:12, drift 12.4 s, buffered 1,100"),
+    ],
+)
+def test_what_has_no_room_is_left_out_whole(clock, terminal, columns, postfix):
+    device, query = terminal(columns), Running()
+    with ProgressLine(query, span=span) as line:
+        half_way(clock, line, query)
+        assert device.line() == f" 50%|█████     | 00:10<00:40, {postfix}"
+
+
+def test_the_line_follows_the_size_of_the_window(clock, terminal):
+    device, query = terminal(140), Running()
+    with ProgressLine(query, span=span) as line:
+        half_way(clock, line, query)
+        assert device.line().endswith("buffered 1,100")
+        for columns in (44, 140):
+            device.resize(columns)
+            line.draw()
+            shown = device.line()
+            assert len(shown) < columns
+            assert shown.endswith("11.0k rows/s" if columns == 44 else "buffered 1,100")
+
+
+@pytest.mark.parametrize("size", [(0, 0), (80, 0), (80, 2)])
+def test_a_terminal_that_does_not_know_its_size_gets_the_usual_one(clock, terminal, size):
+    device, query = terminal(*size), Running()
+    with ProgressLine(query, span=span) as line:
+        half_way(clock, line, query)
+        assert device.line().endswith("trades 12:00:00 (holds)")
+
+
+def test_a_terminal_without_blocks_gets_signs(clock, terminal):
+    device, query = terminal(120, encoding="ascii"), Query(report(1, names=("käufe", "customers")))
+    with ProgressLine(query, span=span) as line:
+        line.draw()
+        assert device.line().startswith(" 50%|#####     | 00:00<?, starting, 2026-01-15 k?ufe 12:00:00, ")
+
+
+def test_what_something_else_writes_meanwhile_stays_readable(clock, terminal):
+    device, model, query = terminal(80), ScreenModel(200), Running()
+    with ProgressLine(query, span=span) as line:
+        half_way(clock, line, query)
+        device.stream.write("WARN something else\n")
+        clock[0] += 1
+        line.draw()
         model.write(device.read())
-        assert model.rows == ["before", *lay_out(moment, columns - 1)]
+        assert len(model.shown) == 2
+        assert model.shown[0].endswith("WARN something else")
+        assert model.shown[1].startswith(" 50%|█████     | 00:11<00:40, 11.0k rows/s, ")
 
 
-def test_what_something_else_writes_meanwhile_stays_readable(terminal):
-    device, model = terminal(80), ScreenModel(80)
-    screen, moments = TerminalScreen(device.stream), replayed()
-    screen.draw(moments[5])
-    warning = "WARN something else has more to say than a line of progress has in it: " + "x" * 8
-    device.stream.write(f"{warning}\n")
-    screen.draw(moments[6])
+def test_nothing_is_written_where_nothing_has_changed(clock, terminal):
+    device, query = terminal(80), Running()
+    with ProgressLine(query, span=span) as line:
+        half_way(clock, line, query)
+        device.read()
+        line.draw()
+        assert not device.read()
+        clock[0] += 1
+        line.draw()
+        assert " 00:11<" in device.line()
+
+
+def test_time_left_needs_two_batches_and_follows_their_pace(clock, terminal):
+    device, query, left = terminal(80), Running(), []
+    with ProgressLine(query, span=lambda: (NOON, NOON + 10 * HOUR)) as line:
+        for done, seconds in enumerate([20, 10, 10, 20, 20], 1):
+            query.batch(clock, seconds, 1_000 * done, 0, NOON + done * HOUR)
+            line.draw()
+            left.append(re.findall(r"<(\S+), ", device.line())[0])
+            clock[0] += 1
+            line.draw()
+            assert f"<{left[-1]}, " in device.line()
+            clock[0] -= 1
+    assert left == ["?", "01:20", "01:10", "01:27", "01:23"]
+    # A run that ends half-way has nothing left to wait for.
+    assert device.line().startswith(" 50%|█████     | 01:20, 62.5 rows/s, ")
+
+
+def test_a_watermark_that_stands_still_has_no_time_left(clock, terminal):
+    device, query = terminal(80), Running()
+    with ProgressLine(query, span=span) as line:
+        for batch in range(1, 6):
+            query.batch(clock, 2, batch)
+            line.draw()
+        assert device.line().startswith(" 50%|█████     | 00:10<?, ")
+
+
+def test_a_restart_begins_where_it_was_and_its_pace_is_its_own(clock, terminal):
+    device, query = terminal(80), Running(report(5_000, 0, NOON))
+    with ProgressLine(query, span=span) as line:
+        line.draw()
+        assert device.line().startswith(" 50%|█████     | 00:00<?, starting, 2026-01-15 trades 12:00:00")
+        query.batch(clock, 10, 6_000, 0, NOON + HOUR)
+        line.draw()
+        assert device.line().startswith(" 56%|█████▋    | 00:10<01:10, 100 rows/s, ")
+
+
+def test_without_a_range_the_bar_is_over_the_rows(clock, terminal):
+    device, query = terminal(80), Running()
+    with ProgressLine(query, total=2_100) as line:
+        for batch in (1, 2):
+            query.batch(clock, 1, 400 * batch)
+            line.draw()
+        assert device.line().startswith(" 38%|███▊      | 00:02<00:03, 400 rows/s, ")
+
+
+def test_a_range_that_becomes_known_later_makes_a_bar(clock, terminal):
+    device, model, query, known = terminal(80), ScreenModel(80), Running(), []
+    query.batch(clock, 0, 5, 5)
+    with ProgressLine(query, span=lambda: known[0] if known else None) as line:
+        line.draw()
+        model.write(device.read())
+        assert model.shown[0].startswith("00:00, 0 s behind, no new rows, 1 batch, 0 rows, ")
+        known.append(span())
+        clock[0] += 7
+        assert not line.wait(threading.Event(), 0)
+        line.draw()
+        model.write(device.read())
+        assert model.shown[0].startswith(" 50%|█████     | 00:07<?, no new rows, ")
     model.write(device.read())
-    assert model.rows == [warning, *lay_out(moments[6], 79)]
+    assert [text[:20] for text in model.shown] == [" 50%|█████     | 00:", ""]
 
 
-def test_a_terminal_without_height_gets_one_line_and_one_without_size_the_usual(terminal):
-    shown = replayed()[5]
-    device, model = terminal(80, 2), ScreenModel(80)
-    TerminalScreen(device.stream).draw(shown)
-    model.write(device.read())
-    assert model.rows == lay_out(shown, 79)[:1]
-    device = terminal(0, 0)
-    TerminalScreen(device.stream).draw(shown)
-    assert lay_out(shown, 79)[1] in device.read()
-
-
-def test_a_terminal_without_blocks_gets_signs(terminal):
-    device, model = terminal(80, encoding="ascii"), ScreenModel(80)
-    TerminalScreen(device.stream).close(Run((NOON - DAY, NOON + DAY)).batch(1, report(1, names=("käufe", "customers"))))
-    model.write(device.read())
-    assert model.rows[0].startswith("#####-----  50%")
-    assert "k?ufe" in model.rows[1]
-
-
-def test_nothing_is_written_where_nothing_has_changed(terminal):
-    device = terminal(80)
-    screen, shown = TerminalScreen(device.stream), replayed()[5]
-    screen.draw(shown)
-    device.read()
-    screen.draw(shown)
-    device.stream.write("only this")
-    assert device.read() == "only this"
+def test_a_live_run_has_no_bar_until_it_falls_back(clock, terminal):
+    device, query, end = terminal(80), Running(), [NOON]
+    with ProgressLine(query, span=lambda: (NOON - DAY, end[0])) as line:
+        query.batch(clock, 1, 100, 0, NOON - HOUR)
+        line.draw()
+        assert device.line().startswith(" 96%|")
+        end[0] = NOON + 1_000
+        query.batch(clock, 1, 200, 0, NOON, newest=NOON + 500)
+        line.draw()
+        assert device.line().startswith("00:02, 1 s behind, 100 rows/s, 2 batches, 200 rows, 2026-01-15 trades ")
+        end[0] = NOON + DAY
+        query.batch(clock, 1, 300, 0, NOON + 1)
+        line.draw()
+        assert device.line().startswith(" 50%|█████     | 00:03<?, 100 rows/s, ")
 
 
 def test_the_output_decides(terminal, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", terminal(80).stream)
-    assert isinstance(find_screen(), TerminalScreen)
-    monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(find_screen(), PlainScreen)
+    device = terminal(80)
+    with ProgressLine(Query()):
+        pass
+    assert device.line() == "00:00, no new rows"
+    device = terminal(80)
+    with ProgressLine(Query(), enabled=False) as line:
+        line.draw()
+    assert device.read() == ""
+    device = terminal(80, term="dumb")
+    with ProgressLine(Query()) as line:
+        line.draw()
+    assert device.read() == ""
+    with ProgressLine(Query(), enabled=True) as line:
+        line.draw()
+    assert device.read() == "00:00, no new rows\r\n"
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(find_screen(), PlainScreen)
+    with ProgressLine(Query()) as line:
+        line.draw()
+    assert sys.stderr.getvalue() == ""
 
 
-class Cell(io.StringIO):
-    """Standard error as a notebook's kernel has it, and what its ``display`` was given."""
-
-    __module__ = "ipykernel.iostream"
-
-
-def test_a_notebook_without_a_display_gets_plain_lines(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ipykernel", io)
-    monkeypatch.setattr(sys, "stderr", Cell())
-    assert isinstance(find_screen(), NotebookScreen)
-    monkeypatch.setitem(sys.modules, "IPython.display", None)
-    assert isinstance(find_screen(), PlainScreen)
+@pytest.mark.parametrize("ended", [True, False])
+def test_it_waits_for_an_event_as_long_as_it_may(terminal, ended):
+    terminal(80)
+    event = threading.Event()
+    if ended:
+        event.set()
+    with ProgressLine(Query()) as line:
+        assert line.wait(event, 0.3) is ended
+        event.set()
+        assert line.wait(event, None)
 
 
-def test_a_notebook_updates_one_output_twice_a_second(monkeypatch):
-    now, shown = [100.0], []
+def test_a_pipe_gets_plain_lines_after_new_batches_and_one_at_the_end(clock, monkeypatch):
+    outside, inside = os.pipe()
+    query = Running()
+    with os.fdopen(outside, encoding="utf-8") as reader, os.fdopen(inside, "w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with ProgressLine(query, enabled=True, span=span) as line:
+            for batch in range(1, 5):
+                query.batch(clock, 4.1, 1_000 * batch, 0, NOON + batch * HOUR, buffered=100, names=("käufe", "b"))
+                for _ in range(3):
+                    line.draw()
+        stream.close()
+        lines = reader.read().split("\n")
+    tail = "2026-01-15 k?ufe {0}:00:00, b {0}:00:00, drift 0 s, buffered 110"
+    assert lines == [
+        f"62% 00:08<00:24, 244 rows/s, {tail.format(14)}",
+        f"75% 00:16<00:16, 244 rows/s, {tail.format(16)}",
+        f"75% 00:16, 244 rows/s, {tail.format(16)}",
+        "",
+    ]
 
-    class Handle:
-        def update(self, bundle, *, raw):
-            shown.append(("update", bundle, raw))
 
-    def display(bundle, *, raw, display_id):
-        shown.append(("display", bundle, raw and display_id))
-        return Handle()
+def test_elsewhere_lines_come_only_after_new_batches(clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    query = Running()
+    with ProgressLine(query, enabled=True) as line:
+        query.batch(clock, 6, 100)
+        for _ in range(5):
+            line.draw()
+            clock[0] += 6
+        query.batch(clock, 1, 200)
+        line.draw()
+    lines = sys.stderr.getvalue().splitlines()
+    assert [re.findall(r"\d+ batch", text) for text in lines] == [["1 batch"], ["2 batch"], ["2 batch"]]
 
-    monkeypatch.setattr(screens.time, "monotonic", lambda: now[0])
-    screen, (*moments, last) = NotebookScreen(display), replayed()
-    for moment in moments[:8]:
-        screen.draw(moment)
-        now[0] += 0.25
-    screen.close(last)
-    assert [kind for kind, _, _ in shown] == ["display", "update", "update", "update", "update"]
-    assert all(flag for _, _, flag in shown)
-    assert shown[-1][1]["text/plain"].splitlines() == lay_out(last, 110)
-    assert "<progress" in shown[-1][1]["text/html"]
+
+def test_tqdm_s_own_switch_turns_it_off(terminal, monkeypatch):
+    device = terminal(80)
+    # As TQDM_DISABLE=1 does, which is read when tqdm is imported.
+    monkeypatch.setattr(progress_line, "tqdm", partial(tqdm_std.tqdm, disable=True))
+    with ProgressLine(Query(report(1), 1), enabled=True, span=span) as line:
+        line.draw()
+    assert device.read() == ""
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_notebook_holds_the_last_state_alone(monkeypatch):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
-    folder = str(Path(__file__).resolve().parents[2])
+    folder = str(Path(__file__).resolve().parents[3])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     source = (
         "import threading\n"
-        "from tests.spark.runs import NOON, DAY, Query, report\n"
+        "from tests.spark.progress.runs import NOON, DAY, Query, report\n"
         "from cojoin.spark.progress.line import ProgressLine\n"
         "query = Query()\n"
         "with ProgressLine(query, span=lambda: (NOON - DAY, NOON + DAY)) as line:\n"
@@ -236,63 +384,10 @@ def test_a_real_notebook_holds_the_last_state_alone(monkeypatch):
         "        line.wait(threading.Event(), 0.6)\n"
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    # The frames that were drawn over one another are merged as a browser merges them.
+    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3", coalesce_streams=True).execute()
     (output,) = notebook.cells[0]["outputs"]
-    assert output["output_type"] == "display_data"
-    assert output["data"]["text/plain"].startswith("███████░░░░░░░░░░░░░  38%")
-    assert '<progress value="0.3750"' in output["data"]["text/html"]
-
-
-def test_plain_lines_come_every_few_seconds_after_new_batches_and_once_at_the_end(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(screens.time, "monotonic", lambda: now[0])
-    stream = io.StringIO()
-    screen, (*moments, last) = PlainScreen(stream), replayed()
-    for moment in moments[:4]:
-        for _ in range(8):
-            now[0] += 1
-            screen.draw(moment)
-    screen.close(last)
-    assert stream.getvalue().splitlines() == [plain_line(moment) for moment in [*moments[:4], last]]
-    assert "\x1b" not in stream.getvalue()
-    assert "\r" not in stream.getvalue()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_elsewhere_it_is_silent_or_plain(clock, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    query = Query()
-    with ProgressLine(query) as line:
-        line.draw()
-    assert not sys.stderr.getvalue()
-    with ProgressLine(query, enabled=True) as line:
-        for batch in range(1, 5):
-            clock[0] += 4
-            query.progress, query.batches = report(batch * 100), batch
-            line.draw()
-    lines = sys.stderr.getvalue().splitlines()
-    assert [text.split("  ")[0] for text in lines] == ["2 batches", "4 batches", "4 batches"]
-
-
-def test_a_range_that_becomes_known_later_makes_a_bar(clock, terminal, monkeypatch):
-    device, model = terminal(80), ScreenModel(80)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", device.stream)
-    query, known = Query(report(5, 5), 1), []
-    with ProgressLine(query, span=lambda: known[0] if known else None) as line:
-        line.draw()
-        model.write(device.read())
-        assert model.rows[0].startswith("1 batch  ")
-        known.append((NOON - DAY, NOON + DAY))
-        assert not line.wait(threading.Event(), 0)
-        line.draw()
-        model.write(device.read())
-        assert model.rows[0].startswith("█████░░░░░  50%")
-    model.write(device.read())
-    assert [text[:10] for text in model.rows] == ["█████░░░░░", "2026-01-15", ""]
+    assert (output["output_type"], output["name"]) == ("stream", "stdout")
+    (shown,) = output["text"].splitlines()
+    assert shown.startswith(" 38%|███▊      | 00:02, ")
+    assert "2026-01-15 trades 06:00:00, customers 06:00:00" in shown

@@ -1,0 +1,74 @@
+"""What is written after the bar: each input's watermark, the pace, and what waits, the most important first.
+
+Times are UTC. The day is shown once where both watermarks are of one day that isn't today, and at each watermark where
+their days differ. The year is left out, so that both watermarks fit into 80 columns.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from cojoin.engine.formats import format_span, format_time
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+
+if TYPE_CHECKING:
+    from cojoin.engine.batch_report import BatchReport
+    from cojoin.spark.progress.figures import Figures
+
+__all__ = ["postfix_parts"]
+
+_YEAR = len("2026-")
+_NO_TIME = {NONE: "no watermark yet", END_OF_TIME: "at the end"}
+
+
+def postfix_parts(figures: Figures) -> list[str]:
+    """Return the parts of the postfix with what separates them; all characters are printable."""
+    report, has_begun = figures.report, bool(figures.batches) or figures.is_final
+    pace = "no new rows" if figures.rate is None else tqdm.format_sizeof(figures.rate, " rows/s")
+    parts = [] if figures.behind is None else [f", {_span(figures.behind)} behind"]
+    parts += [] if report is None else _inputs(report)
+    parts.append(f", {pace if has_begun else 'starting'}")
+    if report is not None:
+        if has_begun and figures.goal is None:
+            parts += [f", {figures.batches:,} batch{'es' * (figures.batches != 1)}", f", {figures.rows:,} rows"]
+        marks = [each.watermark for each in report.inputs]
+        if not _NO_TIME.keys() & {*marks}:
+            parts.append(f", drift {_span(max(marks) - min(marks))}")
+        parts.append(f", buffered {sum(each.buffered for each in report.inputs):,}")
+    return [parts[0].removeprefix(", "), *parts[1:]]
+
+
+def _inputs(report: BatchReport) -> list[str]:
+    moments = [_moment(each.watermark) for each in report.inputs]
+    days = {day for day, _ in moments if day}
+    differ, holds = len(days) > 1, len({each.watermark for each in report.inputs}) > 1
+    today = f"{datetime.now(tz=timezone.utc):%Y-%m-%d} "
+    once = "" if differ else "".join(days - {today})[_YEAR:]
+    parts = []
+    for each, (day, time) in zip(report.inputs, moments, strict=True):
+        name = "".join(sign if sign.isprintable() else "?" for sign in each.name)
+        parts.append(f", {once}{name} {day[_YEAR:] if differ else ''}{time}")
+        once = ""
+        late = each.rejected.get("late", 0) + each.late_applied
+        parts += [f" ({late:,} late)"] if late else []
+        if each.status == "idle":
+            parts.append(" (idle)")
+        elif holds and each.name == report.holding_input:
+            parts.append(" (holds)")
+    return parts
+
+
+def _moment(watermark: int) -> tuple[str, str]:
+    """Return a watermark's day, with a space after it, and its time; the day is empty where there is none."""
+    if watermark in _NO_TIME:
+        return "", _NO_TIME[watermark]
+    text = format_time(watermark)
+    # What no calendar holds is shown as milliseconds.
+    return ("", text) if text.endswith("ms") else (text[:11], text[11:19])
+
+
+def _span(millis: int) -> str:
+    return format_span(round(millis, -2))
