@@ -14,10 +14,10 @@ import warnings
 from typing import TYPE_CHECKING
 
 from cojoin.cli.arguments import Arguments, parse_arguments
+from cojoin.cli.command_secrets import secrets_of
 from cojoin.cli.hints import in_options
 from cojoin.cli.interrupts import INTERRUPTED, Interrupts
 from cojoin.cli.options import read_words
-from cojoin.cli.secrets import Secrets
 from cojoin.errors import CojoinError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         _say(f"cojoin: {error}")
         return _TO_PUT_RIGHT
-    secrets = Secrets(words)
+    secrets = secrets_of(words)
     arguments = parse_arguments(words, secrets)
     if not sys.warnoptions:
         # Warnings of PySpark and Java are addressed to programmers, not to users of a command.

@@ -74,8 +74,14 @@ def test_version(capsys):
         ([*RUN[:7], *RUN[9:]], "expected --key, or --left-key"),
         ([*RUN[:5], *RUN[7:]], "expected --right-schema, such as 'customer_id long"),
         ([*RUN, "--to", "latest"], "unrecognized arguments: --to"),
-        ([*RUN, "--left-from", "5"], "--left-from: that is said of a Kafka topic"),
-        ([*RUN, "--right", "parquet:/lake/c", "--max-drift", "1 hour"], "none of the inputs is one"),
+        (
+            [*RUN, "--left-from", "5"],
+            "--left-from applies only to a Kafka topic, and --left parquet:/lake/trades is not one",
+        ),
+        (
+            [*RUN, "--right", "parquet:/lake/c", "--max-drift", "1 hour"],
+            "--max-drift applies only to a Kafka topic, and neither input is one",
+        ),
         (["run", "@no_such.args"], "@no_such.args: the file of arguments can't be read: No such file"),
     ],
 )

@@ -25,8 +25,8 @@ from cojoin.storage.locations import is_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.cli.secrets import Secrets
     from cojoin.cli.typed_locations import Location
+    from cojoin.spark.sources.secrets import Secrets
 
 __all__ = ["Arguments", "SideArguments", "parse_arguments"]
 
@@ -116,7 +116,7 @@ def _origin(typed: Arguments) -> Checkpoint | None:
     for option, value in given.items():
         # Batch 0 is a valid value.
         if value is not None and value is not False:
-            msg = f"{option}: that is said of the checkpoint in --restore-from, which is missing"
+            msg = f"{option} needs --restore-from, which is missing"
             raise ConfigurationError(msg)
     return None
 
@@ -164,7 +164,7 @@ def _refuse_tables(location: Location | None, conf: Mapping[str, str]) -> None:
         return
     if not any("catalog" in name or "hive" in name or "metastore" in name for name in conf):
         msg = (
-            f"{location}: that is a table's name, and no catalogue is set with --conf; "
+            f"{location}: that is a table's name, and --conf sets no catalog; "
             f"write a path, such as delta:./{location.place}"
         )
         raise ConfigurationError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["add_checkpoints", "add_restore_options", "read_moment"]
 
+_WIDTH = 95
+
 _ABOUT = """\
-Shows and keeps the checkpoints of a query: the snapshots that can be restored, what the
-state holds, how time went, and what became of a row. Reading disturbs no running query."""
+Shows and keeps the checkpoints of a query: the snapshots that can be restored, the contents
+of the state, the progress of the watermarks, and what happened to a row. Reading does not
+disturb a running query."""
 
 _EXAMPLES = """\
 examples:
@@ -25,12 +29,13 @@ examples:
   cojoin checkpoints restore /lake/_cojoin/enriched --at 12 --checkpoint /lake/_cojoin/again \\
     --key-groups 32 @enriched.args
 
-`cojoin checkpoints COMMAND --help` shows a command's options. Exits with 0; with 2 where
-something must be put right; with 130 after Ctrl-C."""
+`cojoin checkpoints COMMAND --help` shows a command's options. Exits with 0; with 2 for an
+error that you can correct; with 3 for an unexpected error; with 130 after Ctrl-C."""
 
 _RESTORE_ABOUT = """\
-Begins a new query with the state of an old one's snapshot; its sources go on where they
-stood then. The same as `cojoin run ... --restore-from OLD`, with all options of `cojoin run`."""
+Begins a new query with the state in a snapshot of an old one; its sources continue at the
+offsets of that snapshot. The same as `cojoin run ... --restore-from OLD`, with all options of
+`cojoin run`."""
 
 _RESTORE_EXAMPLES = """\
 examples:
@@ -59,7 +64,7 @@ def add_checkpoints(
     """
     parser = commands.add_parser(
         "checkpoints",
-        help="look into a query's checkpoints, keep, restore and clean them",
+        help="inspect, keep, restore and remove the snapshots of a query",
         description=_ABOUT,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -68,22 +73,34 @@ def add_checkpoints(
     below = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
 
     def add(name: str, summary: str) -> argparse.ArgumentParser:
-        added = command(below, name, summary, f"{summary[0].upper()}{summary[1:]}.", "")
+        about = textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", _WIDTH)
+        added = command(below, name, summary, about, "")
         added.add_argument("path", type=typed_values.path, metavar="PATH", help="the query's checkpoint directory")
         added.add_argument("--json", action="store_true", help="print JSON, for a script")
         add_spark(added)
         return added
 
     add("list", "list the snapshots that can be restored")
-    _at(add("show", "show one snapshot: source positions, outputs' versions, sizes, and who holds the checkpoint"))
-    _add_state(add("state", "show what the state holds: rows that wait, versions, states, timers"))
+    _at(
+        add(
+            "show",
+            "show one snapshot: source positions, outputs' versions, sizes, and the run that holds the checkpoint",
+        )
+    )
+    _add_state(add("state", "show the contents of the state: buffered rows, versions, states, timers"))
     progress = add("progress", "show the watermarks and counts of the last batches")
     progress.add_argument(
         "--limit", type=typed_values.positive, default=20, metavar="N", help="how many batches (default: 20)"
     )
-    _add_explain(add("explain", "say what became of a row, and what it or a key waits for"))
-    add("savepoint", "keep the state after the last finished batch until it is cleaned away; the query may run")
-    restore = command(below, "restore", "begin a new query with an old one's state", _RESTORE_ABOUT, _RESTORE_EXAMPLES)
+    _add_explain(add("explain", "explain what happened to a row, or what a row or a key waits for"))
+    add(
+        "savepoint",
+        "take a snapshot of the state after the last finished batch, kept until it is removed; the query may be "
+        "running",
+    )
+    restore = command(
+        below, "restore", "begin a new query with the state of an old one", _RESTORE_ABOUT, _RESTORE_EXAMPLES
+    )
     restore.add_argument("restore_from", metavar="OLD", help="the old query's checkpoint directory")
     add_run(restore)
     _add_clean(add("clean", "remove snapshots with their files"))
@@ -99,22 +116,21 @@ def add_restore_options(outputs: Any, *, with_origin: bool) -> None:
     """
     if with_origin:
         outputs.add_argument(
-            "--restore-from", metavar="PATH", help="begin with the state of this other query's checkpoint"
+            "--restore-from", metavar="PATH", help="begin with the state in this checkpoint of another query"
         )
     outputs.add_argument(
         "--at",
         type=read_moment,
         metavar="MOMENT",
-        help="which of its snapshots: a batch, or a time such as 2026-01-15T09:00Z (default: the newest)",
+        help="which of its snapshots: a batch's number, or a time such as 2026-01-15T09:00Z for the last one before it "
+        "(default: the newest)",
     )
     outputs.add_argument(
         "--cut-back-output",
         action="store_true",
-        help="the output goes on in the old query's table; what came after the snapshot is taken back",
+        help="continue in the old query's output table, and roll back what was written after the snapshot",
     )
-    outputs.add_argument(
-        "--allow-data-loss", action="store_true", help="pass over records that the sources no longer have"
-    )
+    outputs.add_argument("--allow-data-loss", action="store_true", help="skip records that the sources no longer have")
 
 
 def read_moment(text: str) -> int | datetime:
@@ -142,11 +158,16 @@ def _at(parser: argparse.ArgumentParser) -> None:
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
     _at(parser)
-    parser.add_argument("--key", metavar="VALUES", help="all that this key has; several columns with commas")
+    parser.add_argument(
+        "--key",
+        metavar="VALUES",
+        help="show everything in the state under this key; values of several columns separated by commas",
+    )
     parser.add_argument(
         "--name",
         metavar="TABLE",
-        help="the rows of one part: an input's name, 'versions', 'timers', 'keys' (the largest), or a state's name",
+        help="show the rows of one part: an input's name, 'versions', 'timers', 'keys' (the largest), or a state's "
+        "name",
     )
     parser.add_argument(
         "--limit", type=typed_values.positive, default=20, metavar="N", help="how many rows (default: 20)"
@@ -155,7 +176,7 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     _at(parser)
-    parser.add_argument("--key", metavar="VALUES", help="the key; several columns with commas")
+    parser.add_argument("--key", metavar="VALUES", help="the key; values of several columns separated by commas")
     parser.add_argument("--input", metavar="NAME", help="the input of the row")
     parser.add_argument(
         "--row",
@@ -169,12 +190,10 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--keep", type=typed_values.positive, metavar="N", help="keep so many of the newest, and all savepoints"
-    )
-    which.add_argument("--batch", type=typed_values.count, metavar="BATCH", help="remove the one of this batch")
-    parser.add_argument("--savepoints", action="store_true", help="with --keep: savepoints count as the others do")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    which.add_argument("--keep", type=typed_values.positive, metavar="N", help="keep the N newest, and all savepoints")
+    which.add_argument("--batch", type=typed_values.count, metavar="BATCH", help="remove the snapshot of this batch")
+    parser.add_argument("--savepoints", action="store_true", help="with --keep: treat savepoints like other snapshots")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
 
 
 def _column_value(text: str) -> tuple[str, str | None]:

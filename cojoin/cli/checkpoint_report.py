@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from cojoin.cli.checkpoint_texts import without_login
 from cojoin.engine.formats import format_bytes, format_time, text_table
+from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_by
     """Return some lines about a checkpoint: its query, its newest batch, and the run that holds it."""
     left, right = (each["name"] for each in query["inputs"])
     operator = str(query.get("function") or query["operator"].replace("_", " "))
-    lines = [f"{path}: {operator} of {left!r} with {right!r}, {query['key_groups']} key groups"]
+    lines = [f"{without_login(path)}: {operator} of {left!r} with {right!r}, {query['key_groups']} key groups"]
     if last is None:
         lines.append("no batch is finished yet")
     else:
@@ -35,7 +35,7 @@ def headline(path: str, query: Mapping[str, Any], last: Manifest | None, held_by
 def snapshots(found: Sequence[Snapshot]) -> str:
     """Return a table of snapshots."""
     if not found:
-        return "no snapshot: one is taken every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
+        return "no snapshots: one is taken at every --checkpoint-interval, and by `cojoin checkpoints savepoint`"
     rows = [("batch", "kind", "taken at (UTC)", "watermark (UTC)", "key groups", "rows", "size", "written")]
     rows += [
         (
@@ -56,16 +56,16 @@ def snapshots(found: Sequence[Snapshot]) -> str:
 def snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *, lives: bool) -> str:
     """Return a snapshot in detail."""
     manifest, sources = found.manifest, _sources(query)
-    sizes = f"{format_bytes(found.state_bytes)}, of which {format_bytes(found.written_bytes)}"
+    sizes = f"{format_bytes(found.state_bytes)}, of which this snapshot wrote {format_bytes(found.written_bytes)}"
     lines = [
         f"batch {found.batch_id}, a {found.kind} taken at {found.taken_at:%Y-%m-%d %H:%M:%S} UTC",
         f"query {manifest.query_id}, run {manifest.epoch}",
-        f"{found.rows:,} rows in {found.key_groups} key groups; {sizes} were written for it",
-        "its content is in the snapshots of batches " + ", ".join(sorted(found.content_batch_ids, key=int)),
+        f"{found.rows:,} rows in {found.key_groups} key groups; state {sizes}",
+        "its content is stored in the snapshots of batches " + ", ".join(sorted(found.content_batch_ids, key=int)),
         "",
         manifest.report.table(),
         "",
-        "sources go on at",
+        "sources continue at",
     ]
     lines += [
         f"  {name}, {source}: {offset}" for (name, source), offset in zip(sources, manifest.offsets, strict=False)
@@ -103,7 +103,10 @@ def snapshot_values(found: Snapshot, query: Mapping[str, Any] | None = None, *, 
             {"input": name, "source": source, "offset": offset}
             for (name, source), offset in zip(sources, manifest.offsets, strict=False)
         ],
-        "outputs": manifest.outputs,
+        "outputs": {
+            name: {what: without_login(each) if isinstance(each, str) else each for what, each in place.items()}
+            for name, place in manifest.outputs.items()
+        },
         "report": manifest.report.as_dict(),
     }
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.inputs import InputSpec
 
-__all__ = ["as_json", "typed_key", "typed_row", "without_login"]
+__all__ = ["as_json", "typed_key", "typed_row"]
 
 _NO_ZONE = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?$")
 
@@ -30,7 +30,7 @@ def typed_key(text: str, spec: InputSpec) -> Any:
         return typed_value(text, spec.schema.field(spec.key[0]).type, f"--key {spec.key[0]}")
     parts = text.split(",")
     if len(parts) != len(spec.key):
-        msg = f"--key: expected values of {', '.join(spec.key)} with commas between, got {text!r}"
+        msg = f"--key: expected values of {', '.join(spec.key)} separated by commas, got {text!r}"
         raise ConfigurationError(msg)
     return tuple(
         typed_value(part.strip(), spec.schema.field(name).type, f"--key {name}")
@@ -72,8 +72,3 @@ def as_json(value: Any) -> Any:
     if isinstance(value, datetime) or hasattr(value, "isoformat"):
         return value.isoformat()
     return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def without_login(text: str) -> str:
-    """Return a text in which the name and password in an address are masked."""
-    return re.sub(r"://[^/@\s]+@", "://***@", text)

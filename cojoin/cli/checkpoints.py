@@ -20,6 +20,7 @@ from cojoin.cli.run_report import say, tell
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.texts import dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ class _Command:
 
     def snapshots(self) -> None:
         """List the snapshots."""
-        from cojoin.checkpoints.lease import holder  # noqa: PLC0415
+        from cojoin.checkpoints.lease_record import holder  # noqa: PLC0415
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
 
         read = [self._readable(partial(self._snapshots.read, each)) for each in self._snapshots.batch_ids()]
@@ -99,13 +100,14 @@ class _Command:
         try:
             return read()
         except CheckpointError as error:
-            _aside(f"cojoin: {error}")
+            _aside(f"cojoin: {without_login(str(error))}")
             return None
 
     def show(self) -> None:
         """Show one snapshot."""
         from cojoin.checkpoints.checkpoint import find_snapshot  # noqa: PLC0415
-        from cojoin.checkpoints.lease import holder, is_live  # noqa: PLC0415
+        from cojoin.checkpoints.lease_liveness import is_live  # noqa: PLC0415
+        from cojoin.checkpoints.lease_record import holder  # noqa: PLC0415
 
         held_by = holder(self._files)
         if self._arguments.at is None and not self._snapshots.batch_ids():
@@ -188,8 +190,8 @@ class _Command:
             return
         tell(
             f"Kept the state after batch {snapshot.batch_id}: {snapshot.rows:,} rows. "
-            f"`cojoin checkpoints restore {shlex.quote(self._arguments.path)} --at {snapshot.batch_id} ...` begins a "
-            f"new query with it."
+            f"`cojoin checkpoints restore {shlex.quote(without_login(self._arguments.path))} --at {snapshot.batch_id} "
+            f"...` begins a new query with it."
         )
 
     def clean(self) -> None:
@@ -218,7 +220,8 @@ class _Command:
         if chosen.batch_id == base:
             msg = (
                 f"checkpoint {self._files.root}: the query's next snapshot builds on that of batch {batch_id}, so it "
-                f"stays until there is a newer one; when the query is over, delete the whole directory"
+                f"can't be removed until there is a newer one; if the query will not be started again, delete the "
+                f"whole directory"
             )
             raise CheckpointError(msg)
         return [chosen.batch_id]
@@ -242,7 +245,8 @@ class _Command:
         if self._arguments.json:
             self._print_json(values)
         else:
-            say(text)
+            path = self._arguments.path
+            say(text.replace(path, without_login(path)))
 
     def _print_json(self, values: Any) -> None:
         say(dump_json(values, indent=1, default=as_json))

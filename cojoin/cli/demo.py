@@ -52,11 +52,11 @@ def run_demo(arguments: Arguments) -> int:
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
     if kept:
-        say(f"\nThe joined rows are the Delta table {folder / 'enriched'},")
-        say(f"the rejected ones {folder / 'checkpoint' / 'rejected'}.")
+        say(f"\nThe joined rows are in the Delta table {folder / 'enriched'},")
+        say(f"the rejected rows in {folder / 'checkpoint' / 'rejected'}.")
     else:
         say()
-        tell("The files were temporary and are gone; --keep leaves the Delta table to look at.")
+        tell("The temporary files were removed; use --keep to keep the Delta table.")
     say(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if verdict.is_equal else 1
 
@@ -69,7 +69,7 @@ def _folder(arguments: Arguments) -> Path:
     try:
         if folder.exists() and any(folder.iterdir()):
             if not (folder / _MARK).exists():
-                msg = f"--directory {arguments.directory}: it is not empty, and not an earlier demo's; choose another"
+                msg = f"--directory {arguments.directory}: it is neither empty nor an earlier demo's; choose another"
                 raise ConfigurationError(msg)
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
     tell(run_report.ending(paused))
 
     say()
-    tell("The same query again, with drain=True: the inputs end, and what waits comes out.")
+    tell("The same query again with drain=True: the inputs are finished, and all waiting rows are written.")
     trigger = cj.Trigger.available_now(drain=True)
     query = enriched.start(output=cj.sinks.delta(target), checkpoint=checkpoint, trigger=trigger)
     wait_for(query)

@@ -17,6 +17,7 @@ from cojoin.cli.interrupts import Interrupts
 from cojoin.errors import CojoinError, EnvironmentSetupError
 from cojoin.spark.session.jars import jar_settings
 from cojoin.spark.session.spark_session import check_java, spark_session
+from cojoin.spark.session.submit_settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +65,8 @@ def local_session(
     check_java()
     settings = {**_SETTINGS, "spark.sql.warehouse.dir": str(folder / "spark-warehouse"), **(conf or {})}
     settings |= jar_settings(settings, kafka=False, say=say)
-    say("Starting Spark on this machine ...")
+    chosen = master or settings_of(settings).get("spark.master", "local")
+    say("Starting Spark on this machine ..." if chosen.startswith("local") else "Starting Spark ...")
     log = log or folder / "spark.log"
     try:
         with _outputs_to(log):

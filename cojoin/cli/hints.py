@@ -64,8 +64,8 @@ def in_options(message: str) -> str:
 
     >>> in_options('tell them apart with suffixes=("", "_customers")')
     'tell them apart with --suffixes ,_customers'
-    >>> in_options("allow_data_loss=True goes on without them")
-    '--allow-data-loss goes on without them'
+    >>> in_options("allow_data_loss=True continues without them")
+    '--allow-data-loss continues without them'
     """
     for pattern, option in _RULES:
         message = re.sub(pattern, option, message)

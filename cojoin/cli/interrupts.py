@@ -25,8 +25,8 @@ __all__ = ["INTERRUPTED", "Interrupts"]
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
-_STOPPING = "Stopping: what is under way ends first. Ctrl-C again ends at once."
-_AT_ONCE = "Ended at once."
+_STOPPING = "Stopping after the work in progress. Press Ctrl-C again to stop at once."
+_AT_ONCE = "Stopped at once."
 
 
 class Interrupts:

@@ -51,7 +51,7 @@ class KafkaArguments:
         Raises:
             ConfigurationError: A value is invalid.
         """
-        from cojoin.kafka.kafka_source import source  # noqa: PLC0415 - so that --help is quick
+        from cojoin.kafka.source_arguments import source  # noqa: PLC0415 - so that --help is quick
 
         further: dict[str, Any] = {} if archive is None else {"archive": archive}
         return source(self.servers, self.topics, **{**self.settings, **further, **({"to": None} if live else {})})
@@ -83,8 +83,8 @@ def check_kafka(typed: Mapping[str, Any]) -> None:
     for name, is_right in said.items():
         if typed.get(name) is not None and not is_right:
             side = name.partition("_")[0]
-            of = f"--{side} {typed[side]} is none" if side in typed and side != name else "none of the inputs is one"
-            msg = f"--{name.replace('_', '-')}: that is said of a Kafka topic, and {of}"
+            of = f"--{side} {typed[side]} is not one" if side in typed and side != name else "neither input is one"
+            msg = f"--{name.replace('_', '-')} applies only to a Kafka topic, and {of}"
             raise ConfigurationError(msg)
 
 
@@ -107,13 +107,13 @@ def kafka_arguments(
         return None
     if schema is None:
         example = "'customer_id long, event_time timestamp'"
-        msg = f"input {name!r}: expected --{side}-schema, such as {example}: what a record's JSON value holds"
+        msg = f"input {name!r}: expected --{side}-schema, such as {example}: the columns of a record's JSON value"
         raise ConfigurationError(msg)
     for option in options:
         if option.startswith("kafka."):
             msg = (
-                f"--{side}-option {option}=***: the settings of a topic are librdkafka's, "
-                f"which have no 'kafka.' before them; expected such as {option.removeprefix('kafka.')}=***"
+                f"--{side}-option {option}=***: settings of a topic are librdkafka's, without the prefix 'kafka.'; "
+                f"expected {option.removeprefix('kafka.')}=***"
             )
             raise ConfigurationError(msg)
     settings = {each: typed[each] for each in _FOR_ALL if typed[each] is not None}
@@ -128,7 +128,10 @@ def kafka_arguments(
     made = KafkaArguments(servers, topics, settings, typed[f"{side}_archive"])
     made.source()
     if typed["verify"] and made.begins_at_latest:
-        msg = f"--verify: input {name!r} begins at 'latest', which is later when it is read again; begin at a time"
+        msg = (
+            f"--verify: input {name!r} begins at 'latest', which has moved by the time it is read again; "
+            f"begin at a time instead"
+        )
         raise ConfigurationError(msg)
     return made
 
@@ -141,8 +144,8 @@ def up_to(source: Source, offset: str) -> Source:
         offset: The query's offset, as its line in Spark's offset log.
     """
     from cojoin.kafka.kafka_source import KafkaSource  # noqa: PLC0415
+    from cojoin.kafka.points import Point  # noqa: PLC0415 - so that --help is quick
     from cojoin.kafka.positions import positions_of  # noqa: PLC0415
-    from cojoin.kafka.ranges import Point  # noqa: PLC0415 - so that --help is quick
 
     assert isinstance(source, KafkaSource)
     if offset == _NOTHING_READ:

@@ -19,18 +19,20 @@ __all__ = ["REPLAY_ABOUT", "REPLAY_EXAMPLES", "REPLAY_USAGE", "add_for_both", "a
 REPLAY_USAGE = """\
 cojoin replay --left kafka:HOST:PORT/TOPIC --right kafka:HOST:PORT/TOPIC
                      --left-schema DDL --right-schema DDL --key COLUMNS --event-time COLUMN
-                     --output KIND:PATH --checkpoint PATH [--from WHERE] [--to WHERE] [further options]"""
+                     --output KIND:PATH --checkpoint PATH [--from WHERE] [--to WHERE]
+                     [further options]"""
 
 REPLAY_ABOUT = """\
 Joins the history of Kafka topics: each row of the left one with the row of the right one in
-force at its event time. Both topics, and all their partitions, advance through event time
-together, so no row is late and few wait, however different they are. It ends by itself at
---to, or at what is there at its start, and pauses; --drain lets all rows out; --then-live
-goes on with new records. The same command goes on from the checkpoint."""
+force at its event time. Both topics and all their partitions are read in step by event time:
+none makes the rows of another late, and few rows are buffered, however different the topics
+are. A replay ends at --to, or after the records that exist at its start, and pauses; --drain
+writes all waiting rows; --then-live continues with new records. The same command continues
+from the checkpoint."""
 
 REPLAY_EXAMPLES = """\
 examples:
-  Three weeks of two topics, everything:
+  All rows of three weeks of two topics:
     cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \\
       --left-schema 'trade_id long, customer_id long, event_time timestamp, amount double' \\
       --right-schema 'customer_id long, event_time timestamp, tier string' \\
@@ -38,30 +40,32 @@ examples:
       --from 2026-01-05 --to 2026-01-26 --drain \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
-  The same topics from their beginnings, then live until Ctrl-C, a batch every 10 seconds;
-  the broker's login is in the file. Live, a partition without new records holds the join back,
+  The same topics from their beginnings, then live until Ctrl-C, one batch every 10 seconds;
+  the broker's login is in the file. Live, a partition without new records holds the join back
   until it has been silent for --idleness:
     cojoin replay @topics.args --then-live '10 seconds' --idleness '1 minute' \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
-  Older trades, which Kafka no longer has, from an archive with topic, partition and offset:
+  Older trades, which Kafka no longer has, from an archive with columns for topic, partition,
+  offset and timestamp:
     cojoin replay @topics.args --left-archive delta:/lake/trades_archive \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
-WHERE is earliest, latest, a time such as 2026-01-05T09:30Z (UTC where no zone is said), an
+WHERE is earliest, latest, a time such as 2026-01-05T09:30Z (UTC if it has no zone), an
 offset, or JSON by topic and partition, such as '{"trades": {"0": 1200, "1": "latest"}}'.
-Times go by the records' timestamps. `cojoin run --every '10 seconds'` goes on live later on.
+Times refer to the records' timestamps. `cojoin run --every '10 seconds'` continues live later.
 
-Option values are never printed. Exits with 0; with 1 where --verify finds a difference;
-with 2 where something must be put right; with 130 after Ctrl-C.
+Option values that may be secret are never printed. Exits with 0; with 1 if --verify finds
+a difference; with 2 for an error that you can correct; with 3 for an unexpected error;
+with 130 after Ctrl-C.
 """
 
 
 def add_for_both(group: Any, name: str, metavar: str, text: str, read: Callable[[str], Any] = str) -> None:
     """Add an option for both inputs, and one for each input alone, which overrides it."""
-    group.add_argument(f"--{name}", type=read, metavar=metavar, help=f"{text}, of both inputs")
+    group.add_argument(f"--{name}", type=read, metavar=metavar, help=f"{text}, for both inputs")
     for side in ("left", "right"):
-        group.add_argument(f"--{side}-{name}", type=read, metavar=metavar, help=f"the same of the {side} input alone")
+        group.add_argument(f"--{side}-{name}", type=read, metavar=metavar, help=f"the same for the {side} input alone")
 
 
 def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None:
@@ -84,7 +88,7 @@ def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None
             group,
             "to",
             "WHERE",
-            "where it ends, in the same forms (default: what is there at the start)",
+            "where reading ends, in the same forms (default: after the records that exist at the start)",
             typed_values.bound,
         )
     add = group.add_argument
@@ -92,38 +96,45 @@ def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None
         "--max-drift",
         type=typed_values.reader(typed_values.duration),
         metavar="DURATION",
-        help="how far a record is at most from its timestamp: in its topic, and in event time; a partition that is "
-        "silent for longer holds nothing (default: 10 minutes)",
+        help="how far a partition may be behind the others: a record's event time, and its arrival in the topic, must "
+        "be at most this far from its timestamp; in the history, a partition without records for longer than this does "
+        "not hold back the join (default: 10 minutes)",
     )
-    add("--max-records", type=typed_values.positive, metavar="N", help="of each input in a batch (default: 500000)")
+    add(
+        "--max-records",
+        type=typed_values.positive,
+        metavar="N",
+        help="the most records of each input in a batch (default: 500000)",
+    )
     add(
         "--patience",
         type=typed_values.reader(typed_values.duration_or_none),
         metavar="DURATION",
-        help="for how long no broker may answer; 'none' waits for ever (default: 1 minute)",
+        help="how long to wait while no broker answers; 'none' waits forever (default: 1 minute)",
     )
     add(
         "--undecodable",
         choices=("reject", "fail"),
-        help="whether a record that can't be decoded goes to the rejected rows (default), or ends the query",
+        help="whether a record that can't be decoded goes to the rejected rows (default) or ends the query",
     )
     add(
         "--tombstones",
         choices=("reject", "keep"),
-        help="whether a record without a value goes to the rejected rows (default), or is a row of nulls",
+        help="whether a record without a value goes to the rejected rows (default) or is a row of nulls",
     )
     add(
         "--data-loss",
         choices=("fail", "skip"),
-        help="whether records that aged out before they were read end the query (default), or are told as rejected",
+        help="whether records that were deleted before they were read end the query (default) or are reported as "
+        "rejected",
     )
     for side in ("left", "right"):
         add(
             f"--{side}-archive",
             type=typed_values.reader(typed_values.archive),
             metavar="KIND:PLACE",
-            help=f"delta:PATH or parquet:FOLDER with the {side} topic's older records, which Kafka may have no longer; "
-            f"with its topic, partition and offset",
+            help=f"delta:PATH or parquet:FOLDER with the {side} topic's older records, which Kafka may no longer have; "
+            f"with columns for topic, partition, offset and timestamp",
         )
 
 
@@ -133,5 +144,5 @@ def add_then_live(ends: Any) -> None:
         "--then-live",
         type=typed_values.reader(typed_values.duration),
         metavar="DURATION",
-        help="then go on with new records until Ctrl-C, a batch each interval, such as '10 seconds'",
+        help="then continue with new records until Ctrl-C, with one batch per interval, such as '10 seconds'",
     )

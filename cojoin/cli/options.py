@@ -28,7 +28,7 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cojoin.cli.secrets import Secrets
+    from cojoin.spark.sources.secrets import Secrets
 
 __all__ = ["build_parser", "read_words"]
 
@@ -36,9 +36,9 @@ _ABOUT = "Deterministic event-time joins of two keyed streams on Spark."
 
 _DEMO_ABOUT = """\
 Makes a day of trades and of changes to customers' records as files, out of order,
-joins each trade with the record in force at its event time on a Spark of its own,
-writes a Delta table, and compares it with pandas' merge_asof. Needs Java 17.
-Exits with 0 where the two are equal, with 1 where they differ."""
+joins each trade with the record in force at its event time on an embedded Spark,
+writes a Delta table, and compares it with pandas' merge_asof. Needs Java 17 or later.
+Exits with 0 if the two are equal, with 1 if they differ."""
 
 _DEMO_EXAMPLES = """\
 examples:
@@ -52,24 +52,25 @@ cojoin run --left KIND:PLACE --right KIND:PLACE --key COLUMNS --event-time COLUM
 
 _RUN_ABOUT = """\
 Joins each row of the left input with the row of the right input in force at its
-event time: the newest of the same key that is not later. Runs on a Spark of its own
-over what is there now, and pauses: the same command goes on from the checkpoint."""
+event time: the newest of the same key that is not later. Runs on an embedded Spark over
+the rows that exist now, and pauses: the same command continues from the checkpoint."""
 
 _RUN_EXAMPLES = f"""\
 inputs:
-  kafka:HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]   JSON values; needs --left-schema or --right-schema
+  kafka:HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]   records whose JSON values need a schema
   delta:PATH                                  a Delta table
-  parquet:FOLDER  orc:FOLDER                  files that hold their own schema
+  parquet:FOLDER  orc:FOLDER                  files that contain their schema
   json:FOLDER  csv:FOLDER                     files that need a schema
-  A schema is Spark DDL, such as 'customer_id long, event_time timestamp, tier string'.
+  --left-schema and --right-schema take a schema as Spark DDL, such as
+  'customer_id long, event_time timestamp, tier string'.
 
 examples:
-  Two folders of files, everything, checked against pandas:
+  All rows of two folders of files, checked against pandas:
     cojoin run --left parquet:/lake/trades --right parquet:/lake/customers \\
       --key customer_id --event-time event_time --delay '5 seconds' \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched --drain --verify
 
-  A Delta table with a Kafka topic, until Ctrl-C, a batch every 10 seconds:
+  A Delta table with a Kafka topic, until Ctrl-C, one batch every 10 seconds:
     cojoin run --left delta:/lake/trades --right kafka:localhost:9092/customers \\
       --right-schema 'id long, changed_at timestamp, tier string' \\
       --left-key customer_id --right-key id \\
@@ -79,8 +80,9 @@ examples:
   Arguments from a file, quoted as in a shell, which keeps a password off the command line:
     cojoin run @enriched.args
 
-Option values are never printed. Exits with 0; with 1 where --verify finds a difference;
-with 2 where something must be put right; with 130 after Ctrl-C.
+Option values that may be secret are never printed. Exits with 0; with 1 if --verify finds
+a difference; with 2 for an error that you can correct; with 3 for an unexpected error;
+with 130 after Ctrl-C.
 (cojoin {__version__})
 """
 
@@ -129,7 +131,7 @@ class _Parser(argparse.ArgumentParser):
     secrets: Secrets
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, self.secrets.mask(f"{self.prog}: {message}\n`{self.prog} --help` shows what can be typed.\n"))
+        self.exit(2, self.secrets.mask(f"{self.prog}: {message}\n`{self.prog} --help` shows the usage.\n"))
 
 
 def _command(commands: Any, name: str, summary: str, about: str, examples: str) -> argparse.ArgumentParser:
@@ -142,7 +144,7 @@ def _command(commands: Any, name: str, summary: str, about: str, examples: str) 
         allow_abbrev=False,
     )
     parser.add_argument("--verbose", action="store_true", help="show a traceback with an error")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="keep Spark's log in this file")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="write Spark's log to this file")
     return parser
 
 
@@ -151,19 +153,19 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--rows", type=typed_values.positive, default=200_000, metavar="N", help="how many trades (default: 200000)"
     )
     parser.add_argument(
-        "--seed", type=typed_values.count, default=7, metavar="N", help="what the rows are made from (default: 7)"
+        "--seed", type=typed_values.count, default=7, metavar="N", help="the seed of the random rows (default: 7)"
     )
     parser.add_argument(
-        "--directory", metavar="PATH", help="where the files go, and stay (default: a temporary folder)"
+        "--directory", metavar="PATH", help="write the files here and keep them (default: a temporary folder)"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
+    parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and print its path")
 
 
 def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays: bool = False) -> None:
     inputs = parser.add_argument_group("inputs (see below)")
     for side in ("left", "right"):
         inputs.add_argument(f"--{side}", type=typed_values.reader(Location.parse), required=True, metavar="KIND:PLACE")
-    add_for_both(inputs, "key", "COLUMNS", "the key's column, or several with commas", typed_values.names)
+    add_for_both(inputs, "key", "COLUMNS", "the key's column, or several separated by commas", typed_values.names)
     add_for_both(inputs, "event-time", "COLUMN", "the column with the event time, a timestamp")
     add_for_both(
         inputs, "delay", "DURATION", "by how much rows may be out of order, such as '5 seconds' (default: not at all)"
@@ -172,20 +174,21 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         inputs,
         "idleness",
         "DURATION",
-        "a source partition without rows for so long holds time no more, such as '1 minute' (default: it holds)",
+        "a source partition without rows for this long no longer holds event time back, such as '1 minute' "
+        "(default: no such limit)",
     )
     for side in ("left", "right"):
         add = inputs.add_argument
         add(
             f"--{side}-name",
             metavar="NAME",
-            help="its name in messages and columns (default: the topic, table or folder)",
+            help="the input's name in messages and columns (default: that of the topic, table or folder)",
         )
         add(
             f"--{side}-schema",
             type=typed_values.reader(typed_values.schema),
             metavar="DDL",
-            help="its columns, where the source does not know them",
+            help="the input's columns, for a source that does not know them",
         )
         add(
             f"--{side}-option",
@@ -193,27 +196,27 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="an option of Spark's source; of a topic, of librdkafka, such as security.protocol; repeatable",
+            help="an option of Spark's source, or of librdkafka for a topic, such as security.protocol; repeatable",
         )
         add(
             f"--{side}-partition",
             type=typed_values.names,
             default=(),
             metavar="COLUMNS",
-            help="which source partition a row came from",
+            help="the columns that identify the source partition of a row",
         )
         add(
             f"--{side}-sequence",
             type=typed_values.names,
             default=(),
             metavar="COLUMNS",
-            help="the order at the source; it breaks ties of event time",
+            help="the columns that order rows at the source; they break ties of event time",
         )
     inputs.add_argument(
         "--max-ahead",
         default="1 day",
         metavar="DURATION",
-        help="rows further ahead of the clock are rejected; 'none' lets all pass (default: 1 day)",
+        help="reject rows whose event time is further ahead of the clock; 'none' rejects none (default: 1 day)",
     )
     add_kafka_options(parser, replays=replays)
 
@@ -222,27 +225,30 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         "--how",
         choices=("left", "inner"),
         default="left",
-        help="what becomes of left rows without a match (default: left, with nulls)",
+        help="what happens to left rows without a match: kept with nulls (left, default), or dropped (inner)",
     )
     join.add_argument(
         "--tolerance",
         type=typed_values.reader(typed_values.duration),
         metavar="DURATION",
-        help="how old a match may be, such as '1 hour' (default: any age)",
+        help="the largest age of a match, such as '1 hour' (default: any age)",
     )
-    join.add_argument("--no-exact-matches", action="store_true", help="a right row of the same microsecond is no match")
+    join.add_argument(
+        "--no-exact-matches", action="store_true", help="a right row of the same microsecond does not match"
+    )
     join.add_argument(
         "--suffixes",
         type=typed_values.suffixes,
         metavar="LEFT,RIGHT",
-        help="what tells equal column names apart, such as ',_customer'",
+        help="suffixes that distinguish equal column names, such as ',_customer'",
     )
     join.add_argument(
         "--key-groups",
         type=typed_values.key_groups,
         default=8,
         metavar="N",
-        help="units of parallel work and of state; fixed with the checkpoint until it is restored (default: 8)",
+        help="the number of units of parallel work and state; it can only be changed by restoring the checkpoint "
+        "(default: 8)",
     )
 
     outputs = parser.add_argument_group("outputs")
@@ -257,7 +263,7 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         "--rejected",
         type=typed_values.reader(typed_values.sink),
         metavar="KIND:PATH",
-        help="for rows that were not admitted (default: 'rejected' beside the checkpoint)",
+        help="where rejected rows go (default: the Delta table 'rejected' in the checkpoint)",
     )
     outputs.add_argument(
         "--checkpoint",
@@ -280,7 +286,8 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         type=typed_values.reader(typed_values.interval),
         default="10 minutes",
         metavar="HOW_OFTEN",
-        help="take a snapshot of the state each such time, or so many batches; 'none': never (default: 10 minutes)",
+        help="how often to take a snapshot of the state: a duration, a number of batches, or 'none' "
+        "(default: 10 minutes)",
     )
     outputs.add_argument(
         "--retained-checkpoints",
@@ -297,7 +304,8 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
     ends.add_argument(
         "--drain",
         action="store_true",
-        help="end both inputs after what is there now: all rows come out, and the query is over",
+        help="finish both inputs at the end of this run: all waiting rows are written, and the query can't be started "
+        "again",
     )
     if replays:
         add_then_live(ends)
@@ -306,18 +314,22 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
             "--every",
             type=typed_values.reader(typed_values.duration),
             metavar="DURATION",
-            help="run until Ctrl-C, a batch each interval, such as '10 seconds'",
+            help="run until Ctrl-C, with one batch per interval, such as '10 seconds'",
         )
     _add_spark(running)
 
 
 def _add_spark(running: Any) -> None:
-    running.add_argument("--master", metavar="URL", help="Spark's master (default: all cores of this machine)")
+    running.add_argument(
+        "--master",
+        metavar="URL",
+        help="Spark's master (default: that of Spark's own settings, or else all cores of this machine)",
+    )
     running.add_argument(
         "--conf",
         type=typed_values.pair,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of Spark's; repeatable",
+        help="a setting of Spark; repeatable",
     )

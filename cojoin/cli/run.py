@@ -18,6 +18,7 @@ from cojoin.cli.verification import compare, expected_rows, without_rejected
 from cojoin.cli.waiting import wait_for
 from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.time.watermarks import NONE
+from cojoin.spark.sources.secrets import without_login
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class _Run:
     def _live(self, trigger: Trigger) -> int:
         """Run the same query over new records until Ctrl-C, and return the exit code."""
         say()
-        tell("Going on live; Ctrl-C stops.")
+        tell("Continuing live; Ctrl-C stops.")
         query = self._start(self._joined([self._source(side, live=True) for side in self._sides]), trigger)
         try:
             wait_for(query)
@@ -90,7 +91,7 @@ class _Run:
 
     def _stopped(self, query: Query) -> int:
         self._report(query.progress)
-        say("Stopped. The same command goes on from here.")
+        say("Stopped. The same command continues from here.")
         return INTERRUPTED
 
     def _announce(self) -> None:
@@ -99,13 +100,13 @@ class _Run:
         origin = arguments.restore_from
         if origin is not None:
             moment = "the newest snapshot" if origin.at is None else f"the snapshot at {origin.at}"
-            tell(f"Beginning with {moment} of {origin.path} ...")
+            tell(f"Beginning with {moment} of {without_login(origin.path)} ...")
         tell(f"Joining {left.name} ({left.location}) with {right.name} ({right.location}) into {arguments.output} ...")
         for side, other in ((left, right), (right, left)):
             if side.kafka is None and other.kafka is not None:
                 tell(
-                    f"{side.name} is no topic: the two are not aligned, so {other.name} goes at its own pace, and what "
-                    f"is ahead waits in the state."
+                    f"{side.name} is not a topic, so the two inputs are not read in step: {other.name} may run ahead, "
+                    f"and its rows are then buffered in the state."
                 )
 
     def _source(self, side: SideArguments, *, live: bool = False) -> Source:
@@ -148,7 +149,7 @@ class _Run:
     def _verify(self, joined: Joined, progress: BatchReport | None) -> int:
         """Compare with pandas over all rows of the sources, or those read from topics; return the exit code."""
         plan = joined.plan
-        place = self._arguments.rejected or _beside(self._arguments.checkpoint)
+        place = self._arguments.rejected or _default_rejected(self._arguments.checkpoint)
         rejected_frame = self._written(place)
         rejected = None if rejected_frame is None else rejected_frame.drop("batch_id").toArrow()
         left, right = (
@@ -162,8 +163,8 @@ class _Run:
         say("\n" + run_report.verdict(verdict))
         late = 0 if progress is None else sum(each.late_applied for each in progress.inputs)
         if late and not verdict.is_equal:
-            say(f"\n{late:,} rows of {plan.right.name} came late and count only for later rows;")
-            say("a larger --delay waits for them.")
+            say(f"\n{late:,} rows of {plan.right.name} were late, and were applied only to later rows;")
+            say("a larger --delay avoids this.")
         return 0 if verdict.is_equal else 1
 
     def _read_so_far(self) -> list[Source]:
@@ -195,7 +196,7 @@ def _whole(source: Source) -> pa.Table:
     return source.open(streaming=False).toArrow()
 
 
-def _beside(checkpoint: str) -> Location:
+def _default_rejected(checkpoint: str) -> Location:
     from cojoin.cli.typed_locations import Location  # noqa: PLC0415
 
     return Location("delta", f"{checkpoint.rstrip('/')}/rejected")

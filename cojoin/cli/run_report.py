@@ -122,7 +122,7 @@ def conservation(report: BatchReport) -> str:
         unknown = each.rows_in - each.done - each.buffered - sum(each.rejected.values())
         if unknown:
             broken.append(f"{each.name} has {unknown:+,} rows unaccounted for")
-    return f"ROWS ARE LOST: {' and '.join(broken)}. This is an error of cojoin's; please report it."
+    return f"ROWS ARE LOST: {' and '.join(broken)}. This is a bug in cojoin; please report it."
 
 
 def verdict(compared: Verdict) -> str:

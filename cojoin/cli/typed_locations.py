@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +58,7 @@ class Location:
         return location
 
     def __str__(self) -> str:
-        return re.sub(r"://[^/@]+@", "://***@", f"{self.kind}:{self.place}")
+        return without_login(f"{self.kind}:{self.place}")
 
     def kafka_parts(self) -> tuple[str, list[str]]:
         """Return the brokers and the topics.
@@ -102,7 +103,10 @@ class Location:
             schema = _own_schema(spark, self.kind, self.place, options)
         if schema is None:
             example = "'customer_id long, event_time timestamp'"
-            msg = f"{self}: {self.kind} files don't hold their schema; say it, such as {example}"
+            msg = (
+                f"{self}: {self.kind} files don't contain their schema; give one with --left-schema or --right-schema, "
+                f"such as {example}"
+            )
             raise ConfigurationError(msg)
         return sources.files(self.place, self.kind, schema=schema, options=options)
 
@@ -121,5 +125,8 @@ def _own_schema(spark: SparkSession, kind: str, place: str, options: Mapping[str
         return str(reader.load(place).schema.toDDL())
     except PySparkException as error:
         reason = str(error).splitlines()[0]
-        msg = f"{kind}:{place}: no schema can be read there; see what the folder holds, or say one: {reason}"
+        msg = (
+            f"{kind}:{place}: no schema can be read from there; check the folder, or give an input's schema with "
+            f"--left-schema or --right-schema: {reason}"
+        )
         raise ConfigurationError(msg) from error

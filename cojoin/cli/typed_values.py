@@ -17,7 +17,7 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cojoin.kafka.ranges import Bound
+    from cojoin.kafka.points import Bound
 
 __all__ = [
     "archive",
@@ -107,7 +107,7 @@ def names(text: str) -> tuple[str, ...]:
     """Read names of columns, separated by commas."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:
-        msg = "expected a column's name, or several with commas"
+        msg = "expected a column's name, or several separated by commas"
         raise argparse.ArgumentTypeError(msg)
     return found
 
@@ -126,7 +126,7 @@ def suffixes(text: str) -> tuple[str, str]:
     """Read the suffixes that distinguish equal column names, separated by a comma."""
     left, comma, right = text.partition(",")
     if not comma or left == right:
-        msg = f"expected two different suffixes with a comma between, such as ',_customer', got {text!r}"
+        msg = f"expected two different suffixes separated by a comma, such as ',_customer', got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return left, right
 

@@ -15,9 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cojoin.kafka.kafka_source import KafkaSource, source
+    from cojoin.kafka.kafka_source import KafkaSource
     from cojoin.kafka.record_columns import RecordColumn, header, key, timestamp
     from cojoin.kafka.records import Record
+    from cojoin.kafka.source_arguments import source
 
 __all__ = ["KafkaSource", "Record", "RecordColumn", "header", "key", "source", "timestamp"]
 
@@ -28,7 +29,7 @@ _MODULES = {
     "RecordColumn": "record_columns",
     "header": "record_columns",
     "key": "record_columns",
-    "source": "kafka_source",
+    "source": "source_arguments",
     "timestamp": "record_columns",
 }
 

@@ -1,28 +1,23 @@
-"""Requests to a Kafka cluster, repeated while no broker answers.
+"""Requests to a Kafka cluster: its topics, their ids and settings, their offsets, and the offsets of times.
 
-It keeps one connection, opened by the first request. Offsets in answers are the next to be read; times are epoch
-milliseconds. While no broker answers, a request is repeated until ``patience_ms`` has passed since the first try. An
-error that waiting does not resolve (a wrong password, no permission, no such topic) is raised at once. Before a query
-starts, a listener that speaks another protocol is an error within seconds (``refusals``).
+It keeps one connection, opened by the first request, which waits while no broker answers (``connection``). Offsets in
+answers are the next to be read; times are epoch milliseconds. A topic or partition that does not exist, or that this
+user may not read, is an error at once.
 
-No message contains the value of a setting that may be secret. The log of librdkafka goes to the logger
-``cojoin.kafka.client`` at the level ``DEBUG``, with its secrets masked. It costs one round trip per request for all its
-partitions: less than a millisecond for 8 partitions on one machine, and some 60 ms for the first request.
+It costs one round trip per request for all its partitions: less than a millisecond for 8 partitions on one machine.
 """
 
 from __future__ import annotations
 
-import time
-import uuid
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
-from cojoin.kafka.cluster_options import ClusterOptions, DebugLog, check_installed
-from cojoin.kafka.refusals import ConnectionLog, is_ended, login_problem, protocol_problem, setting_problem
+from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.connection import PERMISSION_ERRORS, UNKNOWN_ERRORS, Connection
 
 try:
-    from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-    from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+    from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+    from confluent_kafka.admin import ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 except ImportError:
     pass  # an optional dependency: ``check_installed`` reports it
 
@@ -36,57 +31,18 @@ __all__ = ["Cluster", "ClusterOptions", "Partition"]
 Partition: TypeAlias = tuple[str, int]
 """The name of a topic and the number of one of its partitions."""
 
-_Answer = TypeVar("_Answer")
-
-_FIRST_TRY_SECONDS, _LONGEST_TRY_SECONDS, _PAUSE_SECONDS = 1.0, 10.0, 0.5
-
-# A broker that is still starting closes connections just like a listener of another protocol.
-_OTHER_PROTOCOL_SECONDS = 6.0
-
-# librdkafka waits up to 10 s by default, so a broker that is back would still seem to be away.
-_DEFAULTS = {"reconnect.backoff.ms": "100", "reconnect.backoff.max.ms": "1000"}
-
 _NO_RECORD = -1
-
-# Errors by librdkafka's names; those that begin with "_" are its own, the others come from a broker.
-_UNKNOWN = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_NOENT"}
-_LOGIN = {
-    "_AUTHENTICATION",
-    "_SSL",
-    "SASL_AUTHENTICATION_FAILED",
-    "UNSUPPORTED_SASL_MECHANISM",
-    "ILLEGAL_SASL_STATE",
-}
-_PERMISSION = {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}
 _READS = {"READ", "ALL"}
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
-_MOVED = {"FENCED_LEADER_EPOCH", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_LEADER_EPOCH"}
-_PASSING = _MOVED | {
-    *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE", "_WAIT_COORD", "_WAIT_CACHE"),
-    *("_DESTROY_BROKER", "BROKER_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "LEADER_NOT_AVAILABLE"),
-    *("NETWORK_EXCEPTION", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"),
-    *("REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED"),
-}
-
-# A range is read once, so fetching beyond it (64 MB by default) only costs memory. A full queue must not wait long.
-_READING = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
-
-_NO_GROUP = {
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    "auto.offset.reset": "error",
-}
 
 
-class Cluster:
-    """A connection to a Kafka cluster, for one thread of one process.
+class Cluster(Connection):
+    """A Kafka cluster and a connection to it, for one thread of one process.
 
     Args:
         options: How the cluster is reached.
         what: The caller, for messages, such as ``"input 'trades'"``.
-        at_start: Whether no query runs yet. Then a listener that speaks another protocol is an error after seconds;
-            otherwise it is treated as a broker that is still starting.
+        at_start: Whether no query runs yet; see ``Connection``.
 
     Raises:
         EnvironmentSetupError: confluent-kafka is not installed.
@@ -100,23 +56,10 @@ class Cluster:
     """
 
     def __init__(self, options: ClusterOptions, what: str, *, at_start: bool = False) -> None:
-        check_installed(what)
-        self._options, self._what, self._at_start = options, what, at_start
+        super().__init__(options, what, at_start=at_start)
         self.cluster_id: str | None = None
-        self._heard: list[KafkaError] = []
-        self._hearing = ConnectionLog()
-        self._admin: AdminClient | None = self._made(AdminClient, options.settings)
         uncommitted = options.settings.get("isolation.level", "").lower() == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
-
-    @property
-    def patience_ms(self) -> int | None:
-        """How long a request waits while no broker answers, in milliseconds; None waits forever."""
-        return self._options.patience_ms
-
-    def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return each partition's log start offset, the first offset that the brokers still have."""
-        return Cluster.earliest(self, partitions)
 
     def partitions(self, named: Iterable[str] = ()) -> dict[str, list[int]]:
         """Return every topic's partition numbers, including the cluster's internal topics.
@@ -182,32 +125,19 @@ class Cluster:
             try:
                 return str(answer.result()[name].value)
             except KafkaException as error:
-                if error.args[0].name() in _PERMISSION:
+                if error.args[0].name() in PERMISSION_ERRORS:
                     return None
                 raise
 
         return self._patiently(ask)
 
-    def _may_pass(self, topic: str, error: KafkaError) -> bool:
-        """Return whether to ask for a topic again; not where it does not exist, or the brokers lack the request."""
-        if error.name() in _PERMISSION:
-            self._refuse_topic(topic)
-        if error.name() in _UNKNOWN or error.name() == "_UNSUPPORTED_FEATURE":
-            return False
-        if not self.is_passing(error):
-            self._refuse(error)
-        return True
-
-    def _refuse_topic(self, name: str) -> NoReturn:
-        msg = (
-            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or there is none: grant it READ "
-            f"and DESCRIBE on the topic; rights on consumer groups are not needed"
-        )
-        raise ConfigurationError(msg)
-
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's log start offset; of an empty partition, its end offset."""
         return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.earliest).items()}
+
+    def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return each partition's log start offset, the first offset that the brokers still have."""
+        return Cluster.earliest(self, partitions)
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's end offset, the one after its last record.
@@ -232,34 +162,22 @@ class Cluster:
         # Kafka has no times before 1970; negative ones stand for other requests.
         return self._records(partitions, lambda: OffsetSpec.for_timestamp(max(0, timestamp_ms)))
 
-    def consumer(self, fetching: Mapping[str, str] | None = None) -> Consumer:
-        """Return a consumer for ``assign``: it is in no group, commits nothing, and reports each partition's end.
+    def _may_pass(self, topic: str, error: KafkaError) -> bool:
+        """Return whether to ask for a topic again; not where it does not exist, or the brokers lack the request."""
+        if error.name() in PERMISSION_ERRORS:
+            self._refuse_topic(topic)
+        if error.name() in UNKNOWN_ERRORS or error.name() == "_UNSUPPORTED_FEATURE":
+            return False
+        if not self.is_passing(error):
+            self._refuse(error)
+        return True
 
-        An offset that does not exist is an error of the consumer: it does not skip to another one. The caller closes
-        it.
-
-        Args:
-            fetching: librdkafka's settings for how much is fetched at once, where that should be little.
-        """
-        group = {"group.id": f"cojoin-{uuid.uuid4().hex}"}
-        return self._made(Consumer, group | _READING | dict(self._options.settings) | dict(fetching or {}) | _NO_GROUP)
-
-    def is_passing(self, error: KafkaError) -> bool:
-        """Return whether an error, such as a consumer's, may pass by itself, as when a broker is away."""
-        return error.name() in _PASSING or error.retriable()
-
-    def text(self, error: KafkaError) -> str:
-        """Return an error's text, without secrets."""
-        return self._options.mask(error.str().strip())
-
-    def close(self) -> None:
-        """Close the connection; a second call does nothing."""
-        self._admin = None
-
-    @property
-    def _client(self) -> AdminClient:
-        assert self._admin is not None, "the cluster was closed"
-        return self._admin
+    def _refuse_topic(self, name: str) -> NoReturn:
+        msg = (
+            f"{self._what}: {self._servers} do not let this user read topic {name!r}, or there is none: grant it READ "
+            f"and DESCRIBE on the topic; rights on consumer groups are not needed"
+        )
+        raise ConfigurationError(msg)
 
     def _records(
         self, partitions: Iterable[Partition], wanted: Callable[[], OffsetSpec]
@@ -300,9 +218,9 @@ class Cluster:
         """Raise an error for topics or partitions that do not exist, or that may not be read."""
         names = {each: error.args[0].name() for each, error in failed.items()}
         for (topic, _), name in names.items():
-            if name in _PERMISSION:
+            if name in PERMISSION_ERRORS:
                 self._refuse_topic(topic)
-        unknown = [each for each, name in names.items() if name in _UNKNOWN]
+        unknown = [each for each, name in names.items() if name in UNKNOWN_ERRORS]
         # A broker that has just started may not know its topics yet: those that exist are asked for again.
         there = self.partitions([topic for topic, _ in unknown]) if unknown else {}
         for topic, number in unknown:
@@ -313,89 +231,6 @@ class Cluster:
             if number not in there[topic]:
                 msg = f"{self._what}: topic {topic!r} has no partition {number}; it has {there[topic]}"
                 raise ConfigurationError(msg)
-
-    def _patiently(self, ask: Callable[[float], _Answer]) -> _Answer:
-        """Repeat a request until there is an answer or the patience ends; each try waits longer than the one before."""
-        begin, patience = time.monotonic(), self._options.patience_ms
-        seconds, self._heard, self._hearing = _FIRST_TRY_SECONDS, [], ConnectionLog()
-        while True:
-            left = None if patience is None else begin + patience / 1_000 - time.monotonic()
-            timeout = seconds if left is None else min(seconds, max(left, _FIRST_TRY_SECONDS))
-            try:
-                return ask(timeout)
-            except KafkaException as error:
-                reason: KafkaError = error.args[0]
-            finally:
-                self._client.poll(0)  # runs the callbacks of the log and of connection errors
-            if reason.name() in _MOVED:
-                # librdkafka would keep asking the partition leaders that it knows, so a new client is made.
-                self._admin = self._made(AdminClient, self._options.settings)
-            waited = time.monotonic() - begin
-            if reason.name() not in _UNKNOWN and not self.is_passing(reason):
-                self._refuse(reason)
-            for heard in self._heard:
-                # A login whose connection was closed may be due to a broker that stops or starts.
-                if heard.name() in _LOGIN and not is_ended(heard.str()):
-                    self._refuse(heard)
-            if self._at_start and waited > _OTHER_PROTOCOL_SECONDS and self._hearing.ended is not None:
-                break
-            if patience is not None and waited + _PAUSE_SECONDS >= patience / 1_000:
-                self._give_up(waited, reason)
-            seconds = min(2 * seconds, _LONGEST_TRY_SECONDS)
-            time.sleep(_PAUSE_SECONDS)
-        ended = str(self._hearing.ended)
-        msg = f"{self._what}: {protocol_problem(self._servers, self._options.settings, ended)}"
-        raise ConfigurationError(msg)
-
-    def _refuse(self, reason: KafkaError) -> NoReturn:
-        if reason.name() in _LOGIN:
-            msg = f"{self._what}: {login_problem(self._servers, self._options.settings, self.text(reason))}"
-            raise ConfigurationError(msg) from None
-        if reason.name() in _PERMISSION:
-            msg = f"{self._what}: {self._servers} do not let this user ask: {self.text(reason)}"
-            raise ConfigurationError(msg) from None
-        msg = f"{self._what}: {self._servers} answered with an error: {self.text(reason)} ({reason.name()})"
-        raise QueryFailedError(msg) from None
-
-    def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
-        telling = [each for each in self._heard if each.name() != "_ALL_BROKERS_DOWN"]
-        last = self.text(telling[-1] if telling else reason)
-        ended = self._hearing.ended
-        if ended is not None:
-            last = protocol_problem(self._servers, self._options.settings, ended)
-        msg = (
-            f"{self._what}: {self._servers} did not answer as a Kafka cluster for {waited:.0f} s: {last}; see that the "
-            f"brokers run and can be reached, or wait for longer with patience="
-        )
-        raise QueryFailedError(msg) from None
-
-    @property
-    def _servers(self) -> str:
-        return self._options.bootstrap_servers
-
-    def _made(self, kind: Callable[..., _Answer], settings: Mapping[str, str]) -> _Answer:
-        defaults = {} if _DEFAULTS.keys() & settings.keys() else _DEFAULTS
-        config: dict[str, Any] = {**defaults, **settings, "bootstrap.servers": self._servers}
-        try:
-            return kind(config | {"error_cb": self._hear, "logger": DebugLog(self._options, self._overhear)})
-        except KafkaException as error:
-            text = error.args[0].str().strip()
-        # Not in the except block: the error's context would hold librdkafka's text, which may quote a value.
-        return self._refuse_setting(text)
-
-    def _refuse_setting(self, text: str) -> NoReturn:
-        settings = self._options.settings
-        said = self._options.mask(text)
-        named = [name for name in settings if name in said]
-        msg = f"{self._what}: {setting_problem(settings, named, said)}"
-        raise ConfigurationError(msg)
-
-    def _hear(self, error: KafkaError) -> None:
-        self._heard = [*self._heard[-9:], error]
-        self._overhear(self.text(error))
-
-    def _overhear(self, text: str) -> None:
-        self._hearing.hear(text)
 
 
 def _no_answer(timeout: float) -> KafkaError:

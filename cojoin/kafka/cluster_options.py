@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cojoin.errors import EnvironmentSetupError
+from cojoin.spark.sources.secrets import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,6 @@ __all__ = ["ClusterOptions", "DebugLog", "check_installed"]
 
 # Named after the client, which is the name that users look for.
 _LOG = logging.getLogger("cojoin.kafka.client")
-_SECRET = re.compile(r"password|secret|token|key|jaas|\.pem|oauthbearer\.config", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,7 @@ class ClusterOptions:
 
     def mask(self, text: str) -> str:
         """Return a text in which the value of every setting that may be secret is masked."""
-        secrets = {str(value) for name, value in self.settings.items() if _SECRET.search(name)} - {""}
-        # The longest first: masking a shorter value could leave the rest of a longer one that contains it.
-        for value in sorted(secrets, key=len, reverse=True):
-            text = text.replace(value, "***")
-        return text
+        return Secrets.of_settings(self.settings).mask(text)
 
 
 @dataclass(frozen=True)

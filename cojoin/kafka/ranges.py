@@ -1,75 +1,37 @@
 """The range of a Kafka source: ``from_`` and ``to``, checked and then resolved into offsets.
 
-It keeps a *point* for all topics, for a topic, or for one partition: earliest, latest, an offset or a time. The most
-specific one counts: a partition's own, then its topic's, then that of all topics. Without any, the range begins at the
+It keeps a point (``points``) for all topics, for a topic, or for one partition. Without any, the range begins at the
 earliest offset and ends at the run's own end.
 
-A beginning is inclusive, an end exclusive. A time is compared with record timestamps, and is rounded up to Kafka's
-milliseconds. A partition begins at its first record (by offset) at or after the time, and ends before such a record;
-where it has none, its end offset counts. So where timestamps are out of order, earlier ones after such a record belong
-to what follows it. Transaction markers do not count as records, and a record whose timestamp is further ahead of the
-clock than ``max_ahead`` has no time.
+A beginning is inclusive, an end exclusive. A time is compared with record timestamps. A partition begins at its first
+record (by offset) at or after the time, and ends before such a record; where it has none, its end offset counts. So
+where timestamps are out of order, earlier ones after such a record belong to what follows it. Transaction markers do
+not count as records, and a record whose timestamp is further ahead of the clock than ``max_ahead`` has no time.
 
 It costs one round trip to the cluster for each kind of point and each time, and a lookup of the records found.
 """
 
 from __future__ import annotations
 
-import re
 import time as clock
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.peeking import Peeking
+from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point, name_of, nearest_point, parsed_points, time_of_all
 from cojoin.kafka.times import Times, first_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from cojoin.kafka.client import Cluster, Partition
+    from cojoin.kafka.points import Bound, Scope
 
-__all__ = ["Bound", "Point", "Range", "lost"]
-
-Moment: TypeAlias = str | int | datetime
-Bound: TypeAlias = Moment | Mapping[str, Moment | Mapping[int, Moment]]
-"""``"earliest"``, ``"latest"``, a time (ISO text, in UTC where it has no zone, or an aware ``datetime``) or an offset;
-or a dict by topic of these, or of dicts of these by partition number."""
-
-_ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,6}))?)?\s?(Z|[+-]\d\d:?\d\d)?)?", re.IGNORECASE
-)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_EXPECTED = "expected 'earliest', 'latest', a time such as '2026-01-05T10:00:00Z', or an offset as an int"
+__all__ = ["Range", "lost"]
 
 # No partition holds so many records, so a larger offset is probably meant as epoch milliseconds, a time after 1973.
 _LIKE_A_TIME = 100_000_000_000
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place in a partition.
-
-    Attributes:
-        kind: How the place is given.
-        value: The offset, or the time in epoch milliseconds; 0 for the other kinds.
-    """
-
-    kind: Literal["earliest", "latest", "offset", "time"]
-    value: int = 0
-
-    def __str__(self) -> str:
-        if self.kind == "time":
-            moment = _EPOCH + timedelta(milliseconds=self.value)
-            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
-        return f"offset {self.value}" if self.kind == "offset" else self.kind
-
-
-_EARLIEST, _LATEST = Point("earliest"), Point("latest")
-_Scope: TypeAlias = tuple[str | None, int | None]
-_ALL: _Scope = (None, None)
 
 
 @dataclass(frozen=True)
@@ -84,8 +46,8 @@ class Range:
             trusts all.
     """
 
-    from_: Mapping[_Scope, Point]
-    to: Mapping[_Scope, Point] | None
+    from_: Mapping[Scope, Point]
+    to: Mapping[Scope, Point] | None
     what: str
     max_ahead_ms: int | None = None
 
@@ -106,8 +68,8 @@ class Range:
         >>> Range.of("2026-01-05", "2026-01-26", what="input 'trades'").from_ms
         1767571200000
         """
-        begins = _points(from_, f"{what}: from_")
-        ends = None if to is None else _points(to, f"{what}: to")
+        begins = parsed_points(from_, f"{what}: from_")
+        ends = None if to is None else parsed_points(to, f"{what}: to")
         made = cls(begins, ends, what)
         made._check_order()
         return made
@@ -115,12 +77,12 @@ class Range:
     @property
     def from_ms(self) -> int | None:
         """The time at which all partitions begin, in epoch milliseconds; None where there is no such time."""
-        return _time_of_all(self.from_)
+        return time_of_all(self.from_)
 
     @property
     def to_ms(self) -> int | None:
         """The time at which all partitions end, in epoch milliseconds; None where there is no such time."""
-        return None if self.to is None else _time_of_all(self.to)
+        return None if self.to is None else time_of_all(self.to)
 
     @property
     def is_bounded(self) -> bool:
@@ -141,11 +103,11 @@ class Range:
         ends = self.end(cluster, read)
         wrong = []
         for each, end in (ends or {}).items():
-            asked, until = self._from(each), self._to(each) or _LATEST
+            asked, until = self._from(each), self._to(each) or LATEST
             if begins[each] > end and asked.kind == "earliest" and until.kind == "offset":
-                wrong.append(f"{_name(each)}: offsets before {begins[each]} are gone, and it is read up to {until}")
+                wrong.append(f"{name_of(each)}: offsets before {begins[each]} are gone, and it is read up to {until}")
             elif begins[each] > end and {asked.kind, until.kind} <= {"offset", "time"}:
-                spelled = f"{_name(each)}: it begins at offset {begins[each]} (from_: {asked}) and ends before offset"
+                spelled = f"{name_of(each)}: it begins at offset {begins[each]} (from_: {asked}) and ends before offset"
                 wrong.append(f"{spelled} {end} (to: {until})")
         self._refuse("from_ is after to", wrong)
         return begins, None if ends is None else {each: max(begins[each], end) for each, end in ends.items()}
@@ -196,7 +158,7 @@ class Range:
             return None
         read = list(partitions)
         self._check_scopes("to", self.to, read)
-        wanted = {each: self._to(each) or _LATEST for each in read}
+        wanted = {each: self._to(each) or LATEST for each in read}
         offsets = self._resolved(cluster, wanted)
         asked = {each: point.value for each, point in wanted.items() if point.kind == "offset"}
         if asked:
@@ -243,18 +205,18 @@ class Range:
             return None
         return min(first), last if self.to_ms is None else min(self.to_ms, last)
 
-    def _from(self, scope: _Scope) -> Point:
-        return _nearest(self.from_, scope) or _EARLIEST
+    def _from(self, scope: Scope) -> Point:
+        return nearest_point(self.from_, scope) or EARLIEST
 
-    def _to(self, scope: _Scope) -> Point | None:
-        return None if self.to is None else _nearest(self.to, scope)
+    def _to(self, scope: Scope) -> Point | None:
+        return None if self.to is None else nearest_point(self.to, scope)
 
     def _check_order(self) -> None:
-        for scope in sorted({_ALL, *self.from_, *(self.to or ())}, key=str):
+        for scope in sorted({ALL, *self.from_, *(self.to or ())}, key=str):
             begin, end = self._from(scope), self._to(scope)
             if end is None:
                 continue
-            where = self.what + (f": {_name(scope)}" if scope != _ALL else "")
+            where = self.what + (f": {name_of(scope)}" if scope != ALL else "")
             if begin.kind == end.kind and begin.value > end.value:
                 msg = f"{where}: from_ is after to: expected a beginning before the end, got {begin} and {end}"
                 raise ConfigurationError(msg)
@@ -262,7 +224,7 @@ class Range:
                 msg = f"{where}: nothing is between from_={str(begin)!r} and to={str(end)!r}: expected a later end"
                 raise ConfigurationError(msg)
 
-    def _check_scopes(self, argument: str, points: Mapping[_Scope, Point], read: list[Partition]) -> None:
+    def _check_scopes(self, argument: str, points: Mapping[Scope, Point], read: list[Partition]) -> None:
         topics = sorted({topic for topic, _ in read})
         for topic, number in points:
             if topic is not None and topic not in topics:
@@ -277,7 +239,7 @@ class Range:
     def _check_ends(self, argument: str, cluster: Cluster, asked: Mapping[Partition, int]) -> None:
         ends = cluster.latest(asked)
         beyond = [each for each, offset in asked.items() if offset > ends[each]]
-        wrong = [f"{_name(each)}: got offset {asked[each]}, the end is {ends[each]}" for each in beyond]
+        wrong = [f"{name_of(each)}: got offset {asked[each]}, the end is {ends[each]}" for each in beyond]
         if any(asked[each] > _LIKE_A_TIME for each in beyond):
             wrong.append("a time is written as a text or a datetime, not as a number")
         self._refuse(f"{argument} is beyond the end", wrong)
@@ -299,84 +261,8 @@ def lost(wanted: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> 
     ['topic trades partition 0: offsets 10 to 99 are gone (up to 90 records); the earliest is 100']
     """
     return [
-        f"{_name(each)}: offsets {offset} to {earliest[each] - 1} are gone "
+        f"{name_of(each)}: offsets {offset} to {earliest[each] - 1} are gone "
         f"(up to {earliest[each] - offset} records); the earliest is {earliest[each]}"
         for each, offset in wanted.items()
         if offset < earliest[each]
     ]
-
-
-def _points(bound: Any, what: str) -> dict[_Scope, Point]:
-    if not isinstance(bound, Mapping):
-        return {_ALL: _point(bound, what)}
-    points: dict[_Scope, Point] = {}
-    for topic, of_topic in bound.items():
-        if not isinstance(topic, str) or not topic:
-            msg = f"{what}: expected the names of topics as keys, got {topic!r}"
-            raise ConfigurationError(msg)
-        if not isinstance(of_topic, Mapping):
-            points[topic, None] = _point(of_topic, f"{what}: topic {topic}")
-            continue
-        for number, moment in of_topic.items():
-            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-                msg = f"{what}: topic {topic}: expected the numbers of partitions as keys, got {number!r}"
-                raise ConfigurationError(msg)
-            points[topic, number] = _point(moment, f"{what}: {_name((topic, number))}")
-    return points
-
-
-def _point(moment: Any, what: str) -> Point:
-    if isinstance(moment, datetime):
-        if moment.utcoffset() is None:
-            msg = f"{what}: expected a datetime with a zone, such as tzinfo=timezone.utc, got {moment!r}"
-            raise ConfigurationError(msg)
-        return Point("time", _milliseconds(moment))
-    if isinstance(moment, int) and not isinstance(moment, bool):
-        if moment < 0:
-            msg = f"{what}: expected an offset of zero or more, got {moment}"
-            raise ConfigurationError(msg)
-        return Point("offset", moment)
-    if not isinstance(moment, str):
-        msg = f"{what}: {_EXPECTED}; got {moment!r}"
-        raise ConfigurationError(msg)
-    if moment in {"earliest", "latest"}:
-        return _EARLIEST if moment == "earliest" else _LATEST
-    return Point("time", _milliseconds(_parsed(moment, what)))
-
-
-def _parsed(text: str, what: str) -> datetime:
-    """Read ISO text in the same way on every version of Python; ``fromisoformat`` accepts different forms."""
-    found = _ISO.fullmatch(text.strip())
-    if found is None:
-        near = did_you_mean(text, ["earliest", "latest"]) if text[:1].isalpha() else ""
-        msg = f"{what}: {_EXPECTED}; got {text!r}{near}"
-        raise ConfigurationError(msg)
-    date, clock, seconds, fraction, zone = found.groups()
-    zone = "+00:00" if zone in {None, "Z", "z"} else f"{zone[:3]}:{zone[-2:]}"
-    try:
-        return datetime.fromisoformat(
-            f"{date}T{clock or '00:00'}:{seconds or '00'}.{(fraction or '').ljust(6, '0')}{zone}"
-        )
-    except ValueError as error:
-        msg = f"{what}: expected a time of the calendar, got {text!r}: {error}"
-        raise ConfigurationError(msg) from error
-
-
-def _milliseconds(moment: datetime) -> int:
-    """Return epoch milliseconds, rounded up: a record's timestamp is at or after both times, or before both."""
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
-
-
-def _nearest(points: Mapping[_Scope, Point], scope: _Scope) -> Point | None:
-    topic, _ = scope
-    return next((points[each] for each in (scope, (topic, None), _ALL) if each in points), None)
-
-
-def _time_of_all(points: Mapping[_Scope, Point]) -> int | None:
-    point = points.get(_ALL)
-    return point.value if point is not None and point.kind == "time" else None
-
-
-def _name(scope: _Scope) -> str:
-    topic, number = scope
-    return f"topic {topic}" if number is None else f"topic {topic} partition {number}"

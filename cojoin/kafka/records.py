@@ -21,7 +21,7 @@ from cojoin.kafka.fetching import fetched
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from cojoin.kafka.archive.archive import Layout
+    from cojoin.kafka.archive.archive_index import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.tasks import Task
 

@@ -22,7 +22,7 @@ from cojoin.kafka.archive.hybrid_cluster import HybridCluster
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cojoin.kafka.archive.archive import Piece
+    from cojoin.kafka.archive.archive_index import Piece
     from cojoin.kafka.client import Cluster, Partition
 
 __all__ = ["ArchivedSpan", "Gap", "Span", "Task", "make_tasks"]

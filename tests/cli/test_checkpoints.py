@@ -72,7 +72,7 @@ def test_a_query_that_has_no_snapshot_yet_is_shown_all_the_same(spark, lake, tmp
     assert out.startswith(
         f"{checkpoint}: asof join of 'trades' with 'customers', 2 key groups\nno batch is finished yet"
     )
-    assert "no snapshot: one is taken every --checkpoint-interval" in out
+    assert "no snapshots: one is taken at every --checkpoint-interval" in out
     assert main(["checkpoints", "show", checkpoint, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"batch_id": None, "newest_batch": None, "lease": None}
     assert main(["checkpoints", "progress", checkpoint]) == 0
@@ -180,7 +180,7 @@ def test_what_is_said_of_a_restoration_needs_one(capsys):
     words = ["--left=parquet:/a", "--right=parquet:/b", "--key=k", "--event-time=t", "--output=delta:/o"]
     with pytest.raises(SystemExit):
         main(["run", *words, "--checkpoint=/c", "--at=0"])
-    assert "--at: that is said of the checkpoint in --restore-from, which is missing" in capsys.readouterr().err
+    assert "--at needs --restore-from, which is missing" in capsys.readouterr().err
 
 
 def test_what_is_no_checkpoint_is_one_message(spark, tmp_path, capsys):

@@ -35,5 +35,5 @@ def test_the_demo_ends_equal_with_its_table(tmp_path):
 def test_the_demo_does_not_empty_a_folder_that_is_not_its_own(tmp_path, capsys):
     (tmp_path / "precious.txt").touch()
     assert main(["demo", "--directory", str(tmp_path)]) == 2
-    assert "it is not empty, and not an earlier demo's" in capsys.readouterr().err
+    assert "it is neither empty nor an earlier demo's" in capsys.readouterr().err
     assert (tmp_path / "precious.txt").exists()

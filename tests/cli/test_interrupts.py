@@ -54,13 +54,13 @@ def test_the_first_ends_in_order_and_the_second_at_once(tmp_path: Path, presses:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "stops\n"
         assert process.stderr.readline() + process.stderr.readline() == (
-            "\nStopping: what is under way ends first. Ctrl-C again ends at once.\n"
+            "\nStopping after the work in progress. Press Ctrl-C again to stop at once.\n"
         )
         if presses == 2:
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert time.monotonic() - started < 20
-        assert process.stderr.read().strip() == ("Stopped." if presses == 1 else "Ended at once.")
+        assert process.stderr.read().strip() == ("Stopped." if presses == 1 else "Stopped at once.")
         assert scratch.exists() == (presses == 1)
     finally:
         process.kill()

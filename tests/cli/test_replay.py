@@ -17,7 +17,7 @@ import pytest
 from cojoin.__main__ import main
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.cli.arguments import parse_arguments
-from cojoin.cli.secrets import Secrets
+from cojoin.cli.command_secrets import secrets_of
 from tests.kafka.history import fill, make_history, make_producer, record_keys, record_times
 from tests.kafka.records import CUSTOMER_DDL, PARTITIONS, TRADE_DDL, expected_join, values
 from tests.kafka.topics import assert_conserved, assert_joined
@@ -61,7 +61,7 @@ def test_a_replay_pauses_at_its_end_goes_on_and_drains(spark, servers, history, 
     first = capsys.readouterr()
     assert "Paused: " in first.out
     assert "equal, row for row" in first.out
-    assert "no topic" not in first.out
+    assert "not a topic" not in first.out
 
     assert main([*replay, "--drain"]) == 0
     second = capsys.readouterr()
@@ -96,7 +96,7 @@ def test_a_topic_beside_files_is_not_aligned_and_its_broken_records_are_told(
     replay += [f"--right=parquet:{folder}", "--right-sequence=partition,offset"]
     assert main([*replay, "--delay=30 days"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "customers is no topic: the two are not aligned" in out
+    assert "customers is not a topic, so the two inputs are not read in step: trades may run ahead" in out
     assert "+ rejected 2 0" in out
     assert "equal, row for row, all 2,000." in out
 
@@ -126,7 +126,7 @@ def test_a_replay_goes_on_live_until_it_is_interrupted(spark, broker, tmp_path, 
         start_new_session=True,
     )
     try:
-        said = read_until(process, "Going on live")
+        said = read_until(process, "Continuing live")
         assert "Paused: " in said
         for topic, records in filled:
             write(broker.bootstrap_servers, topic, records[records["micros"] // 1000 >= history.nothing[0]])
@@ -143,7 +143,7 @@ def test_a_replay_goes_on_live_until_it_is_interrupted(spark, broker, tmp_path, 
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    assert "Stopped. The same command goes on from here." in said
+    assert "Stopped. The same command continues from here." in said
     assert "Nothing is lost" in said
     assert "Traceback" not in said
     assert "rror" not in said, said
@@ -216,7 +216,7 @@ def test_what_the_broker_does_not_have_is_one_message_before_anything_is_written
         (["--from={trades"], "expected JSON such as"),
         (["--to=earliest"], "nothing is between"),
         (["--left=delta:/lake/a", "--right=delta:/lake/b"], "expected a topic as --left, as --right, or as both"),
-        (["--left=delta:/lake/a", "--left-to=5"], "--left-to: that is said of a Kafka topic, and --left delta:/lake/a"),
+        (["--left=delta:/lake/a", "--left-to=5"], "--left-to applies only to a Kafka topic, and --left delta:/lake/a"),
         (["--max-drift=far"], "--max-drift"),
         (["--max-records=0"], "--max-records"),
         (["--patience=soon"], "--patience"),
@@ -224,7 +224,7 @@ def test_what_the_broker_does_not_have_is_one_message_before_anything_is_written
         (["--undecodable=keep"], "invalid choice: 'keep'"),
         (["--drain", "--then-live=1 second"], "not allowed with argument"),
         (["--from=latest", "--verify"], "begins at 'latest'"),
-        (["--left-option=kafka.sasl.password=hunter2"], "expected such as sasl.password=***"),
+        (["--left-option=kafka.sasl.password=hunter2"], "expected sasl.password=***"),
         (["--idleness=0 seconds"], "above zero"),
     ],
 )
@@ -242,7 +242,7 @@ def test_what_is_typed_reaches_the_sources(tmp_path):
     typed = words("localhost:1", tmp_path, "--to=2026-03-20", "--left-from=7", "--max-drift=1 hour", "--max-records=9")
     typed += ["--patience=none", "--undecodable=fail", "--tombstones=keep", "--data-loss=skip", "--then-live=2 seconds"]
     typed += ["--left-option=sasl.password=hunter2", "--idleness=1 minute"]
-    arguments = parse_arguments(typed, Secrets(typed))
+    arguments = parse_arguments(typed, secrets_of(typed))
     assert "hunter2" not in repr(arguments)
     left, right = (side.kafka.source(live=live) for side, live in zip(arguments.sides, (False, True), strict=True))
     assert "hunter2" not in repr(arguments.sides)

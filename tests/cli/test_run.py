@@ -93,7 +93,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path, presses):
         # As a terminal does it: all processes of the group hear of it.
         os.killpg(process.pid, signal.SIGINT)
         pressed = time.monotonic()
-        while "Stopping: what is under way ends first." not in said:
+        while "Stopping after the work in progress." not in said:
             said += os.read(process.stdout.fileno(), 65_536).decode()
         assert time.monotonic() - pressed < 10
         if presses == 2:
@@ -103,9 +103,9 @@ def test_ctrl_c_is_answered_at_once(tmp_path, presses):
         said += process.stdout.read().decode()
         if presses == 2:
             assert time.monotonic() - pressed < 10
-            assert "Ended at once." in said
+            assert "Stopped at once." in said
         else:
-            assert "Stopped. The same command goes on from here." in said
+            assert "Stopped. The same command continues from here." in said
         assert "Traceback" not in said
     finally:
         if process.poll() is None:
@@ -158,8 +158,8 @@ def test_a_topic_joins_a_folder(spark, broker, tmp_path, capsys):
     ("other", "said"),
     [
         ({"key": "custmer_id"}, "no key column 'custmer_id'; did you mean 'customer_id'?"),
-        ({"left": "parquet:/no/such/folder"}, "parquet:/no/such/folder: no schema can be read there"),
-        ({"left": "json:/no/such/folder"}, "json files don't hold their schema"),
+        ({"left": "parquet:/no/such/folder"}, "parquet:/no/such/folder: no schema can be read from there"),
+        ({"left": "json:/no/such/folder"}, "json files don't contain their schema"),
     ],
 )
 def test_a_mistake_in_the_sources_is_one_message(spark, day, tmp_path, capsys, other, said):

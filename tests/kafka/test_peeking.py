@@ -13,7 +13,8 @@ from cojoin.kafka.peeking import Peeking
 from cojoin.kafka.times import Stamp, Times, first_records
 from tests.kafka.hard_topics import await_compaction, create, open_transaction
 from tests.kafka.replayed import START, Written, delete_before, make, write
-from tests.kafka.test_client import WHAT, silent
+from tests.kafka.test_client import WHAT
+from tests.kafka.test_connection import silent
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from cojoin.kafka.records import (
 )
 from cojoin.kafka.tasks import Gap, Span, Task
 from tests.kafka.replayed import MINUTE, SECONDS, START, Written, admin, delete_before, make, write
-from tests.kafka.test_client import silent
+from tests.kafka.test_connection import silent
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 import cojoin as cj
 from tests.kafka.replayed import LEFT, inputs, join, make, row, start, version, write
-from tests.kafka.test_client import silent
+from tests.kafka.test_connection import silent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,66 +1,38 @@
-"""The opening of an archive: Spark counts what it holds in one pass, and the tasks' way to read it is checked.
+"""An archive of a topic's older records, opened: its index is counted, and kept until its files change.
 
-An archive is a Delta table or a folder of parquet files. Each row has ``topic``, ``partition``, ``offset`` and the
-record's ``timestamp``, as Spark's Kafka source gives them, and either the decoded columns of the schema or the raw
-``value``. It is read as of the moment at which it is opened; when it is opened again, it is counted again only if its
-files have changed.
+An archive is a Delta table or a folder of parquet files. It is read as of the moment at which it is opened; when it is
+opened again, it is counted again only if its files have changed.
 
-An archive is refused if pyarrow would read it differently from Spark: files with deleted rows, renamed columns, or
-needed columns that are only in the folders' names. It costs a pass over four columns, and the reading of each file's
-footer.
+An archive is refused if pyarrow would read it differently from Spark: files with deleted rows (``archive_counts``),
+renamed columns, or needed columns that are only in the folders' names (``archive_columns``).
 """
 
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
-import numpy as np
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_type
 
 from cojoin.engine.values.texts import back_quoted
-from cojoin.engine.values.types import parse_schema
-from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.archive.archive import ArchiveIndex, Blocks, Layout, Piece, Stretch, bucket_begins
-from cojoin.kafka.archive.archive_files import footer
-from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
+from cojoin.errors import ConfigurationError
+from cojoin.kafka.archive.archive_columns import folder_columns, layout_of
+from cojoin.kafka.archive.archive_counts import check_shares, counted, counted_blocks
+from cojoin.kafka.archive.archive_index import ArchiveIndex, Blocks, Piece, Stretch
 from cojoin.spark.query.failures import explain
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from cojoin.kafka.client import Partition
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
 
 __all__ = ["Archive", "Wanted"]
-
-_NEEDED = {"topic": "topic", "partition": "partition", "offset": "offset", TIME: "timestamp"}
-_OPTIONAL = {VALUE: "value", KEY: "key", HEADERS: "headers"}
-_SPELLED = {"topic": ("string",), "partition": ("int", "bigint", "smallint", "tinyint"), "offset": ("bigint", "int")}
-_SPELLED |= {TIME: ("timestamp",), VALUE: ("binary",), KEY: ("binary", "string")}
-_SPELLED |= {HEADERS: ("array<struct<key:string,value:binary>>",)}
-
-_FINER = 4
-"""A bucket is at most the drift divided by this, as long as there are not too many buckets."""
-
-_MANY, _MOST_BUCKETS = 5_000_000, 500_000
-_FOOTERS_AT_ONCE = 16
-
-_BLOCK, _MOST_BLOCKS = 20_000, 1_000
-"""The minimal number of offsets in a block, and about the maximal number of blocks in a partition."""
 
 
 @dataclass(frozen=True)
@@ -151,20 +123,12 @@ class Archive:
 
 
 def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> ArchiveIndex:
-    layout = _layout(frame, wanted, what)
-    folders = _folders(source, frame, what)
-    names = layout.names
-    needed = {*names.values(), *(layout.fields or ())} - {names["topic"], names["partition"]}
-    if needed & folders:
-        msg = (
-            f"{what}: it is partitioned by {sorted(needed & folders)}, which its files do not hold; partition it by "
-            f"topic, partition or columns that are not read"
-        )
-        raise ConfigurationError(msg)
+    layout = layout_of(frame, wanted.schema, wanted.parts, what)
+    names, folders = layout.names, folder_columns(source, frame, layout, what)
     if names["topic"] in folders and wanted.topics.pattern is None:
-        frame = frame.where(_col(names["topic"]).isin(list(wanted.topics.names)))
-    shares, buckets, width = _counted(frame, names, wanted)
-    _check_shares(shares, names["offset"], wanted, what)
+        frame = frame.where(F.col(back_quoted(names["topic"])).isin(list(wanted.topics.names)))
+    shares, buckets, width = counted(frame, names, wanted.times, wanted.max_drift_ms, wanted.range.trusted_until)
+    check_shares(shares, names["offset"], wanted.reads, what)
     pieces: dict[Partition, list[Piece]] = {}
     for each in shares:
         if wanted.reads(each.partition):
@@ -175,7 +139,8 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
         for partition, found in pieces.items()
     }
     counts = {each: sum(share.rows for share in shares if share.partition == each) for each in spans}
-    blocks = _blocks(frame, names, {each: span for each, span in spans.items() if counts[each] < span[1] - span[0]})
+    holed = {each: span for each, span in spans.items() if counts[each] < span[1] - span[0]}
+    blocks = counted_blocks(frame, names, holed)
     stretches = {
         partition: Stretch.of(*buckets[partition], last[partition], found, blocks.get(partition, Blocks()))
         for partition, found in pieces.items()
@@ -189,190 +154,3 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
             )
             raise ConfigurationError(msg)
     return ArchiveIndex(f"archive {source.format} {source.location}", width, wanted.times, stretches, layout)
-
-
-def _layout(frame: DataFrame, wanted: Wanted, what: str) -> Layout:
-    """Return the archive's columns, after a check of their types."""
-    there = {each.name.lower(): each for each in frame.schema.fields}
-    missing = [name for name in _NEEDED.values() if name not in there]
-    if missing:
-        msg = (
-            f"{what}: it has no column {', '.join(missing)}; an archive carries topic, partition, offset and the "
-            f"record's timestamp, as Spark's Kafka source gives them; it has {', '.join(frame.columns)}"
-        )
-        raise SchemaError(msg)
-    wrong = ["no schema= to decode it by"] if wanted.schema is None else _misfits(there, wanted.schema, wanted.parts)
-    fields = None
-    if wanted.schema is not None and not wrong:
-        fields = tuple(there[name.lower()].name for name in parse_schema(wanted.schema).names)
-    parts = {*wanted.parts, *([VALUE] if fields is None else [])} - {TIME}
-    optional = {own: name for own, name in _OPTIONAL.items() if name in there}
-    absent = sorted(parts - optional.keys())
-    if VALUE in absent:
-        msg = f"{what}: expected the columns of the schema, or the raw value (binary): got no value, {', '.join(wrong)}"
-        raise SchemaError(msg)
-    if absent:
-        asked = ", ".join(_OPTIONAL[own] for own in absent)
-        msg = f"{what}: it has no column {asked}, of which columns= makes one; it has {', '.join(frame.columns)}"
-        raise SchemaError(msg)
-    names: dict[str, str] = {}
-    for own, name in (_NEEDED | optional).items():
-        found, right = there[name].dataType.simpleString(), _SPELLED[own]
-        if found in right:
-            names[own] = there[name].name
-        elif own in _NEEDED or own in parts:
-            msg = f"{what}: column {name}: expected {' or '.join(right)}, got {found}"
-            raise SchemaError(msg)
-    return Layout(names, fields)
-
-
-def _misfits(there: Mapping[str, Any], schema: str, parts: Sequence[str]) -> list[str]:
-    """Return how an archive's columns differ from a schema; a column of the record's own can't be one of the value."""
-    taken = {*_NEEDED.values(), *(_OPTIONAL[part] for part in parts if part in _OPTIONAL)}
-    wrong = []
-    for each in parse_schema(schema):
-        found, expected = there.get(each.name.lower()), from_arrow_type(each.type).simpleString()
-        if each.name.lower() in taken:
-            wrong.append(f"{each.name} is the record's own")
-        elif found is None:
-            wrong.append(f"no {each.name}")
-        elif found.dataType.simpleString() != expected:
-            wrong.append(f"{each.name} is {found.dataType.simpleString()} instead of {expected}")
-    return wrong
-
-
-def _folders(source: Source, frame: DataFrame, what: str) -> set[str]:
-    """Return the columns that are in the folders' names instead of the files."""
-    if source.format == "delta":
-        location, spark = str(source.location), frame.sparkSession
-        table = DeltaTable.forPath(spark, location) if is_path(location) else DeltaTable.forName(spark, location)
-        row = table.detail().select("partitionColumns", "properties").collect()[0]
-        mode = row.properties.get("delta.columnMapping.mode", "none")
-        if mode != "none":
-            msg = (
-                f"{what}: its columns are mapped (delta.columnMapping.mode = {mode}), so its files have other names "
-                f"for them; give a copy of it without column mapping"
-            )
-            raise ConfigurationError(msg)
-        return set(row.partitionColumns)
-    path = next(iter(frame.inputFiles()), "")
-    return {part.partition("=")[0] for part in path.split("/") if "=" in part} & set(frame.columns)
-
-
-class _Share(NamedTuple):
-    """What a file holds of a partition: rows, how many of them with an offset, the offsets, the largest timestamp."""
-
-    file: str
-    partition: Partition
-    rows: int
-    known: int
-    begin: int
-    end: int
-    last: int
-
-
-_Buckets: TypeAlias = "dict[Partition, tuple[NDArray[np.int64], NDArray[np.int64]]]"
-
-
-def _counted(frame: DataFrame, names: Mapping[str, str], wanted: Wanted) -> tuple[list[_Share], _Buckets, int]:
-    """Return what each file holds of each partition, each partition's smallest offset by bucket, and their width."""
-    widest = 1 << max(0, wanted.max_drift_ms.bit_length() - 1)
-    width = max(1, widest // _FINER)
-    millis = F.coalesce(F.unix_millis(_col(names[TIME])), F.lit(-1))
-    if wanted.range.trusted_until is not None:
-        # A timestamp that is not trusted is treated as missing.
-        millis = F.when(millis > wanted.range.trusted_until, F.lit(-1)).otherwise(millis)
-    rows = frame.select(
-        F.col("_metadata.file_path").alias("file"),
-        _col(names["topic"]).alias("topic"),
-        _col(names["partition"]).cast("int").alias("number"),
-        _col(names["offset"]).cast("bigint").alias("offset"),
-        millis.alias("millis"),
-    )
-    bucket = _bucket(F.col("millis"), width, wanted.times).alias("bucket")
-    fine = rows.groupBy("file", "topic", "number", bucket).agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.count("offset").alias("known"),
-        F.min("offset").alias("begin"),
-        F.max("offset").alias("end"),
-        F.max("millis").alias("last"),
-    )
-    fine.persist()
-    try:
-        sums = [F.sum(name).alias(name) for name in ("rows", "known")]
-        span = [F.min("begin").alias("begin"), F.max("end").alias("end"), F.max("last").alias("last")]
-        shares = fine.groupBy("file", "topic", "number").agg(*sums, *span).toArrow().to_pylist()
-        if fine.count() > _MANY:
-            width = widest
-            fine = fine.withColumn("bucket", _bucket(F.col("bucket"), width, wanted.times))
-        found = fine.groupBy("topic", "number", "bucket").agg(F.min("begin").alias("begin")).toArrow()
-    finally:
-        fine.unpersist()
-    held = [_Share(each.pop("file"), (each.pop("topic"), each.pop("number")), **each) for each in shares]
-    return held, *_by_partition(found, width, wanted)
-
-
-def _blocks(
-    frame: DataFrame, names: Mapping[str, str], spans: Mapping[Partition, tuple[int, int]]
-) -> dict[Partition, Blocks]:
-    """Return where partitions lack offsets between their first and their last; costs nothing where none does."""
-    if not spans:
-        return {}
-    width = max(_BLOCK, *((cut - begin) // _MOST_BLOCKS for begin, cut in spans.values()))
-    numbered = frame.where(_col(names["topic"]).isin(sorted({topic for topic, _ in spans}))).select(
-        _col(names["topic"]).alias("topic"),
-        _col(names["partition"]).cast("int").alias("number"),
-        F.floor(_col(names["offset"]) / width).alias("block"),
-    )
-    found = numbered.groupBy("topic", "number", "block").agg(F.count(F.lit(1)).alias("rows")).toArrow()
-    rows: dict[Partition, dict[int, int]] = {each: {} for each in spans}
-    for each in found.to_pylist():
-        rows.get((each["topic"], each["number"]), {})[each["block"]] = each["rows"]
-    return {each: Blocks.of(*span, width, rows[each]) for each, span in spans.items()}
-
-
-def _by_partition(found: pa.Table, width: int, wanted: Wanted) -> tuple[_Buckets, int]:
-    """Return each partition's buckets, and their width, which is doubled until there are few enough."""
-    begins, smallest = (found[name].to_numpy() for name in ("bucket", "begin"))
-    places = list(zip(found["topic"].to_pylist(), found["number"].to_pylist(), strict=True))
-    order = {place: at for at, place in enumerate(dict.fromkeys(places))}
-    place = np.array([order[each] for each in places], np.int64)
-    while len(np.unique(np.stack([place, begins]), axis=1)[0]) > _MOST_BUCKETS:
-        width *= 2
-        begins = bucket_begins(begins, width, wanted.times)
-    return {each: (begins[place == at], smallest[place == at]) for each, at in order.items()}, width
-
-
-def _bucket(millis: Column, width: int, own: Sequence[int]) -> Column:
-    """Return the first millisecond of a time's bucket, as ``bucket_begins`` does."""
-    begin = millis - F.pmod(millis, F.lit(width))
-    later = [F.when(millis >= each, F.lit(each)) for each in own]
-    return F.greatest(begin, *later) if later else begin
-
-
-def _check_shares(shares: Sequence[_Share], offset: str, wanted: Wanted, what: str) -> None:
-    """Check that the files hold the rows that Spark finds in them, so that the tasks find the same ones."""
-    for each in shares:
-        if None in each.partition or each.known < each.rows:
-            msg = f"{what}: {each.file} has rows without topic, partition or offset; rewrite it without them"
-            raise ConfigurationError(msg)
-    rows: dict[str, int] = {}
-    for each in shares:
-        rows[each.file] = rows.get(each.file, 0) + each.rows
-    read = sorted({each.file for each in shares if wanted.reads(each.partition)})
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        footers = pool.map(lambda file: footer(file, what), read)
-        for file, found in zip(read, footers, strict=True):
-            if offset.lower() not in {name.lower() for name in found.columns}:
-                msg = f"{what}: {file} has no column {offset}; it has {', '.join(sorted(found.columns))}"
-                raise ConfigurationError(msg)
-            if found.rows != rows[file]:
-                msg = (
-                    f"{what}: {file} holds {found.rows:,} rows, of which Spark reads {rows[file]:,}: rows were deleted "
-                    f"without rewriting it; run REORG TABLE ... APPLY (PURGE)"
-                )
-                raise ConfigurationError(msg)
-
-
-def _col(name: str) -> Column:
-    return F.col(back_quoted(name))

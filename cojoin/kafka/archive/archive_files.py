@@ -23,7 +23,7 @@ from cojoin.storage.file_systems import file_system
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cojoin.kafka.archive.archive import Piece
+    from cojoin.kafka.archive.archive_index import Piece
     from cojoin.kafka.client import Partition
     from cojoin.kafka.records import RecordFormat
     from cojoin.kafka.tasks import ArchivedSpan

@@ -15,7 +15,7 @@ from cojoin.kafka.client import Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cojoin.kafka.archive.archive import ArchiveIndex
+    from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import Partition
     from cojoin.kafka.cluster_options import ClusterOptions
 

@@ -140,7 +140,7 @@ class ProgressLine:
         for part in postfix_parts(self._figures):
             longer = kept + part.encode(encoding, "replace").decode(encoding)
             line = tqdm.format_meter(**{**known, "ncols": None, "postfix": longer})
-            if kept and known["ncols"] and disp_len(line) > known["ncols"]:
+            if known["ncols"] and disp_len(line) > known["ncols"]:
                 break
             kept = longer
         return kept

@@ -1,7 +1,7 @@
 """What is written after the bar: each input's watermark, the pace, and what waits, the most important first.
 
 Times are UTC. The day is shown once where both watermarks are of one day that isn't today, and at each watermark where
-their days differ. The year is left out, so that both watermarks fit into 80 columns.
+their days differ. The year is left out, so that both watermarks mostly fit into 80 columns.
 """
 
 from __future__ import annotations

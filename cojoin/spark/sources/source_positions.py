@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.outputs import commit_versions, open_log, session_with_long_history
+from cojoin.checkpoints.delta_log import commit_versions, open_log, session_with_long_history
 from cojoin.errors import CheckpointError
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path

@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.kafka.archive import archive_index
-from cojoin.kafka.archive.archive import ArchiveIndex, Layout, Piece, Stretch
+from cojoin.kafka.archive import archive_counts
 from cojoin.kafka.archive.archive_files import archived as archived_rows
+from cojoin.kafka.archive.archive_index import ArchiveIndex, Layout, Piece, Stretch
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.fetching import PIECE_BYTES
@@ -425,7 +425,7 @@ def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del spark
-    monkeypatch.setattr(archive_index, "_BLOCK", 10)
+    monkeypatch.setattr(archive_counts, "_BLOCK", 10)
     servers = numbered(broker, "archived-lost", 60, first=45)
     archived = [*range(3), *range(5, 20), *range(40, 50)]
     archive = shares(tmp_path, "archived-lost", archived)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from datetime import datetime, tzinfo
 
 from cojoin.engine.batch_report import BatchReport, InputReport
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -12,6 +13,17 @@ from cojoin.spark.progress.figures import Figures
 NOON = 1_768_478_400_000
 HOUR = 3_600_000
 DAY = 24 * HOUR
+
+
+class Calendar(datetime):
+    """Stands in for the real clock, so that what is today doesn't change."""
+
+    at = NOON + 60 * DAY
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Calendar:
+        """Return the moment that ``at`` holds, in epoch milliseconds."""
+        return cls.fromtimestamp(cls.at / 1000, tz=tz)
 
 
 def report(

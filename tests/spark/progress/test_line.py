@@ -145,10 +145,12 @@ def test_a_terminal_shows_one_line_and_the_last_state_stays(clock, terminal, col
 @pytest.mark.parametrize(
     ("columns", "postfix"),
     [
-        (44, "11.0k rows/s"),
-        (80, "11.0k rows/s, 2026-01-15 trades 12:00:00 (holds)"),
-        (100, "11.0k rows/s, 2026-01-15 trades 12:00:00 (holds), customers 12:00:12"),
-        (140, "11.0k rows/s, 2026-01-15 trades 12:00:00 (holds), customers 12:00:12, drift 12.4 s, buffered 1,100"),
+        (52, "01-15 trades 12:00:00"),
+        (60, "01-15 trades 12:00:00 (holds)"),
+        (80, "01-15 trades 12:00:00 (holds), customers 12:00:12"),
+        (100, "01-15 trades 12:00:00 (holds), customers 12:00:12, 11.0k rows/s"),
+        (120, "01-15 trades 12:00:00 (holds), customers 12:00:12, 11.0k rows/s, drift 12.4 s"),
+        (140, "01-15 trades 12:00:00 (holds), customers 12:00:12, 11.0k rows/s, drift 12.4 s, buffered 1,100"),
     ],
 )
 def test_what_has_no_room_is_left_out_whole(clock, terminal, columns, postfix):
@@ -158,17 +160,48 @@ def test_what_has_no_room_is_left_out_whole(clock, terminal, columns, postfix):
         assert device.line() == f" 50%|█████     | 00:10<00:40, {postfix}"
 
 
+def test_a_narrow_terminal_has_no_half_of_a_watermark(clock, terminal):
+    device, query = terminal(44), Running()
+    with ProgressLine(query, span=span) as line:
+        half_way(clock, line, query)
+        assert device.line() in {" 50%|█████     | 00:10<00:40", " 50%|█████     | 00:10<00:40, 11.0k rows/s"}
+
+
+@pytest.mark.parametrize(
+    ("trades", "customers", "postfix"),
+    [
+        (0, 0, "01-15 trades 12:00:00, customers 12:00:00"),
+        (0, 60_000, "01-15 trades 12:00:00 (holds), customers 12:01:00"),
+        (60_000, 0, "01-15 trades 12:01:00, customers 12:00:00 (holds)"),
+    ],
+)
+@pytest.mark.parametrize("seconds", [1, 880])
+def test_80_columns_hold_both_watermarks_of_a_past_day_and_the_time_left(
+    clock, terminal, trades, customers, postfix, seconds
+):
+    device, query = terminal(80), Running()
+    with ProgressLine(query, span=lambda: (NOON - 4 * HOUR, NOON + 4 * HOUR)) as line:
+        query.batch(clock, seconds, 5_000_000, 500_000, NOON - 2 * HOUR, buffered=1_000_000)
+        line.draw()
+        query.batch(clock, seconds, 10_000_000, 1_000_000, NOON + trades, NOON + customers, buffered=1_000_000)
+        line.draw()
+        shown = device.line()
+        assert re.search(r"\| \d\d:\d\d<\d\d:\d\d, (?=01-15 )", shown)
+        assert postfix in shown
+        assert disp_len(shown) <= 80
+
+
 def test_the_line_follows_the_size_of_the_window(clock, terminal):
     device, query = terminal(140), Running()
     with ProgressLine(query, span=span) as line:
         half_way(clock, line, query)
         assert device.line().endswith("buffered 1,100")
-        for columns in (44, 140):
+        for columns, end in ((52, "<00:40, 01-15 trades 12:00:00"), (100, "11.0k rows/s"), (140, "buffered 1,100")):
             device.resize(columns)
             line.draw()
             shown = device.line()
             assert len(shown) < columns
-            assert shown.endswith("11.0k rows/s" if columns == 44 else "buffered 1,100")
+            assert shown.endswith(end)
 
 
 @pytest.mark.parametrize("size", [(0, 0), (80, 0), (80, 2)])
@@ -176,18 +209,20 @@ def test_a_terminal_that_does_not_know_its_size_gets_the_usual_one(clock, termin
     device, query = terminal(*size), Running()
     with ProgressLine(query, span=span) as line:
         half_way(clock, line, query)
-        assert device.line().endswith("trades 12:00:00 (holds)")
+        assert device.line().endswith("01-15 trades 12:00:00 (holds), customers 12:00:12")
 
 
 def test_a_terminal_without_blocks_gets_signs(clock, terminal):
     device, query = terminal(120, encoding="ascii"), Query(report(1, names=("käufe", "customers")))
     with ProgressLine(query, span=span) as line:
         line.draw()
-        assert device.line().startswith(" 50%|#####     | 00:00<?, starting, 2026-01-15 k?ufe 12:00:00, ")
+        assert device.line().startswith(
+            " 50%|#####     | 00:00<?, 01-15 k?ufe 12:00:00, customers 12:00:00, starting, "
+        )
 
 
 def test_what_something_else_writes_meanwhile_stays_readable(clock, terminal):
-    device, model, query = terminal(80), ScreenModel(200), Running()
+    device, model, query = terminal(140), ScreenModel(200), Running()
     with ProgressLine(query, span=span) as line:
         half_way(clock, line, query)
         device.stream.write("WARN something else\n")
@@ -196,7 +231,9 @@ def test_what_something_else_writes_meanwhile_stays_readable(clock, terminal):
         model.write(device.read())
         assert len(model.shown) == 2
         assert model.shown[0].endswith("WARN something else")
-        assert model.shown[1].startswith(" 50%|█████     | 00:11<00:40, 11.0k rows/s, ")
+        assert model.shown[1].startswith(
+            " 50%|█████     | 00:11<00:40, 01-15 trades 12:00:00 (holds), customers 12:00:12, 11.0k rows/s, "
+        )
 
 
 def test_nothing_is_written_where_nothing_has_changed(clock, terminal):
@@ -224,7 +261,7 @@ def test_time_left_needs_two_batches_and_follows_their_pace(clock, terminal):
             clock[0] -= 1
     assert left == ["?", "01:20", "01:10", "01:27", "01:23"]
     # A run that ends half-way has nothing left to wait for.
-    assert device.line().startswith(" 50%|█████     | 01:20, 62.5 rows/s, ")
+    assert device.line() == " 50%|█████     | 01:20, 01-15 trades 17:00:00, customers 17:00:00, 62.5 rows/s"
 
 
 def test_a_watermark_that_stands_still_has_no_time_left(clock, terminal):
@@ -237,43 +274,53 @@ def test_a_watermark_that_stands_still_has_no_time_left(clock, terminal):
 
 
 def test_a_restart_begins_where_it_was_and_its_pace_is_its_own(clock, terminal):
-    device, query = terminal(80), Running(report(5_000, 0, NOON))
+    device, query = terminal(100), Running(report(5_000, 0, NOON))
     with ProgressLine(query, span=span) as line:
         line.draw()
-        assert device.line().startswith(" 50%|█████     | 00:00<?, starting, 2026-01-15 trades 12:00:00")
+        assert device.line().startswith(
+            " 50%|█████     | 00:00<?, 01-15 trades 12:00:00, customers 12:00:00, starting, "
+        )
         query.batch(clock, 10, 6_000, 0, NOON + HOUR)
         line.draw()
-        assert device.line().startswith(" 56%|█████▋    | 00:10<01:10, 100 rows/s, ")
+        assert device.line().startswith(
+            " 56%|█████▋    | 00:10<01:10, 01-15 trades 13:00:00, customers 13:00:00, 100 rows/s, "
+        )
 
 
 def test_without_a_range_the_bar_is_over_the_rows(clock, terminal):
-    device, query = terminal(80), Running()
+    device, query = terminal(100), Running()
     with ProgressLine(query, total=2_100) as line:
         for batch in (1, 2):
             query.batch(clock, 1, 400 * batch)
             line.draw()
-        assert device.line().startswith(" 38%|███▊      | 00:02<00:03, 400 rows/s, ")
+        assert device.line().startswith(
+            " 38%|███▊      | 00:02<00:03, 01-15 trades 12:00:00, customers 12:00:00, 400 rows/s, "
+        )
 
 
 def test_a_range_that_becomes_known_later_makes_a_bar(clock, terminal):
-    device, model, query, known = terminal(80), ScreenModel(80), Running(), []
+    device, model, query, known = terminal(120), ScreenModel(120), Running(), []
     query.batch(clock, 0, 5, 5)
     with ProgressLine(query, span=lambda: known[0] if known else None) as line:
         line.draw()
         model.write(device.read())
-        assert model.shown[0].startswith("00:00, 0 s behind, no new rows, 1 batch, 0 rows, ")
+        assert model.shown[0].startswith(
+            "00:00, 0 s behind, 01-15 trades 12:00:00, customers 12:00:00, no new rows, 1 batch, 0 rows, "
+        )
         known.append(span())
         clock[0] += 7
         assert not line.wait(threading.Event(), 0)
         line.draw()
         model.write(device.read())
-        assert model.shown[0].startswith(" 50%|█████     | 00:07<?, no new rows, ")
+        assert model.shown[0].startswith(
+            " 50%|█████     | 00:07<?, 01-15 trades 12:00:00, customers 12:00:00, no new rows, "
+        )
     model.write(device.read())
     assert [text[:20] for text in model.shown] == [" 50%|█████     | 00:", ""]
 
 
 def test_a_live_run_has_no_bar_until_it_falls_back(clock, terminal):
-    device, query, end = terminal(80), Running(), [NOON]
+    device, query, end = terminal(120), Running(), [NOON]
     with ProgressLine(query, span=lambda: (NOON - DAY, end[0])) as line:
         query.batch(clock, 1, 100, 0, NOON - HOUR)
         line.draw()
@@ -281,11 +328,15 @@ def test_a_live_run_has_no_bar_until_it_falls_back(clock, terminal):
         end[0] = NOON + 1_000
         query.batch(clock, 1, 200, 0, NOON, newest=NOON + 500)
         line.draw()
-        assert device.line().startswith("00:02, 1 s behind, 100 rows/s, 2 batches, 200 rows, 2026-01-15 trades ")
+        assert device.line().startswith(
+            "00:02, 1 s behind, 01-15 trades 12:00:00, customers 12:00:00, 100 rows/s, 2 batches, 200 rows, "
+        )
         end[0] = NOON + DAY
         query.batch(clock, 1, 300, 0, NOON + 1)
         line.draw()
-        assert device.line().startswith(" 50%|█████     | 00:03<?, 100 rows/s, ")
+        assert device.line().startswith(
+            " 50%|█████     | 00:03<?, 01-15 trades 12:00:00, customers 12:00:00, 100 rows/s, "
+        )
 
 
 def test_the_output_decides(terminal, monkeypatch):
@@ -334,11 +385,11 @@ def test_a_pipe_gets_plain_lines_after_new_batches_and_one_at_the_end(clock, mon
                     line.draw()
         stream.close()
         lines = reader.read().split("\n")
-    tail = "2026-01-15 k?ufe {0}:00:00, b {0}:00:00, drift 0 s, buffered 110"
+    tail = "01-15 k?ufe {0}:00:00, b {0}:00:00, 244 rows/s, drift 0 s, buffered 110"
     assert lines == [
-        f"62% 00:08<00:24, 244 rows/s, {tail.format(14)}",
-        f"75% 00:16<00:16, 244 rows/s, {tail.format(16)}",
-        f"75% 00:16, 244 rows/s, {tail.format(16)}",
+        f"62% 00:08<00:24, {tail.format(14)}",
+        f"75% 00:16<00:16, {tail.format(16)}",
+        f"75% 00:16, {tail.format(16)}",
         "",
     ]
 
@@ -375,8 +426,10 @@ def test_a_real_notebook_holds_the_last_state_alone(monkeypatch):
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     source = (
         "import threading\n"
-        "from tests.spark.progress.runs import NOON, DAY, Query, report\n"
+        "from tests.spark.progress.runs import NOON, DAY, Calendar, Query, report\n"
+        "from cojoin.spark.progress import postfix\n"
         "from cojoin.spark.progress.line import ProgressLine\n"
+        "postfix.datetime = Calendar\n"
         "query = Query()\n"
         "with ProgressLine(query, span=lambda: (NOON - DAY, NOON + DAY)) as line:\n"
         "    for batch in range(4):\n"
@@ -389,5 +442,4 @@ def test_a_real_notebook_holds_the_last_state_alone(monkeypatch):
     (output,) = notebook.cells[0]["outputs"]
     assert (output["output_type"], output["name"]) == ("stream", "stdout")
     (shown,) = output["text"].splitlines()
-    assert shown.startswith(" 38%|███▊      | 00:02, ")
-    assert "2026-01-15 trades 06:00:00, customers 06:00:00" in shown
+    assert shown.startswith(" 38%|███▊      | 00:02, 01-15 trades 06:00:00, customers 06:00:00, ")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.spark.progress.postfix import postfix_parts
-from tests.spark.progress.runs import DAY, HOUR, NOON, Run, report
+from tests.spark.progress.runs import DAY, HOUR, NOON, Calendar, Run, report
 
 if TYPE_CHECKING:
     from cojoin.spark.progress.figures import Figures
@@ -19,8 +18,8 @@ def postfix(shown: Figures) -> str:
 
 
 def inputs(*marks: int, **more: tuple[str, str]) -> str:
-    """Return what comes after the pace, for two inputs at their watermarks."""
-    return postfix(Run((0, 1 << 62)).batch(1, report(1, 1, *marks, **more))).partition("rows/s, ")[2]
+    """Return the postfix for two inputs at their watermarks, after a batch of two rows that took a second."""
+    return postfix(Run((0, 1 << 62)).batch(1, report(1, 1, *marks, **more)))
 
 
 def test_before_the_first_batch_it_is_starting():
@@ -33,7 +32,7 @@ def test_a_replay_has_all_figures():
     run = Run((NOON - 8 * HOUR, NOON + 8 * HOUR))
     run.batch(5, report(50_000, 5_000, NOON - HOUR))
     assert postfix(run.batch(5, report(100_000, 10_000, NOON, NOON + 12_400, buffered=1_000))) == (
-        "11.0k rows/s, 2026-01-15 trades 12:00:00 (holds), customers 12:00:12, drift 12.4 s, buffered 1,100"
+        "01-15 trades 12:00:00 (holds), customers 12:00:12, 11.0k rows/s, drift 12.4 s, buffered 1,100"
     )
 
 
@@ -41,33 +40,50 @@ def test_a_live_run_tells_how_far_behind_it_is_and_counts_batches_and_rows():
     run = Run(last=report(100, 0))
     shown = run.batch(2, report(1_000, 100, NOON, newest=NOON + 4_230))
     assert postfix(shown) == (
-        "4.2 s behind, 500 rows/s, 1 batch, 1,000 rows, 2026-01-15 trades 12:00:00, customers 12:00:00, "
+        "4.2 s behind, 01-15 trades 12:00:00, customers 12:00:00, 500 rows/s, 1 batch, 1,000 rows, "
         "drift 0 s, buffered 0"
     )
-    assert postfix(run.batch(100, run.report)).startswith("4.2 s behind, no new rows, 2 batches, 1,000 rows, ")
+    assert postfix(run.batch(100, run.report)).startswith(
+        "4.2 s behind, 01-15 trades 12:00:00, customers 12:00:00, no new rows, 2 batches, 1,000 rows, "
+    )
 
 
 def test_a_restart_shows_where_it_was():
     run = Run((NOON - HOUR, NOON + HOUR), last=report(5, 5))
-    assert postfix(run.after(2)).startswith("starting, 2026-01-15 trades 12:00:00, customers 12:00:00, ")
-    assert postfix(run.after(1, final=True)).startswith("no new rows, 2026-01-15 trades 12:00:00, ")
+    assert postfix(run.after(2)).startswith("01-15 trades 12:00:00, customers 12:00:00, starting, ")
+    assert postfix(run.after(1, final=True)).startswith("01-15 trades 12:00:00, customers 12:00:00, no new rows, ")
 
 
 def test_a_day_stands_only_where_it_matters():
-    today = int(datetime.now(tz=timezone.utc).replace(hour=12, minute=0, second=0).timestamp()) * 1000
-    assert inputs(today, today) == "trades 12:00:00, customers 12:00:00, drift 0 s, buffered 0"
-    assert inputs(NOON, NOON).startswith("2026-01-15 trades 12:00:00, customers 12:00:00, ")
+    today = Calendar.at
+    assert inputs(today, today) == "trades 12:00:00, customers 12:00:00, 2.00 rows/s, drift 0 s, buffered 0"
+    assert inputs(NOON, NOON).startswith("01-15 trades 12:00:00, customers 12:00:00, ")
     assert inputs(NOON, NOON + DAY).startswith(
-        "trades 2026-01-15 12:00:00 (holds), customers 2026-01-16 12:00:00, drift 1 d 0 h"
+        "trades 01-15 12:00:00 (holds), customers 01-16 12:00:00, 2.00 rows/s, drift 1 d 0 h"
     )
-    assert inputs(10**17, NOON).startswith("2026-01-15 trades 100000000000000000 ms, customers 12:00:00 (holds), ")
+    assert inputs(10**17, NOON).startswith("01-15 trades 100000000000000000 ms, customers 12:00:00 (holds), ")
+
+
+def test_today_is_a_day_of_one_year_and_ends_at_midnight_utc(monkeypatch):
+    for at, day in [
+        (NOON - 12 * HOUR, ""),
+        (NOON + 12 * HOUR - 1, ""),
+        (NOON - 12 * HOUR - 1, "01-15 "),
+        (NOON + 12 * HOUR, "01-15 "),
+        (NOON + 365 * DAY, "01-15 "),
+    ]:
+        monkeypatch.setattr(Calendar, "at", at)
+        assert inputs(NOON, NOON).startswith(f"{day}trades 12:00:00, customers 12:00:00, ")
+    # Where the days differ, today's stands too.
+    monkeypatch.setattr(Calendar, "at", NOON)
+    assert inputs(NOON, NOON - DAY).startswith("trades 01-15 12:00:00, customers 01-14 12:00:00 (holds), ")
 
 
 def test_who_holds_who_is_idle_who_has_not_spoken_and_who_is_at_the_end():
-    assert inputs(NOON, NONE) == ("2026-01-15 trades 12:00:00, customers no watermark yet (holds), buffered 0")
-    assert inputs(END_OF_TIME, NOON) == "2026-01-15 trades at the end, customers 12:00:00 (holds), buffered 0"
+    assert inputs(NOON, NONE) == ("01-15 trades 12:00:00, customers no watermark yet (holds), 2.00 rows/s, buffered 0")
+    assert inputs(END_OF_TIME, NOON) == ("01-15 trades at the end, customers 12:00:00 (holds), 2.00 rows/s, buffered 0")
     assert "customers 11:00:00 (idle)" in inputs(NOON, NOON - HOUR, statuses=("active", "idle"))
-    assert inputs(END_OF_TIME) == "trades at the end, customers at the end, buffered 0"
+    assert inputs(END_OF_TIME) == "trades at the end, customers at the end, 2.00 rows/s, buffered 0"
 
 
 def test_buffered_and_drift_are_those_of_both_inputs():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.outputs import open_log
+from cojoin.checkpoints.delta_log import open_log
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from cojoin.storage.small_files import CheckpointFiles
 from tests.spark.refused import refused

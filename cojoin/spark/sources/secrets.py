@@ -1,0 +1,100 @@
+"""Masks secrets, such as passwords in options and logins in URLs, in texts that are shown, logged or stored.
+
+A setting is treated as secret if its name suggests it. Some names stay readable on purpose, because a message about a
+login has to name their values: ``sasl.mechanism``, ``sasl.username``, ``sasl.oauthbearer.method`` and
+``security.protocol``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Secrets", "logins", "may_be_secret", "without_login"]
+
+# "auth" as in basic.auth.user.info, but not as in sasl.oauthbearer.method.
+_TELLING = re.compile(
+    r"pass|secret|token|key|cred|private|jaas|sas\b|(?<!o)auth|oauthbearer\.config|\.pem", re.IGNORECASE
+)
+# In Azure's URLs, what precedes the @ is a container and no login.
+_LOGIN = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^/\s]+)@", re.IGNORECASE)
+_PART = re.compile(r"\"([^\"]+)\"|'([^']+)'|=([^\s;\"']+)")
+_FEW = 4
+_MASK = "***"
+
+
+class Secrets:
+    """Values that must not be shown.
+
+    A value may itself have parts that are secret, as in ``user="me" password="opensesame";`` or in a PEM. So the texts
+    in quotes, the texts after an equals sign and the lines of a value are masked wherever they occur, too.
+
+    Args:
+        values: The values; an empty one is ignored.
+
+    >>> Secrets(["opensesame"]).mask("no login with opensesame at s3a://me:too@lake/trades")
+    'no login with *** at s3a://***@lake/trades'
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        found = {part for value in values for part in (value, *_parts(value))} - {""}
+        # The longest are masked first: if a part were masked before the whole value, the rest would be shown.
+        self._values = sorted(found, key=len, reverse=True)
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, object]) -> Secrets:
+        """Return the values of the settings whose names suggest a secret, and the logins in all values.
+
+        >>> Secrets.of_settings({"sasl.username": "ali", "sasl.password": "opensesame"}).mask("ali, opensesame")
+        'ali, ***'
+        """
+        found: set[str] = set()
+        for name, value in settings.items():
+            found |= {str(value)} if may_be_secret(name) else logins(str(value))
+        return cls(found)
+
+    def mask(self, text: str) -> str:
+        """Return a text with every secret masked, and every login in a URL.
+
+        A secret of fewer than 4 characters is masked only where it is a word by itself.
+        """
+        for value in self._values:
+            if len(value) >= _FEW:
+                text = text.replace(value, _MASK)
+            else:
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", _MASK, text)
+        return without_login(text)
+
+
+def may_be_secret(name: str) -> bool:
+    """Return whether the name of a setting suggests that its value is secret.
+
+    >>> may_be_secret("ssl.key.password"), may_be_secret("sasl.mechanism")
+    (True, False)
+    """
+    return _TELLING.search(name) is not None
+
+
+def logins(text: str) -> set[str]:
+    """Return the logins in the URLs of a text, as ``name:password``, and their passwords alone."""
+    found = set(_LOGIN.findall(text))
+    return found | {login.partition(":")[2] for login in found} - {""}
+
+
+def without_login(text: str) -> str:
+    """Return a text in which the name and password in each URL are masked.
+
+    >>> without_login("s3a://me:opensesame@lake/trades"), without_login("abfss://lake@shop.dfs.core.windows.net/trades")
+    ('s3a://***@lake/trades', 'abfss://lake@shop.dfs.core.windows.net/trades')
+    """
+    return _LOGIN.sub(f"://{_MASK}@", text)
+
+
+def _parts(value: str) -> set[str]:
+    """Return the parts of a value that may be secret by themselves; a part without letters and digits is not."""
+    found = {part for match in _PART.findall(value) for part in match}
+    found |= {line.strip() for line in value.splitlines()}
+    return {part for part in found if re.search(r"\w", part)}
