@@ -27,6 +27,7 @@ The harness does not simulate:
 
 from __future__ import annotations
 
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.testing.events import (
     Element,
     Event,
@@ -44,16 +45,19 @@ from cojoin.testing.harness_inputs import HarnessInput
 from cojoin.testing.harness_tables import parse_table
 
 __all__ = [
+    "AsofJoin",
     "Element",
     "Event",
     "Harness",
     "HarnessError",
     "HarnessInput",
+    "IntervalJoin",
     "Record",
     "RegressingWatermarks",
     "Rejected",
     "SideRecord",
     "StatusChange",
+    "TemporalJoin",
     "Timer",
     "Watermark",
     "assert_output",

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.errors import ConfigurationError
-from cojoin.testing import Harness, HarnessInput, Record, Watermark, assert_output
+from cojoin.testing import AsofJoin, Harness, HarnessInput, IntervalJoin, Record, TemporalJoin, Watermark, assert_output
 from tests.testing.functions import TRADES
 
 CUSTOMERS = HarnessInput("id string, tier string, closed boolean", key="id", name="customers")

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.joins import AsofJoin
 from cojoin.errors import CodecError, ConfigurationError, FunctionError, SchemaError
-from cojoin.testing import Element, Harness, HarnessError, HarnessInput
+from cojoin.testing import AsofJoin, Element, Harness, HarnessError, HarnessInput
 from tests.testing.functions import CUSTOMERS, OUTPUT, TRADES, UNKNOWN, EnrichTrades, enrich
 
 

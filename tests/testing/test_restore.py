@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.errors import CheckpointError, CodecError
-from cojoin.testing import Harness, HarnessInput, Watermark
+from cojoin.testing import AsofJoin, Harness, HarnessInput, IntervalJoin, TemporalJoin, Watermark
 from tests.testing.functions import CUSTOMERS, TRADES, EnrichTrades, enrich
 
 OPERATIONS: dict[str, Any] = {

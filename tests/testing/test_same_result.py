@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.state import ListStateDescriptor
 from cojoin.engine.values.types import as_schema
-from cojoin.testing import Element, Harness, HarnessInput, Record
+from cojoin.testing import AsofJoin, Element, Harness, HarnessInput, IntervalJoin, Record, TemporalJoin
 
 LEFT = HarnessInput("k string, l long", key="k", name="left")
 RIGHT = HarnessInput("k string, r long, gone boolean", key="k", name="right")

@@ -309,8 +309,9 @@ class WatermarkStrategy:
 
         Args:
             timeout: How long a partition must have been silent; more than zero.
-            returning: ``"hold"`` lets a partition that returns behind the others hold the watermark back until it has
-                caught up; ``"skip"`` leaves it out until then, so its rows are late meanwhile.
+            returning: ``"hold"`` lets a partition that returns behind the others of its input hold the watermark back
+                until it has caught up; ``"skip"`` leaves it out until then, so its rows are late meanwhile. An input
+                that returns from idleness as a whole always holds the watermark back.
             even_if_silent: Whether an input that has never sent anything may go idle, too, as Flink's does.
 
         Raises:
