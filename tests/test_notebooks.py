@@ -17,10 +17,28 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9]*.py"))
 
 
+def execute(source, names):
+    for number, cell in enumerate(jupytext.read(source).cells):
+        if cell.cell_type == "code":
+            exec(compile(cell.source, f"{source.name}, cell {number}", "exec"), names)
+
+
+def needs_spark(source):
+    return "spark_session(" in source.read_text("utf-8")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", [each for each in SOURCES if not needs_spark(each)], ids=lambda path: path.stem)
+def test_a_notebook_without_spark_runs(source, monkeypatch):
+    mpl.use("agg")
+    monkeypatch.chdir(FOLDER)
+    execute(source, {"__name__": "__main__", "display": print})
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", [each for each in SOURCES if needs_spark(each)], ids=lambda path: path.stem)
 def test_a_notebook_runs(source, spark, monkeypatch, request):
     mpl.use("agg")
     if "kafka" in source.stem:
@@ -41,9 +59,7 @@ def test_a_notebook_runs(source, spark, monkeypatch, request):
     shown = []
     names = {"__name__": "__main__", "display": shown.append}
     try:
-        for number, cell in enumerate(jupytext.read(source).cells):
-            if cell.cell_type == "code":
-                exec(compile(cell.source, f"{source.name}, cell {number}", "exec"), names)
+        execute(source, names)
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
         files.setWorkingDirectory(before)
