@@ -1,0 +1,769 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Operate a query
+#
+# A query that runs for months raises questions. Is it healthy? What holds it back? Which rows were refused, and why?
+# What may I change? What do I do about this error? This guide answers them with one small query: **trades** of two
+# desks, London and Tokyo, are joined with the **customer** record in force. Tokyo's feed fails for 40 minutes.
+#
+# It has these parts: [progress](#Is-the-query-healthy?), [what holds time back](#What-holds-time-back?),
+# [alarms](#Which-alarms-are-worth-having?), [rejected and late rows](#Which-rows-were-refused?),
+# [outputs](#What-is-in-the-outputs?), [state](#How-large-is-the-state?), [the checkpoint
+# directory](#What-is-in-the-checkpoint-directory?), [backups](#How-do-I-back-up-a-query,-and-put-it-back?), [changes
+# and upgrades](#What-may-I-change?), [rescaling and forks](#How-do-I-rescale-or-fork-a-query?), [one query at a
+# time](#What-keeps-a-second-query-away?), [the command line](#What-does-the-command-line-do?), [your own Spark
+# session](#What-does-my-own-Spark-session-need?), and [a runbook of errors](#What-do-I-do-about-this-error?).
+#
+# It needs Java 17 and `pip install cojoin matplotlib`.
+
+# %%
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import matplotlib.dates as mdates
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import HTML
+from pyspark.sql import functions as F
+
+import cojoin as cj
+
+os.chdir(tempfile.mkdtemp())  # all paths below are in here
+spark = cj.spark_session(
+    "06_operations",
+    master="local[2]",
+    conf={
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a short session starts faster
+    },
+)
+
+
+def table(text):
+    """Show a table: its rows are lines, indented lines go on with a row, and " | " parts the cells."""
+    rows = [row.split(" | ") for row in text.strip().replace("\n  ", " ").splitlines()]
+    shown = pd.DataFrame(rows[1:], columns=rows[0]).to_html(index=False, border=0, justify="left")
+    return HTML(shown.replace("<td>", '<td style="text-align: left; vertical-align: top">'))
+
+
+# %% [markdown]
+# ## The query
+#
+# Files of 20 minutes each arrive in two folders. `partition="desk"` gives each desk a watermark of its own, as a Kafka
+# topic's partitions have. Each call of `run` is a scheduled run: it takes the files that are there, and pauses.
+
+# %%
+COLUMNS = {
+    "trades": "trade_id long, customer string, desk string, event_time timestamp, amount double",
+    "customers": "customer string, event_time timestamp, tier string",
+}
+NAMES, TIERS = ["ann", "bob", "cid", "dee"], ["bronze", "silver", "gold"]
+
+
+def at(minute):
+    return pd.Timestamp("2026-01-15 09:00", tz="UTC") + pd.Timedelta(minutes=minute)
+
+
+def trades_of(desk, number, first_id):
+    """Make a desk's trades of one file, one every two minutes."""
+    minutes = range(20 * number, 20 * number + 20, 2)
+    return [(first_id + minute, NAMES[minute // 2 % 4], desk, at(minute), 10.0 + minute) for minute in minutes]
+
+
+def versions_of(number):
+    return [(name, at(20 * number + 4 * place), TIERS[(number + place) % 3]) for place, name in enumerate(NAMES)]
+
+
+def arrive(name, number, rows):
+    """Write a file, as another system would."""
+    columns = [column.split()[0] for column in COLUMNS[name].split(", ")]
+    path = Path(f"lake/{name}/{number}.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows, columns=columns).to_parquet(path, coerce_timestamps="us")
+    os.utime(path, (number, number))  # a stream takes the oldest file first
+
+
+def join(key_groups=2, files_per_batch=1, **columns):
+    inputs = [
+        cj.Input(
+            cj.sources.files(f"lake/{name}", "parquet", schema=schema, options={"maxFilesPerTrigger": files_per_batch}),
+            key="customer",
+            event_time="event_time",
+            name=name,
+            partition="desk" if name == "trades" else (),
+            watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness("1 minute"),
+        )
+        for name, schema in {**COLUMNS, **columns}.items()
+    ]
+    return cj.connect(*inputs, key_groups=key_groups).asof_join()
+
+
+def run(joined, checkpoint="lake/checkpoint", **options):
+    query = joined.start(
+        output=cj.sinks.delta("lake/enriched"),
+        checkpoint=checkpoint,
+        trigger=cj.Trigger.available_now(),
+        **options,
+    )
+    query.await_termination(progress=False)
+    return query
+
+
+# %% [markdown]
+# ## Is the query healthy?
+#
+# The first three files arrive. Tokyo has trades in the first file only, and two of London's rows are broken: one has no
+# customer, one has no time. `query.progress` is the report of the newest batch, and `ending()` says in a sentence how a
+# bounded run ended.
+
+# %%
+broken = [(501, None, "london", at(22), 1.0), (502, "ann", "london", pd.NaT, 2.0)]
+arrive("trades", 0, trades_of("london", 0, 0) + trades_of("tokyo", 0, 1000))
+arrive("trades", 1, trades_of("london", 1, 0) + broken)
+arrive("trades", 2, trades_of("london", 2, 0))
+for number in range(3):
+    arrive("customers", number, versions_of(number))
+query = run(join())
+print(query.progress.ending())
+
+# %%
+print(query.progress.table())
+
+# %% [markdown]
+# The counts are totals since the query's first batch. For each input *rows in = done + buffered + rejected*, and
+# `query.progress.is_conserved` checks it. All that the table shows, and more, can be read by a program:
+#
+# | of `query.progress` | what it says |
+# |---|---|
+# | `batch_id`, `processing_time` | the batch, and its time by the clock in epoch milliseconds |
+# | `watermark`, `holding_input` | how far the join's time has come, and the input that holds it back |
+# | `rows_out`, `emitted` | output rows since the first batch; rows of this batch alone, by output |
+# | `state_bytes`, `state_bytes_by_key_group`, `details` | sizes; versions in force or timers that wait |
+# | `inputs[0]`, `inputs[1]` | the left and the right input, with what follows |
+# | ... `rows_in`, `done`, `buffered`, `rejected`, `late_applied` | its counts; `rejected` is by reason |
+# | ... `watermark`, `max_timestamp`, `lag` | its time, the largest event time seen, and the milliseconds between them |
+# | ... `status` | `"active"`, `"idle"` or `"finished"` |
+# | ... `partitions`, `holding_partition`, `idle_partitions` | each partition's watermark; the last one; idle ones |
+# | ... `source_agrees` | of Kafka: whether records' timestamps are near their event times (`max_drift`) |
+
+# %%
+trades = query.progress.inputs[0]
+assert query.progress.is_conserved
+print(query.progress.holding_input, trades.holding_partition, f"{trades.lag / 60_000:.0f} minutes behind")
+
+# %% [markdown]
+# ### The line of progress
+#
+# `query.await_termination()` draws one in a terminal and in a notebook. `progress=False` leaves it out; `progress=True`
+# writes plain lines into a log as well, at most one every five seconds and only after new batches. It looks like this:
+#
+# ```text
+# ████████████░░░░░░░░  62%  21,400 rows/s  about 1 min left  buffered 9,151  1 min 35 s
+# 2026-01-15  trades 08:14:37 (12 late)  customers 08:12:04 (holds)  drift 2 min 33 s
+# ```
+#
+# The first line has the share of the range of event time that is done, the rows a second over the last half minute, the
+# time that is left at the pace of the last batches, the rows that wait, and the time since the start. The second line
+# has each input's watermark, with `(idle)`, `(holds)` where it holds time back, and `(12 late)`; `drift` is how far the
+# two are apart. The bar needs a source that knows its range, as `cj.kafka.source` does; a query of files or Delta
+# tables shows the number of its batches instead, and one that has come to the end of a range that goes on shows how far
+# it is `behind` the newest timestamp.
+#
+# ### The table of progress
+#
+# The checkpoint keeps the same figures as a Delta table, `progress`, with a row for each batch that had content;
+# further below it is plotted, and asked by SQL. Rows are added in groups of 20 batches, or every minute, and at the end
+# of a run. `cj.read_progress(spark, path)` also reads the batches that are not in it yet. Times are timestamps there: a
+# watermark is null before every input has spoken, and at the end of time. Besides what `query.progress` has, there are
+#
+# * `durations_ms`: the milliseconds of `execute` (the one job that reads, shuffles, joins and writes files), of `calls`
+#   (the key groups' calls within it, added up over all cores), of each output that had rows, and of a `snapshot` where
+#   one was taken;
+# * `offsets`, the positions of the sources after the batch, and `outputs`, the versions of the Delta tables.
+#
+# ## What holds time back?
+#
+# The watermark of a join is the least of its inputs' watermarks, and an input's is the least of its active partitions'.
+# So one silent partition holds everything, and the table above names it: `["tokyo"]`. To ask for one row, use
+# `cj.explain`, or `cojoin checkpoints explain`; it only reads, also while the query runs:
+#
+# ```text
+# >>> print(cj.explain(spark, "lake/checkpoint", input="trades", row={"trade_id": 30}))
+# row trade_id=30 of 'trades', after batch 2 (watermark 2026-01-15 09:16:59.999)
+#   The row trade_id=30, customer=dee, desk=london, event_time=2026-01-15 09:30:00, amount=40.0 of
+#     'trades' is buffered since batch 1: it comes out when the watermark reaches 2026-01-15
+#     09:30:00.000; it is at 2026-01-15 09:16:59.999, held by 'trades' partition ["tokyo"], 13 min 0 s
+#     behind.
+# ```
+#
+# This trade of London waits although its customer's records have come: time is one for the whole join, and a trade of
+# Tokyo of 09:18 might still come. What you may find:
+
+# %%
+table("""
+what you see | what it means | what to do
+an active input, with one partition in holding_partition | the partition is silent or slower than the others | repair
+  its feed; or let silent partitions go idle, with_idleness('5 minutes')
+an input whose watermark is none | it has had no row with a time yet: an empty source, a wrong path, a filter that
+  leaves nothing | see rows in; with_idleness(..., even_if_silent=True) where it may well stay empty
+both inputs active, and the lag is about the strategy's bound | normal: rows wait for as long as others may come out
+  of order | nothing; a smaller bound makes results earlier and more rows late
+a bounded run ended, and rows wait | normal: a pause keeps what waits, and the next run goes on | run again;
+  Trigger.available_now(drain=True) if no more rows will ever come
+all inputs idle, and time stands still | nothing says how far time may go | connect(..., when_all_idle='max') goes to
+  the larger of the watermarks
+a Delta table's history is being read, and its input stands still | time comes no further than the least event time of
+  the files that are still unread | a larger maxFilesPerTrigger, or a table that is clustered by event time
+connect has hold_left_until=, and the right has not come so far | as asked: left rows wait for the right's first load
+  | wait; the right's watermark must reach that time, or the right be idle or finished
+source_agrees is False for a Kafka input | its records' timestamps are later than their event times by more than
+  max_drift, so silent partitions hold time | a larger max_drift, or with_idleness
+""")
+
+# %% [markdown]
+# ### When silence no longer holds time
+#
+# `with_idleness("5 minutes")` leaves a partition out of the minimum once it has been silent for so long by the
+# micro-batches' clock, while the query runs. The harness shows it without Spark: it runs the same operator, and the
+# clock moves only when it is told to.
+
+# %%
+from cojoin.engine.joins import AsofJoin
+from cojoin.testing import Harness, HarnessInput
+
+strategy = cj.WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_idleness("5 minutes")
+harness = Harness.of(
+    AsofJoin(),
+    input1=HarnessInput("customer string", key="customer", name="trades", watermark=strategy),
+    input2=HarnessInput("customer string, tier string", key="customer", name="customers"),
+)
+harness.process_watermark2(at(60).value // 1_000_000)
+steps = []
+for minute in (0, 2, 4, 6, 8, 10):
+    harness.set_processing_time(at(minute).value // 1_000_000)
+    harness.process_element1(("ann",), at(minute), partition="london")
+    if minute in (0, 10):
+        harness.process_element1(("bob",), at(minute), partition="tokyo")
+    trades = harness.report().inputs[0]
+    watermark = pd.Timestamp(harness.current_watermark(), unit="ms")
+    steps.append((f"{at(minute):%H:%M}", f"{watermark:%H:%M:%S}", trades.holding_partition, *trades.idle_partitions))
+pd.DataFrame(steps, columns=["clock", "the join's watermark", "held by", "idle"]).fillna("")
+
+# %% [markdown]
+# Tokyo's silence counts from the first batch without a row of it, so it is idle in the batch of 09:08, and its next row
+# wakes it. What comes from it behind the watermark is late then; with idleness you choose between late rows and
+# waiting. `returning="skip"` leaves a partition that returns out until it has caught up, so that it does not hold the
+# others meanwhile.
+#
+# A strategy with idleness makes the query look at the clock, in batches without rows. The checkpoint keeps whether a
+# query does: give `with_idleness` from the first start on, or add it with `restore_from`. A partition of files or Delta
+# tables whose rows lie in files that were not read yet looks silent, too, so choose a timeout that is longer than
+# catching up takes.
+#
+# ## What happens when Tokyo comes back?
+#
+# Here nothing was idle, so nothing is lost. Before the next run we copy the checkpoint, for a later section. Then
+# Tokyo's trades of the outage arrive together with new ones, one of London's is more than an hour late, and one
+# customer's record comes late.
+
+# %%
+shutil.copytree("lake/checkpoint", "backup/checkpoint")
+late_trade, late_record = (503, "bob", "london", at(25), 3.0), ("ann", at(82), "silver")
+outage = trades_of("tokyo", 1, 1000) + trades_of("tokyo", 2, 1000)
+arrive("trades", 3, outage + trades_of("tokyo", 3, 1000) + trades_of("london", 3, 0))
+arrive("trades", 4, trades_of("tokyo", 4, 1000) + trades_of("london", 4, 0))
+arrive("trades", 5, trades_of("tokyo", 5, 1000) + trades_of("london", 5, 0) + [late_trade])
+for number in range(3, 6):
+    arrive("customers", number, versions_of(number) + [late_record] * (number == 5))
+query = run(join())
+print(query.progress.table())
+
+# %% [markdown]
+# The picture shows all six batches: each partition's watermark, the join's, which is the least of them, and the rows
+# that wait.
+
+# %%
+steps = (
+    cj.read_progress(spark, "lake/checkpoint")
+    .selectExpr(
+        "batch_id",
+        "watermark",
+        "inputs[0].partitions['[\"london\"]'] AS london",
+        "inputs[0].partitions['[\"tokyo\"]'] AS tokyo",
+        "inputs[1].watermark AS customers",
+        "inputs[0].buffered AS trades_waiting",
+        "inputs[1].buffered AS customers_waiting",
+    )
+    .toPandas()
+)
+figure, (upper, lower) = plt.subplots(2, 1, figsize=(9, 5), sharex=True, height_ratios=[2, 1], layout="constrained")
+for name, label, colour in (
+    ("london", "trades, London", "#3b7dd8"),
+    ("tokyo", "trades, Tokyo", "#c8553d"),
+    ("customers", "customers", "#7a9e7e"),
+):
+    upper.plot(steps["batch_id"], steps[name], "o-", color=colour, label=label, markersize=6)
+upper.plot(steps["batch_id"], steps["watermark"], "k--", label="the join", linewidth=2)
+upper.yaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
+upper.set_ylabel("watermark (UTC)")
+upper.set_title("Tokyo is silent in batches 1 and 2, and holds the join", loc="left", fontsize=10)
+upper.legend(frameon=False, fontsize=9)
+lower.bar(steps["batch_id"], steps["trades_waiting"], 0.5, color="#9dbfec", label="trades")
+lower.bar(
+    steps["batch_id"],
+    steps["customers_waiting"],
+    0.5,
+    bottom=steps["trades_waiting"],
+    color="#bcd0be",
+    label="customers",
+)
+lower.set_ylabel("rows that wait")
+lower.set_xlabel("batch")
+lower.legend(frameon=False, fontsize=9)
+for axes in (upper, lower):
+    axes.spines[["top", "right"]].set_visible(False)
+plt.show()
+
+# %% [markdown]
+# ## Which alarms are worth having?
+#
+# Most of these figures are in `query.progress` and, a row a batch, in the table `progress`. The thresholds are for a
+# start.
+
+# %%
+table("""
+figure | alarm when | meaning | what to do
+query.is_active, query.exception() | not active, or an exception | the query ended | look the message up in the
+  runbook below; start it again
+seconds since the newest processing_time, while rows come | 10 times what a batch takes | the query hangs, or batches
+  grow | Spark's UI; durations_ms of the last batches
+execute + output, of durations_ms | above 80 % of the trigger's interval | the query is about to fall behind | guide
+  07: more cores, fewer key groups, a longer interval
+lag_ms of an input | the strategy's bound + 3 times the interval between its rows | a partition is behind the others |
+  holding_partition names it; see the table above
+processing_time - watermark, in live operation | the bound + what you promised | results are late, whatever the reason
+  | holding_input, then the source's backlog
+buffered of an input | rows a second * (bound + usual lag in seconds) * 3 | rows wait: time stands still, or one input
+  is far ahead | as for lag_ms; state grows meanwhile
+rejected['late'] since the batch before | above 0.1 % of rows_in | rows come later than the bound says | a larger
+  bound; compare the late rows' event times
+rejected, all other reasons | any, then above the usual share | broken rows, or a wrong clock at the source | read the
+  rejected rows, below
+late_applied | above 0.1 % of rows_in | versions came after trades that needed them | as for late
+status | 'idle' for an input that must not be silent | time goes on without it, and its rows will be late | repair the
+  feed
+state_bytes | twice that of a week ago | keys or rows that are never forgotten | the section on state, below; a
+  tolerance, a retention or a time-to-live
+state_bytes_by_key_group | the largest is 10 times the median | one key has most of the rows |
+  read_state(...).largest_keys()
+is_conserved | False | a defect of cojoin's | keep a copy of the checkpoint and report it
+age of the newest snapshot (cojoin checkpoints list --json) | 3 times checkpoint_interval | nothing to restore from |
+  query.savepoint(); look for warnings of the driver's log
+""")
+
+# %% [markdown]
+# An alarm can be one query in SQL over the table. (Spark takes only absolute paths in `` delta.`...` ``.) Here: inputs
+# that lag by more than ten minutes, and rows that were refused since the batch before.
+
+# %%
+spark.sql(f"""
+    WITH steps AS (
+        SELECT batch_id, input.*, aggregate(map_values(input.rejected), 0L, (sum, each) -> sum + each) AS refused_so_far
+        FROM delta.`{Path.cwd()}/lake/checkpoint/progress` LATERAL VIEW explode(inputs) AS input
+    ), changes AS (
+        SELECT batch_id, name, round(lag_ms / 60000) AS lag_minutes, holding_partition, buffered,
+               refused_so_far - lag(refused_so_far, 1, 0L) OVER (PARTITION BY name ORDER BY batch_id) AS refused,
+               rows_in = done + buffered + refused_so_far AS is_conserved
+        FROM steps
+    )
+    SELECT *, concat_ws(', ', IF(lag_minutes > 10, 'lag', NULL), IF(refused > 0, 'refused', NULL)) AS alarms
+    FROM changes WHERE name = 'trades' ORDER BY batch_id
+""").toPandas()
+
+# %% [markdown]
+# ## Which rows were refused?
+#
+# Rows that are not admitted go to the output `rejected`: a Delta table in the checkpoint, unless `start(rejected=...)`
+# names another sink. It is made with the first such row. `watermark` is the join's before the batch, in epoch
+# milliseconds, and `row` is the whole row as JSON.
+
+# %%
+rejected = spark.read.format("delta").load("lake/checkpoint/rejected").orderBy("reason")
+rejected = rejected.withColumn("watermark", F.timestamp_millis("watermark")).toPandas()
+pd.set_option("display.max_colwidth", None)
+rejected
+
+# %% [markdown]
+# | reason | meaning | what to do |
+# |---|---|---|
+# | `null_key` | a column of the key is null | repair the source; a filter leaves such rows out |
+# | `null_event_time` | the event time is null | the same; often a time that could not be parsed |
+# | `too_far_ahead` | ahead of the batch's clock by more than `Input(max_ahead=)`, a day by default | repair the clock |
+# | `late` | at or below the join's watermark before its batch | a larger bound; a backfill of what was missed |
+# | `undecodable` | Kafka: the record can't be decoded | repair the producer or the schema |
+# | `tombstone` | Kafka: a record without a value | `tombstones="keep"` with `temporal_join` |
+# | `gone` | Kafka: a range of offsets that aged out, with `data_loss="skip"` | longer retention, or run more often |
+#
+# As-of and temporal joins reject a late *trade*, whose result could not come out in order any more; a late *record* of
+# the right is applied to all trades to come, and counted as `late_applied`. Interval joins, and functions in event-time
+# order, reject on both sides; functions in the order of arrival get late rows like any others. `Input(late="reject")`
+# and `Input(late="apply")` say otherwise. (A function in event-time order can only reject.)
+#
+# The rows can be read back in their own columns, to be repaired and sent again as new rows. (In Spark: `F.from_json`.)
+
+# %%
+pd.DataFrame(map(json.loads, rejected["row"]))
+
+# %% [markdown]
+# ## What is in the outputs?
+#
+# * `cj.sinks.delta(path_or_table)` is exactly once. A commit carries the query's id and the batch's number as a
+#   transaction id, and in its `userMetadata` a digest of the batch's rows and of the source offsets. When a batch is
+#   run again after a crash, the table has it already: if it is the same, it is passed over; if not, the query stops and
+#   nothing is written.
+# * cojoin makes new tables with `delta.checkpointInterval` 100, unless your session sets a default: with Delta's own 10
+#   every tenth batch takes some seconds more.
+# * `cj.sinks.parquet(folder)` writes a folder for each batch, and replaces it when the batch is run again. It names its
+#   query in `_cojoin.json`, and refuses the folder of another query.
+# * A callable gets `(DataFrame, batch_id)`. It may see a batch twice, and can tell by the number.
+#
+# Outputs stay where they are from run to run; a query that is to write elsewhere begins with `restore_from`.
+
+# %%
+history = spark.sql(f"DESCRIBE HISTORY delta.`{Path.cwd()}/lake/enriched`").orderBy("version")
+history.selectExpr(
+    "version",
+    "operation",
+    "get_json_object(userMetadata, '$.cojoin.batch_id') AS batch",
+    "get_json_object(userMetadata, '$.cojoin.rows') AS rows",
+).toPandas()
+
+# %% [markdown]
+# `STREAMING UPDATE` says that the workers wrote the files and Delta only committed them; `WRITE`, that Spark wrote the
+# rows, as for tables that are partitioned or have constraints. Batches without rows commit nothing.
+#
+# ## How large is the state?
+#
+# `query.progress.state_bytes` says it after each batch, and `state_bytes_by_key_group` shows whether one part is larger
+# than the others. `cj.read_state` opens the state: how many rows of what there are; its `largest_keys()` names the keys
+# with the most.
+
+# %%
+state = cj.read_state(spark, "lake/checkpoint")
+pd.DataFrame(state.tables(), columns=["holds", "rows", "bytes"])
+
+# %% [markdown]
+# What bounds the state: rows wait no longer than time stands still; an as-of join keeps one version of each key, with
+# `tolerance` no longer than that; `temporal_join(retention=)`; an interval join keeps rows as long as its interval; a
+# function keeps what it does not clear, or a state's time-to-live. Guide [07](07_speed.ipynb) says what a size costs.
+#
+# ## What is in the checkpoint directory?
+#
+# Everything is data that a person can read: JSON, Arrow and Delta. Restoring never runs code from it. Each JSON file is
+# sealed with a checksum, so that a damaged one is named.
+
+# %%
+print(*sorted(path.name for path in Path("lake/checkpoint").iterdir()))
+table("""
+name | what it is
+query.json | which query it belongs to: inputs, columns, operation, key groups; and which sources the inputs read
+lease.json, beats | who runs on it (host, process, epoch), and the sign of life of that one
+restored.json | the snapshot that the query began with, where it was restored
+runs.json | with which batches the last runs began, where the clock matters
+spark | Spark's own checkpoint: offsets, commits, its state store
+control | what the driver tells the key groups: a restored state, the end of the inputs
+manifest | a small file a batch, written last: with it the batch counts; the newest 100 are kept
+progress | Delta: a row a batch
+state, snapshots | Delta: a row a key group and snapshot, with the content of those that changed; the index of each
+  snapshot, which makes it count
+snapshots_removed | the index of snapshots that are being removed
+segments | Arrow files with state that rarely changes; removed once the last ten manifests no longer name them
+rejected, side_outputs | Delta: the rows that were not admitted; a table for each side output of a function
+""")
+
+# %% [markdown]
+# Nothing in it is to be deleted by hand: `cojoin checkpoints clean` removes snapshots, and the whole directory can go
+# once the query is over for good. A query takes a **snapshot** of its state every `checkpoint_interval` (`"10 minutes"`
+# of the batches' clock by default, a number of batches, or `None`) and keeps the newest `retained_checkpoints` (3). A
+# **savepoint** is taken when you ask for it, and kept until you remove it: `query.savepoint()`,
+# `query.stop(savepoint=True)`, or `cojoin checkpoints savepoint PATH`, also of a query that rests or was killed.
+# Ordinary restarts need neither: they go by Spark's own checkpoint.
+#
+# ## How do I back up a query, and put it back?
+#
+# Copy the checkpoint while the query rests. A copy that was made while it ran may have parts of different moments, and
+# a start refuses what does not fit together. Back up the outputs at the same moment, or keep their Delta history.
+#
+# Here the copy of the first run is put back while the output already has the second run's rows. Going on would write
+# some rows twice, so the start is refused, and the message says what to do:
+
+# %%
+shutil.move("lake/checkpoint", "backup/newer")
+shutil.copytree("backup/checkpoint", "lake/checkpoint")
+
+
+def refusal(start, *arguments, **options):
+    """Print why a start is refused, without the folder of this notebook."""
+    try:
+        start(*arguments, **options)
+    except cj.CojoinError as error:
+        print(f"{type(error).__name__}: {error}".replace(os.path.realpath("."), ""))
+
+
+refusal(run, join())
+
+# %% [markdown]
+# The best cure is the newest copy. Where there is none, restore a snapshot of the old copy into a new checkpoint:
+#
+# ```python
+# cj.savepoint(spark, "lake/checkpoint")  # if the copy has no snapshot
+# joined.start(
+#     output=cj.sinks.delta("lake/enriched"),
+#     checkpoint="lake/checkpoint_2",
+#     restore_from=cj.Checkpoint("lake/checkpoint"),
+#     cut_back_output=True,
+#     trigger=...,
+# )
+# ```
+#
+# `cut_back_output=True` takes back what was written to the table after that snapshot, in a commit of its own, so that
+# the table's history keeps it. It does so only if all later commits are the old query's; and it ends the old query for
+# good. Without it the restored query writes to a new table, as guide [03](03_checkpoints.ipynb) shows. The sources go
+# on at the exact offsets of the snapshot's batch, inside a Delta version or a folder, too. Inputs must be `cj.sources`
+# or `cj.kafka.source`: of a bare DataFrame nobody can tell where it would go on. Records that a source no longer has
+# are listed, by partition and number; `allow_data_loss=True` goes on without them.
+#
+# ## What may I change?
+#
+# | change | on the same checkpoint | with `restore_from` |
+# |---|---|---|
+# | the trigger, `checkpoint_interval`, `retained_checkpoints`, `max_records`, `maxFilesPerTrigger` | yes | yes |
+# | a strategy's bound, `late=`, `max_ahead`, `when_all_idle` | yes, after a run that ended well | yes |
+# | the code of a function | yes | yes |
+# | a function's states: one more, or a wider type | yes | yes |
+# | idleness, or a strategy by the clock, added or removed | refused | yes |
+# | a nullable column more in an input or the output, a wider type | refused | yes |
+# | another name of the function's class, a side output more | refused | yes |
+# | `key_groups`, `spark.sql.shuffle.partitions` | refused; ignored | yes |
+# | where an output goes | refused | yes |
+# | a column less, a narrower or another type, another key, another operation | refused | refused |
+# | a function's state less | it stays stored, unused | refused |
+# | a time-to-live added to a state, or taken from it | refused | refused |
+#
+# A refusal lists the differences: "there" is the checkpoint, "here" the query.
+
+# %%
+refusal(run, join(customers="customer string, event_time timestamp, tier string, region string"))
+
+# %% [markdown]
+# **A function's state** evolves without loss only: a state or a nullable field more, a wider whole number, up to 32
+# bits a `double`, a decimal with more digits. A test with the harness shows in milliseconds whether types fit. (That a
+# state is no longer declared only `restore_from` tells.)
+
+
+# %%
+class CountTrades(cj.KeyedCoProcessFunction):
+    def __init__(self, declared):
+        self.declared = declared
+
+    def open(self, ctx):
+        self.seen = ctx.get_state(cj.ValueStateDescriptor("seen", self.declared))
+
+    def process_element1(self, trade, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+
+
+def count_one(declared, moment, snapshot=None):
+    """Count a trade of Ann's, beginning with a snapshot if there is one."""
+    sides = {f"input{side}": HarnessInput("customer string", key="customer", name=f"n{side}") for side in (1, 2)}
+    harness = Harness(CountTrades(declared), "customer string", **sides)
+    if snapshot is not None:
+        harness.restore(snapshot)
+    harness.process_element1(("ann",), moment)
+    harness.process_watermark(moment)
+    return harness
+
+
+old = count_one("int", 1_000).snapshot()
+print(count_one("bigint", 2_000, old).state("ann"))
+refusal(count_one, "string", 2_000, old)
+
+# %% [markdown]
+# **Upgrades of cojoin.** Checkpoints of 0.5.0 can be continued, restored, read and explained by every later release;
+# older ones are refused. A file of a newer format is refused with "upgrade cojoin", so an upgrade can be taken back
+# only with a copy: end the run, copy the checkpoint, upgrade, start. PySpark 4.2.0 and delta-spark 4.4.0 go together
+# and are pinned; pandas is below 3.
+#
+# **A batch that a crash interrupted** is run again first. Do that with the settings and the code that it was run with,
+# and change them after that run: where the second execution gives other rows, an output that has the batch already
+# refuses it.
+#
+# ## How do I rescale or fork a query?
+#
+# Both are a restore, and guide [03](03_checkpoints.ipynb) does one. Rescaling sets other `key_groups`, and if need be
+# another `spark.sql.shuffle.partitions` in the session; the state is cut anew. (Spark fixes the number of shuffle
+# partitions with a checkpoint's first batch, so the setting has no effect on a checkpoint in use.) A fork is a restore
+# into a table of its own while the old query goes on; fork as often as you like, each fork has its own state. Take a
+# savepoint first: other snapshots of a running query may be cleaned away while they are read.
+#
+# ```python
+# saved = query.savepoint()
+# join(key_groups=8).start(
+#     output=cj.sinks.delta("lake/fork"), checkpoint="lake/checkpoint_fork", restore_from=saved, trigger=...
+# )
+# ```
+#
+# ## What keeps a second query away?
+#
+# A lease: `lease.json` names the one that runs on a checkpoint, and its sign of life grows every five seconds. A second
+# start is refused. After a kill, the query starts again at once on the same machine, where the process itself tells
+# whether it lives; on another machine, or in another container, it first watches the sign of life for half a minute. A
+# driver that stood still and was replaced is fenced off: it stops at its next look, and its commits to Delta are
+# refused.
+#
+# ## What does the command line do?
+#
+# | `cojoin checkpoints ...` | does |
+# |---|---|
+# | `list PATH` | lists the snapshots, how far the query has come, and who holds the checkpoint |
+# | `show PATH --at MOMENT` | one snapshot: source positions, the outputs' versions, sizes, the lease |
+# | `state PATH --key ann` | what a key has; `--name trades`, `versions`, `timers`, `keys` or a state's name: rows |
+# | `progress PATH --limit 20` | the last batches |
+# | `explain PATH --input trades --row trade_id=30` | what became of a row, or what it waits for |
+# | `savepoint PATH` | keeps the state after the last batch, also of a query that runs, rests or was killed |
+# | `restore OLD --at MOMENT --checkpoint NEW ...` | begins a new query (as-of joins); options as of `cojoin run` |
+# | `clean PATH --keep 3` | removes snapshots; `--batch N` one of them; `--dry-run` only says which |
+#
+# All but `savepoint`, `restore` and `clean` only read, also while the query runs. `--json` prints JSON for a script.
+# The exit code is 0, 2 where something must be put right, 3 for an error that nobody foresaw, and 130 after Ctrl-C.
+# Here from Python:
+
+# %%
+from cojoin.__main__ import main as cojoin
+
+assert cojoin(["checkpoints", "list", "backup/newer"]) == 0
+
+# %% [markdown]
+# ## What does my own Spark session need?
+#
+# `cj.spark_session()` returns a session that runs already as it is; else it makes one with the settings below. A
+# session of your own needs the first three, and Delta's package `io.delta:delta-spark_4.2_2.13:4.4.0`. The others cost
+# time or disk where they are missing. It must be a session in the driver's process; Spark Connect is refused.
+
+# %%
+WHY = {
+    "spark.sql.extensions": "needed: Delta",
+    "spark.sql.catalog.spark_catalog": "needed: Delta",
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "needed: Spark 4.2 hangs where an Arrow Python UDF "
+    "reads a parquet scan directly and mapInArrow follows, as it does in every input",
+    "spark.sql.shuffle.partitions": "the tasks of a batch, as many as there are cores; fixed by the first batch",
+    "spark.sql.streaming.minBatchesToRetain": "Spark keeps the state of so many batches: its default, 100, fills disks",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "larger pieces between the JVM and Python; the default is 10,000",
+    "spark.databricks.delta.snapshotPartitions": "Delta reads small logs with 2 tasks instead of 50",
+    "spark.databricks.delta.allFilesInCrc.enabled": "spares a job after each commit where the time zone is not UTC",
+}
+values = {name: spark.conf.get(name).rsplit(".", 1)[-1] for name in WHY}
+table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" for name, why in WHY.items())]))
+
+# %% [markdown]
+# ## What do I do about this error?
+#
+# All errors are `cj.CojoinError`. `ConfigurationError` and its kinds (`SchemaError`, `CheckpointError`,
+# `EnvironmentSetupError`) come before a query starts, with nothing read or written. `QueryFailedError` is what
+# `await_termination` raises when a running query ended: its message is the cause's own. `FunctionError` is a user's
+# function that raised, `CodecError` is state that can't be read. Starting again is safe: in Delta and parquet outputs a
+# batch takes effect once. The table has the beginning or the telling part of each message.
+
+# %%
+table("""
+error | message | cause | what to do
+EnvironmentSetupError | Spark needs Java 17 or later, and there is no java on the PATH | Java is missing or too old |
+  install it as the message says; JAVA_HOME wins over the PATH
+EnvironmentSetupError | could not fetch io.delta:... | no way to Maven Central on the first start | a mirror in
+  spark.jars.repositories, a proxy, or copy the folder of jars (COJOIN_JARS) from another machine
+ConfigurationError | ...: its Spark session was stopped; make another ... | DataFrames of a session that has ended |
+  make the session and the DataFrames anew
+SchemaError | input 'trades' has no key column 'custmer'; did you mean 'customer'? | a wrong name | take the proposal
+SchemaError | input 'trades': event time column 'ts': expected a timestamp, got bigint; ... | a number or text as the
+  time | timestamp_millis(ts), to_timestamp(ts): the message has the cure for the type
+SchemaError | the key types differ: 'id' of input 'trades' is int, ... | int and bigint keys are different keys | cast
+  the column that the message names
+SchemaError | inputs 'trades' and 'customers' both have 'name'; tell them apart with suffixes=... | equal names on
+  both sides | suffixes=("", "_customers"), or drop the columns in one input
+ConfigurationError | input 'trades' is a stream, input 'customers' is static | one was read with spark.read | read
+  both as streams, or both static
+ConfigurationError | output: Delta ... lies within the checkpoint (...); give it a place of its own | outputs, inputs
+  and the checkpoint share a folder | give each a folder of its own
+CheckpointError | checkpoint ...: another query runs on it (host 'a', process 17, epoch 3) | a second start, or a
+  killed driver of another machine within half a minute | stop the other one; after a kill, wait
+CheckpointError | checkpoint ... belongs to another query, or to another shape of this one: ... | the query was
+  changed, or the path is another query's | a checkpoint of its own; restore_from= where it has evolved
+CheckpointError | ...: its query was drained after batch 41: all inputs are finished, so it is over | a start after
+  drain=True | a new checkpoint and a new query; without drain next time
+CheckpointError | checkpoint ... was ended for good: its output goes on from batch 2 as that of ... | another query
+  was restored from it into the same table | run the other one
+CheckpointError | ...: output went to delta a and would now go to Delta b: ... | the output's place was changed
+  | the old place, or restore_from= with a new checkpoint
+CheckpointError | ... the checkpoint is older than its output, as one that was put back from a backup | an old copy of
+  the checkpoint | the newest copy; or restore_from= with cut_back_output=True
+CheckpointError | the checkpoint knows that batch 7 was written there, and there is no such table | the output was
+  deleted, replaced or put back | put it back as it was; or restore_from= with a new output
+QueryFailedError | Wrong basePath lake/new for the root path: ... | a source of files reads another folder than before
+  | the folder as it was; or a new query
+CheckpointError | ... parts of it are of other moments, as in a copy that was made while the query ran | a copy of a
+  running query | a copy of one moment; or restore one of its snapshots
+CheckpointError | ...: manifest/000000000041.json, the manifest of a batch, is damaged: ... | a file was cut, changed
+  or mixed up | put the file back from a backup, or restore a snapshot
+CheckpointError | ... has the format 3, which is newer than 2: upgrade cojoin | a newer release ran on the checkpoint
+  | that release or a later one
+CheckpointError | ... there is no snapshot of batch 12; it has those of batches 30, 40, 50 | it was cleaned away, or
+  never taken | one of those named; savepoints for what must stay
+CheckpointError | ... can't go on as this query: input 'customers': column 'tier' is string there and int here | a
+  restore into a query that has not only evolved | undo that change, or begin without the state
+CheckpointError | ... since the checkpoint, at version 4, it was changed by someone else: ... | others wrote
+  to the output, so it can't be cut back | a new table for the output
+CheckpointError | restore_from: records that were to be read next are gone: ... | Kafka's retention, or a vacuumed
+  table | allow_data_loss=True goes on without them
+QueryFailedError | checkpoint ...: fenced off: another query took over at epoch 4 | the driver stood still, and
+  another start took over | nothing, if the other one runs; else start again
+QueryFailedError | the table has the query's batch 12 already, from another execution: ... | settings, code or input
+  changed between a crash and the second run of the batch | run once as it was, then change; else restore with
+  cut_back_output=True
+QueryFailedError | batch 12: output to Delta ...: ... | the sink's own error: rights, a constraint, a changed schema |
+  what the message says, then start again: the batch is run again
+QueryFailedError | ... records that were to be read next are gone: ...; they aged out, or were deleted | Kafka:
+  retention is shorter than the query's pauses | a new query, or data_loss='skip': the gaps become rejected rows
+QueryFailedError | ... did not answer as a Kafka cluster for 60 s | brokers are away, or a wrong protocol or
+  certificate | start again when they are back; patience= waits longer
+QueryFailedError | EnrichTrades.process_element1 raised KeyError: ... (file:line) | your function | repair it and
+  start again: it goes on from the last good batch
+(no error) | a batch never ends, and no task uses the processor | Spark's hang with parquet scans and Arrow Python
+  UDFs | the setting columnarInput, in the section above
+""")
+
+# %% [markdown]
+# Worth knowing as well:
+#
+# * Where the clock matters (processing-time timers, idleness, `for_clock_lag`), micro-batches run without rows, one a
+#   trigger. A bounded `start` looks at the clock once more at its end; `to_dataframe` under `availableNow` would never
+#   end.
+# * In a drain, timers that *rows* set fire, however late they are set for. Those that `on_timer` sets beyond the
+#   largest event time seen are counted as `timers_not_fired`, so that timers that set themselves again come to an end.
+# * `--verify` of the command line reads both sources whole into memory.
+
+# %%
+spark.stop()
