@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from cojoin.engine.inputs import REJECTED_SCHEMA, InputSpec
 from cojoin.engine.operator import Batch
 from cojoin.engine.state.segments import SegmentContext, SegmentOptions
-from cojoin.engine.time.operator_watermark import Control
+from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.watermark_strategies import BoundedOutOfOrderness, WatermarkStrategy
 from cojoin.engine.values import codec
 from cojoin.engine.values.tables import concat

@@ -5,13 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from tests.reference import MODULES
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def methods(member: object) -> list[str]:
+    """Return the public methods and properties of a class of cojoin's, inherited ones too."""
+    return [
+        name
+        for base in (member.__mro__ if isinstance(member, type) else ())
+        if base.__module__.startswith("cojoin.")
+        for name, value in vars(base).items()
+        if isinstance(value, (FunctionType, property)) and not name.startswith("_")
+    ]
 
 
 def test_the_reference_is_built_without_a_warning(tmp_path: Path) -> None:
@@ -25,5 +36,6 @@ def test_the_reference_is_built_without_a_warning(tmp_path: Path) -> None:
         module = import_module(name)
         # A module has a page of its own.
         names = [each for each in module.__all__ if not isinstance(getattr(module, each), ModuleType)]
+        names += [f"{each}.{method}" for each in names for method in methods(getattr(module, each))]
         missing = [each for each in names if f'id="{each}"' not in page]
         assert not missing, f"{name}: {missing}"

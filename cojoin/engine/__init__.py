@@ -8,9 +8,10 @@ A subpackage imports only from itself and from those above it in this list:
 * ``time``: durations, watermarks and their strategies, idleness, timers.
 * ``state``: keyed state with its time-to-live, in memory and in segments.
 * The modules of this package: ``inputs`` admits rows, and ``ordering`` sorts them. ``operator`` holds them back until
-  the watermark passes them. ``keyed_process`` and ``callbacks`` run a user's function (``functions``,
-  ``side_outputs``), whose states and timers ``keyed_state_backend`` keeps. ``key_groups`` labels the key groups, and
-  ``rescaling`` cuts a state into another number of them. ``batch_report`` reports on a batch.
+  the watermark passes them, and ``operator_snapshot`` writes and restores what it keeps. ``keyed_process``,
+  ``keyed_process_operator`` and ``callbacks`` run a user's function (``functions``, ``side_outputs``), whose states and
+  timers ``keyed_state_backend`` keeps. ``key_groups`` labels the key groups, and ``rescaling`` cuts a state into
+  another number of them. ``batch_report`` reports on a batch.
 * ``joins``: the operators of the as-of, the temporal and the interval join.
 
 Glossary:

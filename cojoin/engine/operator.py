@@ -14,32 +14,25 @@ the rows that they have done, and the rows that wait in their own buffers.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.engine.counts import InputCounts
 from cojoin.engine.inputs import fault_table, rejected_table, split_admitted
-from cojoin.engine.state.flushing import attach, flush
-from cojoin.engine.state.segmented_table import own_tables
-from cojoin.engine.time.operator_watermark import OperatorWatermark, TimePolicy
+from cojoin.engine.operator_snapshot import RestorableOperator
 from cojoin.engine.time.watermarks import END_OF_TIME
-from cojoin.engine.values import codec
-from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
-from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.engine.inputs import InputSpec, LatePolicy
-    from cojoin.engine.state.segmented_table import SegmentedTable
-    from cojoin.engine.state.segments import Segment, SegmentContext
-    from cojoin.engine.time.operator_watermark import Control
+    from cojoin.engine.time.control_rows import Control
+    from cojoin.engine.time.operator_watermark import TimePolicy
 
-__all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "InputCounts", "Operator", "Sides"]
+__all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "Operator", "Sides"]
 
 OUTPUT, REJECTED = "output", "rejected"
 """The names of the main output and of the output of rejected rows; a side output is named by its tag's id."""
@@ -85,7 +78,7 @@ class Emission:
     table: pa.Table
 
 
-class Operator(ABC):
+class Operator(RestorableOperator):
     """The operator of one key group: restore, process, snapshot, close. Subclasses decide what a due row does.
 
     Args:
@@ -98,12 +91,6 @@ class Operator(ABC):
     output_delay_ms: int = 0
     """How far an output row's event time may be behind the watermark when the row is emitted, in milliseconds."""
 
-    saved: dict[str, Any] | None = None
-    """Where the last snapshot of this state is stored, as noted by the caller; the engine only keeps it."""
-
-    segmenting: SegmentContext | None = None
-    """How the operator may read and write segments; None keeps all rows in the state value."""
-
     def __init__(
         self,
         inputs: tuple[InputSpec, InputSpec],
@@ -112,14 +99,9 @@ class Operator(ABC):
         *,
         holds_rows: bool = True,
     ) -> None:
-        self.inputs = inputs
-        self.watermark = OperatorWatermark([spec.watermark for spec in inputs], time)
-        self.counts = (InputCounts(), InputCounts())
-        self.processing_time = 0
-        self.rows_out = 0
+        super().__init__(inputs, time)
         self._late = tuple(spec.late or default for spec, default in zip(inputs, late, strict=True))
         self._holds_rows = holds_rows
-        self._held = tuple(spec.schema.empty_table() for spec in inputs)
 
     @abstractmethod
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
@@ -133,14 +115,6 @@ class Operator(ABC):
             after: The operator's watermark after, in epoch milliseconds.
             last_event: At the end of time, the largest timestamp seen in any input; else None.
         """
-
-    @abstractmethod
-    def state_tables(self) -> dict[str, pa.Table]:
-        """Return the subclass's state as tables; of ``segmented_tables`` the memtables."""
-
-    @abstractmethod
-    def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
-        """Restore what ``state_tables`` returned."""
 
     def process(self, batch: Batch) -> Iterator[Emission]:
         """Process a micro-batch; exhaust the iterator before taking a report or a snapshot."""
@@ -212,19 +186,11 @@ class Operator(ABC):
                     self.rows_out += emission.table.num_rows
                 yield emission
 
-    def segmented_tables(self) -> Mapping[str, SegmentedTable]:
-        """Return the tables whose rows may lie in segments."""
-        return {}
-
-    def waiting_rows(self) -> tuple[int, int]:
-        """Return how many rows of each input the subclass has taken but not done."""
-        return 0, 0
-
     def held_rows(self) -> Sides:
         """Return the rows of both inputs that wait for the watermark."""
         return self._held[0], self._held[1]
 
-    def close(self) -> None:  # noqa: B027 - most operators hold nothing
+    def close(self) -> None:
         """Release what the operator holds; called once, also after an error."""
 
     def report(self) -> dict[str, Any]:
@@ -257,124 +223,3 @@ class Operator(ABC):
     def details(self) -> dict[str, int]:
         """Return the counters that the subclass adds to the report."""
         return {}
-
-    def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-        """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
-        tables = self._tables()
-        return self._header(), tables | {name: rows.whole() for name, rows in self.segmented_tables().items()}
-
-    def snapshot(self) -> bytes:
-        """Return all that the operator keeps, as versioned bytes."""
-        return codec.encode(*self.parts())
-
-    def flush(self) -> tuple[dict[str, Any], dict[str, pa.Table], int]:
-        """Return the content of the state value, after memtables that are too large were written as segments.
-
-        Returns:
-            As ``parts``, but with the segments' names in place of their rows; and the number of bytes written.
-        """
-        tables = self._tables()
-        flushed = flush(self.segmented_tables(), self.segmenting)
-        return {**self._header(), "segments": flushed.described}, {**tables, **flushed.tables}, flushed.written
-
-    def segments(self) -> list[Segment]:
-        """Return the segments that the state names."""
-        return [segment for rows in self.segmented_tables().values() for segment in rows.segments]
-
-    def _header(self) -> dict[str, Any]:
-        return {
-            "operator": type(self).__name__,
-            "watermark": self.watermark.snapshot(),
-            "counts": [counts.as_dict() for counts in self.counts],
-            "rows_out": self.rows_out,
-            "processing_time": self.processing_time,
-            "saved": self.saved,
-        }
-
-    def _tables(self) -> dict[str, pa.Table]:
-        held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
-        return {**held, **self.state_tables()}
-
-    def restore(self, data: bytes) -> None:
-        """Restore what ``snapshot`` returned, or the encoded result of ``flush``.
-
-        Raises:
-            CodecError: The bytes can't be read.
-            CheckpointError: As ``load`` says.
-        """
-        self.load(*codec.decode(data))
-
-    def load(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
-        """Restore what ``parts`` returned.
-
-        Rows of an input that has changed since are converted to its present columns (``schema_evolution``).
-
-        Args:
-            header: The JSON values.
-            tables: The tables; a missing one is empty.
-
-        Raises:
-            CheckpointError: They were written by another operator, or have columns that can't become the inputs'.
-        """
-        if header.get("operator") != type(self).__name__:
-            msg = (
-                f"the checkpoint was written by {header.get('operator')}, the query runs {type(self).__name__}; "
-                f"run the query that wrote it, or start with a new checkpoint"
-            )
-            raise CheckpointError(msg)
-        held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
-        described = header.get("segments", {})
-        own = own_tables(described, tables)
-        self.load_state_tables({name: table for name, table in own.items() if name not in {"held1", "held2"}})
-        attach(self.segmented_tables(), described, tables, self.segmenting)
-        self._held = held
-        self.watermark.restore(header["watermark"])
-        for counts, saved in zip(self.counts, header["counts"], strict=True):
-            counts.restore(saved)
-        self.rows_out = header["rows_out"]
-        self.processing_time = header["processing_time"]
-        self.saved = header.get("saved")
-
-    def load_parts(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool) -> None:
-        """Restore this key group's part of a state that was cut into other key groups (``rescaling``).
-
-        The counters of rows done and rejected can't be divided by key, so one key group gets all of them. Every key
-        group counts its own buffered rows, so the law of conservation holds in each.
-
-        Args:
-            header: The merged header, the same for every key group.
-            tables: This key group's tables; a missing one is empty.
-            keeps_counts: Whether this key group gets those counters; exactly one must.
-
-        Raises:
-            CheckpointError: As ``load`` says.
-        """
-        self.load(header, tables)
-        if not keeps_counts:
-            self.counts, self.rows_out = (InputCounts(), InputCounts()), 0
-        for counts, held, waiting in zip(self.counts, self._held, self.waiting_rows(), strict=True):
-            counts.rows_in = counts.done + held.num_rows + waiting + counts.rejected.total()
-
-    def input_rows(self, side: int, table: pa.Table | None) -> pa.Table:
-        """Return stored rows of an input in its present columns.
-
-        The key columns keep their types, since the hash of a key decides its key group.
-
-        Args:
-            side: 0 for the left input, 1 for the right.
-            table: The rows as they were stored; None means no rows.
-
-        Raises:
-            CheckpointError: Their columns can't become the input's.
-        """
-        spec = self.inputs[side]
-        if table is None:
-            return spec.schema.empty_table()
-        return evolve(table, spec.schema, f"input {spec.name!r}", fixed=spec.key)
-
-    def check_states(self) -> None:  # noqa: B027 - joins declare no states
-        """Check that the restored states fit the declared ones, before any row is processed.
-
-        Raises:
-            CheckpointError: A stored state can't become what is declared, or is no longer declared.
-        """

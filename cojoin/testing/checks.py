@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.coercion import coercer
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.time.operator_watermark import InputWatermark
+    from cojoin.engine.time.input_watermark import InputWatermark
 
 __all__ = [
+    "Partition",
     "check_inputs",
     "check_instance",
     "epoch_millis",
@@ -28,6 +29,9 @@ __all__ = [
     "refuse_finished",
     "unfinished",
 ]
+
+Partition: TypeAlias = str | tuple[Any, ...] | None
+"""A source partition: its name, or a tuple of its columns' values. Each method says what None means."""
 
 
 def check_instance(operation: Any) -> None:

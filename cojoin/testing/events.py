@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -10,7 +11,6 @@ from cojoin.errors import CojoinError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from cojoin.engine.time.watermarks import Status
 
@@ -44,7 +44,7 @@ class NotGiven(Enum):
 
 NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
-Time: TypeAlias = "int | datetime | Literal[NotGiven.NOT_GIVEN] | None"
+Time: TypeAlias = int | datetime | Literal[NotGiven.NOT_GIVEN] | None
 """A row's event time in epoch milliseconds or as an aware datetime; None is a row without event time."""
 
 

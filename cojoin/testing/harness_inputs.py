@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from cojoin.engine.inputs import InputSpec, LatePolicy, check_late, reject_reasons, watermark_marks
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.durations import Duration, milliseconds
-from cojoin.engine.time.operator_watermark import ONE_PARTITION, Control
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.encoding import encode_rows

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.keyed_process import KeyedCoProcessOperator
+from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
 from cojoin.engine.ordering import OrderedPart, total_order
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.tables import take_rows
 from cojoin.testing.checks import found_partition, input_number, key_values
 from cojoin.testing.events import Timer
-from cojoin.testing.harness_tables import parse_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Operator
@@ -161,12 +160,6 @@ class Inspection:
         """Return the time of the earliest processing-time timer of all keys in epoch milliseconds, or None."""
         stores = [each.store for each in self._operators if isinstance(each, KeyedCoProcessOperator)]
         return min((timer for store in stores if (timer := store.earliest_timers()[1]) is not None), default=None)
-
-    def _parsed(self, side: int, text: str) -> Sequence[dict[str, Any]]:
-        spec = self._inputs[side]
-        # Columns that a table leaves out are null; leaving out the event time is an error.
-        nulls = dict.fromkeys(name for name in spec.schema.names if name != spec.event_time)
-        return [nulls | row.as_dict() for row in parse_table(text, self._inputs[side].schema)]
 
 
 def _state_of(operator: KeyedCoProcessOperator, key: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.keyed_process import KeyedCoProcessOperator
+from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
 from cojoin.engine.operator import OUTPUT, REJECTED, Batch
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.rows import decode_rows
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cojoin.engine.operator import Emission, Operator
-    from cojoin.engine.time.operator_watermark import Control, OperatorWatermark
+    from cojoin.engine.time.control_rows import Control
+    from cojoin.engine.time.operator_watermark import OperatorWatermark
     from cojoin.testing.events import Element
     from cojoin.testing.harness_inputs import BoundInput
 

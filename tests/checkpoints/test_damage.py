@@ -17,13 +17,15 @@ import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.control import check_offsets, resumed_batches, source_offsets
 from cojoin.checkpoints.identity import claim_checkpoint, note_sources, read_query
-from cojoin.checkpoints.lease import Lease, end, ended, holder, is_live
+from cojoin.checkpoints.lease import Lease, end
+from cojoin.checkpoints.lease_liveness import is_live
+from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.checkpoints import _Command
-from cojoin.cli.secrets import Secrets
+from cojoin.cli.command_secrets import secrets_of
 from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.damages import DAMAGES, SEED, changed, told_of
@@ -194,7 +196,7 @@ def test_whatever_is_asked_the_damaged_file_is_named(
 
     def typed(action: str) -> None:
         getattr(
-            _Command(parse_arguments(words := ["checkpoints", action, path], Secrets(words)), spark),
+            _Command(parse_arguments(words := ["checkpoints", action, path], secrets_of(words)), spark),
             action.replace("list", "snapshots"),
         )()
 

@@ -10,7 +10,8 @@ from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 
 import cojoin as cj
-from cojoin.checkpoints.outputs import CutBack, check_output, cut_back, later_commits, open_log
+from cojoin.checkpoints.delta_log import later_commits, open_log
+from cojoin.checkpoints.outputs import CutBack, check_output, cut_back
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -52,16 +53,6 @@ def trades(spark: SparkSession, location: str) -> list[int]:
 
 def check(spark: SparkSession, location: str, version: int | None, *, cut: bool = False) -> CutBack | None:
     return check_output(spark, location, version, QUERY, OUTPUT, cut_back=cut)
-
-
-def test_the_commits_after_a_version_are_listed(spark: SparkSession, table: str) -> None:
-    commits = later_commits(spark, table, 0)
-    assert [(each.version, each.app_id, each.operation, each.rows) for each in commits] == [
-        (1, "cojoin-0b8e-output", "WRITE", 1),
-        (2, "cojoin-0b8e-output", "WRITE", 1),
-    ]
-    assert all(each.timestamp is not None for each in commits)
-    assert later_commits(spark, table, 2) == []
 
 
 def test_without_later_commits_the_output_goes_on(spark: SparkSession, table: str) -> None:

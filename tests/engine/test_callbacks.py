@@ -10,18 +10,20 @@ import pytest
 
 from cojoin.engine.callbacks import _PIECE_ROWS
 from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.keyed_process import KeyedCoProcess, KeyedCoProcessOperator
+from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.state import StateTtlConfig, ValueStateDescriptor
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import FunctionError
-from tests.engine.test_keyed_process import customer, trade
+from tests.engine.test_keyed_process_operator import customer, trade
 from tests.programs import OUTPUT, told
 from tests.streams import Rows, Streams, map_side, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
 
 BESIDE = OutputTag("beside", OUTPUT)
 

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cojoin.engine.functions import KeyedCoProcessFunction
-from cojoin.engine.keyed_process import KeyedCoProcess, KeyedCoProcessOperator
+from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import Batch
 from cojoin.engine.state import ValueStateDescriptor
-from cojoin.engine.time.operator_watermark import Control
+from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.errors import CheckpointError, ConfigurationError, FunctionError, SchemaError
+from cojoin.errors import CheckpointError, FunctionError, SchemaError
 from tests.programs import OUTPUT, EnrichTrades, told
 from tests.streams import Rows, Streams, map_side, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
 
 
 def trade(milli: int, key: str = "a", amount: float = 1.0) -> tuple[Any, ...]:
@@ -232,11 +234,6 @@ def test_a_mistyped_state_is_an_error_of_its_schema() -> None:
         feed(operator(Mistyped()), [trade(1)], [], ends=True)
 
 
-def test_a_time_that_python_cannot_show_is_told_with_its_input() -> None:
-    with pytest.raises(FunctionError, match="Teller: input 'trades' has a time beyond the years 1 to 9999"):
-        feed(operator(Teller()), [("a", 1, 10**18, 0, 0, 1.0, None)], [], ends=True)
-
-
 class Restless(KeyedCoProcessFunction):
     """Sets its timer anew, some milliseconds later each time."""
 
@@ -367,30 +364,6 @@ def test_stored_states_can_be_checked_before_any_row_comes() -> None:
         with pytest.raises(CheckpointError) as caught:
             refused.check_states()
         assert str(caught.value).startswith(f"Remembers: {said}")
-
-
-@pytest.mark.parametrize(
-    ("function", "order", "said"),
-    [
-        (EnrichTrades, "event_time", "expected an instance of a KeyedCoProcessFunction.*; make an instance of it"),
-        (print, "event_time", "expected an instance"),
-        (EnrichTrades(), "arival", "order: expected 'event_time' or 'arrival', got 'arival'; did you mean 'arrival'"),
-    ],
-)
-def test_a_run_that_cannot_be_is_refused_before_it_starts(function: Any, order: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        KeyedCoProcess(function, OUTPUT, order)
-
-
-def test_a_run_describes_itself() -> None:
-    process = KeyedCoProcess(EnrichTrades(), OUTPUT)
-    assert process.describe() == {
-        "operator": "process",
-        "function": "EnrichTrades",
-        "order": "event_time",
-        "side_outputs": {},
-    }
-    assert process.output_schema(*specs()) == OUTPUT
 
 
 def test_callbacks_may_be_left_out() -> None:

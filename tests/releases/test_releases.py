@@ -16,7 +16,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.identity import note_sources, read_query
-from cojoin.checkpoints.lease import is_live
+from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.spark.restore.restoration import Restoration

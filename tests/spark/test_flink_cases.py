@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import cojoin as cj
 from cojoin.engine.joins import IntervalJoin, TemporalJoin
-from cojoin.engine.time.operator_watermark import ONE_PARTITION
+from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.testing import Harness, Record, SideRecord
 from tests.flink import join_steps, process_steps, ttl_steps, watermark_steps
 from tests.flink.cases import CASES

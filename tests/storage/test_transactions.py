@@ -93,7 +93,7 @@ def test_a_log_that_was_cleaned_is_asked_as_a_whole(spark: SparkSession, tmp_pat
     ours = transactions(spark, tmp_path)
     append(ours, tmp_path, 0)
     append(transactions(spark, tmp_path), tmp_path, 1)
-    from cojoin.checkpoints.outputs import open_log
+    from cojoin.checkpoints.delta_log import open_log
 
     open_log(spark, f"{tmp_path}/out").checkpoint()
     spark.range(7, 8).write.format("delta").mode("append").save(f"{tmp_path}/out")

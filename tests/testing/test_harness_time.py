@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
-from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.testing import Element, HarnessError, HarnessInput, Record, StatusChange, Watermark
 from tests.testing.functions import CUSTOMERS, TRADES, enrich
 
@@ -199,3 +199,19 @@ def test_elements_of_a_batch_name_their_partitions() -> None:
     harness = enrich(input1=trades, input2=CUSTOMERS)
     harness.process_batch([Element(("a", 1, 1.0), 10, "p"), Element(("a", 2, 1.0), 20, ("t", 1))])
     assert harness.report().inputs[0].partitions == {"p": 9, '["t", 1]': 19}
+
+
+def test_the_end_fires_what_was_set_before_and_nothing_follows() -> None:
+    harness = enrich()
+    harness.process_element1(("a", 7, 1.0), 50)
+    harness.process_element2(("a", "gold"), 20)
+    harness.end_input()
+    assert harness.take() == [Record((7, "gold"), 50), Watermark(END_OF_TIME), StatusChange("finished")]
+    assert (harness.timers(), harness.state("a"), harness.report().drained) == ([], {}, True)
+    for call in (
+        harness.end_input,
+        lambda: harness.process_watermark(1),
+        lambda: harness.process_element1(("a", 1, 1.0), 1),
+    ):
+        with pytest.raises(HarnessError, match="the inputs have ended, and nothing can follow"):
+            call()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.outputs import open_log
+from cojoin.checkpoints.delta_log import open_log
 from cojoin.engine.inputs import rejected_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.entries import encode_entries

@@ -1,64 +1,24 @@
-"""The watermarks of an operator and of its two inputs, computed from what the map tasks saw.
+"""The watermark of an operator: the minimum over its active inputs, computed by ``input_watermark``.
 
-It keeps each source partition's largest timestamp, mark, watermark, status and silence. It emits the watermark of each
-input (the minimum over its active partitions) and of the operator (the minimum over its active inputs); both only ever
-advance. All of it is state and survives a restart. It costs some microseconds a partition and batch.
+It keeps the watermarks of both inputs, and whether the wait for the right input's first load is over. It emits the
+operator's watermark, which only ever advances. All of it is state and survives a restart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.time.idleness import IdlenessTimer
-from cojoin.engine.time.watermark_strategies import WatermarkStrategy
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE, AllIdle, Status, WatermarkMerge
+from cojoin.engine.time.input_watermark import InputWatermark
+from cojoin.engine.time.watermarks import NONE, AllIdle, Status, WatermarkMerge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ONE_PARTITION", "Control", "InputWatermark", "OperatorWatermark", "TimePolicy"]
+    from cojoin.engine.time.control_rows import Control
+    from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 
-ONE_PARTITION = "[]"
-"""The name of the only source partition of an input whose partitions have no names."""
-
-_HOLDING: tuple[Status, ...] = ("active", "idle", "finished")
-"""The statuses, beginning with the one that holds the watermark back most."""
-
-
-@dataclass(frozen=True)
-class Control:
-    """What one map task saw of one input, or what is known of it from outside; it travels in band with the rows.
-
-    Attributes:
-        input: 1 (left) or 2 (right).
-        partitions: Each source partition's largest timestamp in epoch milliseconds.
-        rows: How many rows the task sent to the receiving key group.
-        processing_time: The micro-batch's processing time in epoch milliseconds.
-        marks: Each source partition's largest mark, where it differs from the largest timestamp
-            (``watermark_strategies``).
-        watermarks: Watermarks of source partitions that were computed elsewhere, in epoch milliseconds.
-        statuses: Statuses of source partitions; the name ``None`` is the whole input.
-        faults: What the source read that is not a row: for each the reason, and what is known of it as JSON.
-        source_watermarks: Watermarks of source partitions, in epoch milliseconds, derived from the times by which the
-            source is read, such as Kafka's record timestamps. They count only while the newest rows' event times are
-            near these times.
-        agrees: Whether the newest rows' event times are near these times; None where no row came.
-        unread: Those of these partitions that are known to hold more rows. Where the source's times do not count, these
-            partitions hold the watermark back until they send something.
-    """
-
-    input: Literal[1, 2]
-    partitions: Mapping[str, int] = field(default_factory=dict)
-    rows: int = 0
-    processing_time: int = 0
-    marks: Mapping[str, int] | None = None
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    statuses: Mapping[str | None, Status] = field(default_factory=dict)
-    faults: Sequence[tuple[str, str]] = ()
-    source_watermarks: Mapping[str, int] = field(default_factory=dict)
-    agrees: bool | None = None
-    unread: Sequence[str] = ()
+__all__ = ["OperatorWatermark", "TimePolicy"]
 
 
 @dataclass(frozen=True)
@@ -76,221 +36,6 @@ class TimePolicy:
 
     when_all_idle: AllIdle = "hold"
     hold_left_until: int | None = None
-
-
-class InputWatermark:
-    """The watermark of one input.
-
-    Args:
-        strategy: How the watermark follows the rows.
-        all_idle: What the input's own watermark does when all its partitions are idle.
-
-    >>> watermark = InputWatermark(WatermarkStrategy.for_bounded_out_of_orderness("10 ms"))
-    >>> watermark.observe("p", 1337)
-    >>> watermark.current()
-    1326
-    """
-
-    def __init__(self, strategy: WatermarkStrategy | None = None, all_idle: AllIdle = "hold") -> None:
-        self._strategy = strategy or WatermarkStrategy()
-        idleness = self._strategy.idleness
-        self._idleness = idleness
-        self._merge = WatermarkMerge(all_idle=all_idle, returning=idleness.returning if idleness else "hold")
-        self._largest: dict[str, int] = {}
-        self._marks: dict[str, int] = {}
-        self._timers: dict[str, IdlenessTimer] = {}
-        self._silence = IdlenessTimer(idleness.timeout_ms) if idleness and idleness.even_if_silent else None
-        self._declared: Status | None = None
-        self._never_spoke_idle = False
-        self._held: int | None = None
-        self._clock = NONE
-        self._processing_time = 0
-        self.source_agrees: bool | None = None
-        """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether no more rows will come."""
-        return self.status() == "finished"
-
-    def fold(self, controls: Sequence[Control]) -> None:
-        """Apply all controls of this input in a micro-batch; the order of the controls does not matter.
-
-        What rows say is applied first, since a row wakes its partition, and only then do the partition's other
-        watermarks count. Next come the watermarks that were computed elsewhere, then the statuses. Of several statuses
-        of one partition, the one that holds the watermark back most counts.
-        """
-        judged = [control.agrees for control in controls if control.agrees is not None]
-        if judged:
-            self.source_agrees = all(judged)
-        for partition, (timestamp, mark) in sorted(_observations(controls).items()):
-            self.observe(partition, timestamp, mark)
-        for control in controls:
-            self._hear(control)
-        said = [each for control in controls for each in control.statuses.items()]
-        said.sort(key=lambda each: _HOLDING.index(each[1]), reverse=True)
-        for name, status in dict(said).items():
-            self.set_status(name, status)
-
-    def _hear(self, control: Control) -> None:
-        """Apply a control's watermarks that do not come from rows."""
-        for partition, watermark in control.watermarks.items():
-            self.take(partition, watermark)
-        if self.source_agrees:
-            for partition, watermark in control.source_watermarks.items():
-                self.take(partition, watermark)
-        else:
-            for partition in control.unread:
-                self.register(partition)
-
-    def observe(self, partition: str, max_timestamp: int, mark: int | None = None) -> None:
-        """Apply the largest timestamp and mark of a partition's rows; without a mark, the timestamp is the mark."""
-        mark = max_timestamp if mark is None else mark
-        self._largest[partition] = max(self._largest.get(partition, NONE), max_timestamp)
-        self._marks[partition] = max(self._marks.get(partition, NONE), mark)
-        self._wake(partition)
-        if mark > NONE:
-            self._merge.update(partition, self._made(partition))
-
-    def take(self, partition: str, watermark: int) -> None:
-        """Apply a partition's watermark, computed elsewhere, in epoch milliseconds; a lower one changes nothing."""
-        if self._declared == "idle":
-            self._declared = None
-        self._merge.update(partition, watermark)
-
-    def set_status(self, partition: str | None, status: Status) -> None:
-        """Make a partition active, idle or finished; None is the whole input."""
-        if partition is None:
-            self._declared = None if status == "active" else status
-            return
-        self._merge.set_status(partition, status)
-
-    def remove(self, partition: str) -> None:
-        """Forget a partition that no longer exists; an unknown one is ignored."""
-        self._merge.remove(partition)
-        for known in (self._largest, self._marks, self._timers):
-            known.pop(partition, None)
-
-    def register(self, partition: str) -> None:
-        """Add a partition known to hold rows: it holds the watermark back until it sends something."""
-        self._merge.register(partition)
-
-    def begin(self, processing_time: int) -> None:
-        """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
-        self._processing_time = processing_time
-
-    def hold(self, until: int | None) -> None:
-        """Limit the input's watermark from now on, whatever its rows and the clock say; the watermark never goes back.
-
-        Args:
-            until: The limit in epoch milliseconds; None removes it.
-        """
-        reached = self.current()
-        self._held = None if until is None else max(reached, until)
-
-    def tick(self, processing_time: int) -> None:
-        """Advance the clock at the end of a micro-batch, and with it clock-driven watermarks and the silences."""
-        self._processing_time = processing_time
-        if self._strategy.generator.follows_clock:
-            self._clock = max(self._clock, self._strategy.generator.made(NONE, processing_time))
-        if self._idleness is None:
-            return
-        statuses = self._merge.statuses()
-        for partition, status in statuses.items():
-            timer = self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms))
-            if status == "active" and timer.is_idle(processing_time):
-                self._merge.set_status(partition, "idle")
-        if self._silence is not None:
-            self._never_spoke_idle = not statuses and (self._never_spoke_idle or self._silence.is_idle(processing_time))
-
-    def resume(self) -> None:
-        """Forget all silences so far: the query did not run, so it could not receive anything."""
-        for timer in [*self._timers.values(), *([self._silence] if self._silence else [])]:
-            timer.restart()
-
-    def current(self) -> int:
-        """Return the watermark: ``NONE`` before the input has one, ``END_OF_TIME`` once the input is finished."""
-        if self.finished:
-            return END_OF_TIME
-        reached = max(self._merge.current(), self._clock)
-        return reached if self._held is None else min(reached, self._held)
-
-    def status(self) -> Status:
-        """Return the input's status; an input whose watermark is limited is never idle, since it has more rows."""
-        if self._declared == "finished":
-            return "finished"
-        status: Status = self._declared or ("idle" if self._never_spoke_idle else self._merge.status())
-        return "active" if status == "idle" and self._held is not None else status
-
-    def max_timestamp(self) -> int:
-        """Return the largest timestamp seen, or ``NONE``."""
-        return max(self._largest.values(), default=NONE)
-
-    def holding_partition(self) -> str | None:
-        """Return the active partition with the smallest watermark, which holds the input back; None if none is."""
-        return self._merge.holding()
-
-    def partitions(self) -> dict[str, int]:
-        """Return each partition's watermark in epoch milliseconds."""
-        return self._merge.watermarks()
-
-    def statuses(self) -> dict[str, Status]:
-        """Return each partition's status."""
-        return self._merge.statuses()
-
-    def _wake(self, partition: str) -> None:
-        self._declared = None if self._declared == "idle" else self._declared
-        self._never_spoke_idle = False
-        if self._merge.status_of(partition) == "idle":
-            self._merge.set_status(partition, "active")
-        else:
-            self._merge.register(partition)
-        if self._idleness is not None:
-            self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms)).activity()
-
-    def _made(self, partition: str) -> int:
-        return self._strategy.generator.made(self._marks[partition], self._processing_time)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return what survives a restart, as JSON values."""
-        return {
-            "merge": self._merge.snapshot(),
-            "largest": dict(self._largest),
-            "marks": dict(self._marks),
-            "silent_since": {name: timer.snapshot() for name, timer in self._timers.items()},
-            "never_spoke": [self._never_spoke_idle, self._silence.snapshot() if self._silence else None],
-            "declared": self._declared,
-            "clock": self._clock,
-            "source_agrees": self.source_agrees,
-            **({} if self._held is None else {"held": self._held}),
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Restore what ``snapshot`` returned."""
-        self._merge.restore(snapshot["merge"])
-        self._largest, self._marks = dict(snapshot["largest"]), dict(snapshot["marks"])
-        self._timers = {}
-        if self._idleness is not None:
-            for name, since in snapshot["silent_since"].items():
-                self._timers[name] = IdlenessTimer(self._idleness.timeout_ms)
-                self._timers[name].restore(since)
-        self._never_spoke_idle, silence = snapshot["never_spoke"]
-        if self._silence is not None:
-            self._silence.restore(silence)
-        self._declared, self._clock = snapshot["declared"], snapshot["clock"]
-        self.source_agrees = snapshot.get("source_agrees")
-        self._held = snapshot.get("held")
-
-
-def _observations(controls: Sequence[Control]) -> dict[str, tuple[int, int]]:
-    """Return each partition's largest timestamp and mark, over all tasks."""
-    found: dict[str, tuple[int, int]] = {}
-    for control in controls:
-        for partition, timestamp in control.partitions.items():
-            largest, mark = found.get(partition, (NONE, NONE))
-            said = timestamp if control.marks is None else control.marks[partition]
-            found[partition] = max(largest, timestamp), max(mark, said)
-    return found
 
 
 class OperatorWatermark:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.side_outputs import OutputTag
     from cojoin.engine.state.segments import SegmentStore
-    from cojoin.engine.time.operator_watermark import Control
+    from cojoin.engine.time.control_rows import Control
 
 __all__ = [
     "EMITTED_DDL",

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.inputs import InputSpec, reject_reasons, watermark_marks
-from cojoin.engine.time.operator_watermark import ONE_PARTITION, Control
+from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.ipc import binary_column, write_messages
 from cojoin.engine.values.rows import decode_column, decode_rows

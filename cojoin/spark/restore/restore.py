@@ -17,7 +17,9 @@ from cojoin.checkpoints import outputs
 from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
 from cojoin.checkpoints.control import NOTHING_READ, begin_after, plan_first_batch, register_messages
 from cojoin.checkpoints.identity import check_evolution, read_query
-from cojoin.checkpoints.lease import end, ended, holder, is_live
+from cojoin.checkpoints.lease import end
+from cojoin.checkpoints.lease_liveness import is_live
+from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine import rescaling
@@ -94,13 +96,16 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
         if source is None or old is None:
             whose = "is" if source is None else "was, in the query that wrote the checkpoint,"
             msg = (
-                f"restore_from: {what} {whose} a DataFrame, of which nobody can tell where it would go on; "
-                f"give cojoin.Input cojoin.kafka.source, cojoin.sources.delta or files"
+                f"restore_from: {what} {whose} a DataFrame, so it is not known where it would continue; "
+                f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
             )
             raise CheckpointError(msg)
         own = source.identity(spark)
         if {name: old.get(name) for name in own} != own:
-            msg = f"restore_from: {what} read {_spell(old)} there and reads {_spell(own)} here"
+            msg = (
+                f"restore_from: {what} read {_spell(old)} in the query that wrote the checkpoint, and reads "
+                f"{_spell(own)} in this one; expected the same source"
+            )
             raise CheckpointError(msg)
         # This applies also where losses are allowed: records of another topic do not continue those that were read.
         source.recognised(spark, what, old)
@@ -113,8 +118,8 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
         found.append(line)
     if losses and not new.allows.allow_data_loss:
         msg = (
-            f"restore_from: records that were to be read next are gone: {'; '.join(losses)}. "
-            f"allow_data_loss=True goes on without them"
+            f"restore_from: records that should be read next no longer exist: {'; '.join(losses)}. "
+            f"allow_data_loss=True continues without them"
         )
         raise CheckpointError(msg)
     return found
@@ -149,7 +154,7 @@ def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutB
         ):
             msg = (
                 f"restore_from: {name} goes to the folder {sink.path}, which has the old query's batches: "
-                f"a parquet output goes on in a new folder"
+                f"a parquet output must continue in a new folder"
             )
             raise CheckpointError(msg)
         if not isinstance(sink, DeltaSink):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
-from cojoin.checkpoints.outputs import find_commit
+from cojoin.checkpoints.delta_log import find_commit
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.spark.sinks.batch_marker import BatchMarker

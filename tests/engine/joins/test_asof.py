@@ -10,7 +10,7 @@ import pytest
 from cojoin.engine.joins import AsofJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import Batch
-from cojoin.engine.time.operator_watermark import Control
+from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.watermarks import END_OF_TIME
 from cojoin.errors import CheckpointError, ConfigurationError
 from tests.engine.joins.shop import SUFFIXES, customer, joined, take, trade

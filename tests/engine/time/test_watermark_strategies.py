@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cojoin.engine.inputs import InputSpec, watermark_marks
-from cojoin.engine.time.operator_watermark import InputWatermark
+from cojoin.engine.time.input_watermark import InputWatermark
 from cojoin.engine.time.watermark_strategies import WatermarkGenerator, WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import ConfigurationError, FunctionError, SchemaError

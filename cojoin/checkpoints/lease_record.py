@@ -1,0 +1,166 @@
+"""The record of a checkpoint's lease: what its files say, whether the holder is alive or not (``lease_liveness``).
+
+``lease.json`` names the holder: owner, epoch, host and process. A second file, which only the holder writes, has a
+heartbeat counter that grows while the holder is alive, and says whether the holder has released or ended the
+checkpoint. A holder that was suspended and continues therefore never overwrites the record of its successor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from cojoin.storage.documents import Form, from_text, numbered_name, numbers_in, read_text, write_document
+
+if TYPE_CHECKING:
+    from cojoin.storage.small_files import CheckpointFiles
+
+__all__ = [
+    "LEASE_FILE",
+    "LeaseRecord",
+    "delete_former_beats",
+    "ended",
+    "holder",
+    "read_lease",
+    "read_record",
+    "write_beat",
+    "write_record",
+]
+
+LEASE_FILE = "lease.json"
+_CURE = (
+    "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "
+    "this file"
+)
+# Release 0.5.0 kept the beat and the end in this file, too.
+_FORM = Form(
+    "the lease that keeps a second query away",
+    2,
+    _CURE,
+    {
+        "epoch": int,
+        "owner": str,
+        "host": str,
+        "pid": int,
+        "process_started": (str, type(None)),
+        "beat": int,
+        "beat_seconds": (int, float),
+        "released": bool,
+        "ended": (str, type(None)),
+    },
+    unsealed=1,
+)
+_BEATS = "beats"
+_BEAT_FORM = Form(
+    "the sign of life of the query that holds the lease",
+    1,
+    _CURE,
+    {"owner": str, "beat": int, "released": bool, "ended": (str, type(None))},
+)
+
+
+@dataclass(frozen=True)
+class LeaseRecord:
+    """The content of ``lease.json``, merged with the holder's own file."""
+
+    epoch: int
+    owner: str
+    host: str
+    pid: int
+    process_started: str | None
+    beat: int = 0
+    beat_seconds: float = 5.0
+    released: bool = False
+    ended: str | None = None
+
+    def __str__(self) -> str:
+        return f"host {self.host!r}, process {self.pid}, epoch {self.epoch}"
+
+
+def read_record(files: CheckpointFiles) -> LeaseRecord | None:
+    """Return the content of ``lease.json`` alone; None where there is no such file.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    text = read_text(files, LEASE_FILE, _FORM)
+    return None if text is None else _parse(files, text)
+
+
+def read_lease(files: CheckpointFiles) -> tuple[LeaseRecord | None, str]:
+    """Return the holder of a checkpoint, and the text of both files, which changes while the holder is alive.
+
+    Returns:
+        The holder, None where there is none; and the text.
+
+    Raises:
+        CheckpointError: A file is damaged.
+    """
+    text = read_text(files, LEASE_FILE, _FORM)
+    if text is None:
+        return None, ""
+    record = _parse(files, text)
+    name = numbered_name(_BEATS, record.epoch)
+    own = read_text(files, name, _BEAT_FORM)
+    if own is None:
+        return record, text
+    said = from_text(files, name, _BEAT_FORM, own, dict)
+    if said["owner"] == record.owner:
+        record = replace(record, released=said["released"], ended=said["ended"])
+    return record, text + own
+
+
+def write_record(files: CheckpointFiles, record: LeaseRecord) -> None:
+    """Write ``lease.json``.
+
+    Raises:
+        UnplacedFileError: Another process wrote it at the same moment.
+    """
+    write_document(files, LEASE_FILE, _FORM, asdict(record))
+
+
+def write_beat(
+    files: CheckpointFiles, record: LeaseRecord, beat: int, *, released: bool = False, ended: str | None = None
+) -> None:
+    """Write the holder's own file.
+
+    Args:
+        files: The checkpoint.
+        record: The holder.
+        beat: The heartbeat counter.
+        released: Whether the holder has released the lease.
+        ended: The reason why the holder has ended the checkpoint; None where it has not.
+    """
+    content = {"owner": record.owner, "beat": beat, "released": released, "ended": ended}
+    write_document(files, numbered_name(_BEATS, record.epoch), _BEAT_FORM, content)
+
+
+def delete_former_beats(files: CheckpointFiles, record: LeaseRecord) -> None:
+    """Delete the own files of former holders."""
+    for each in numbers_in(files, _BEATS):
+        if each != record.epoch:
+            files.delete(numbered_name(_BEATS, each))
+
+
+def ended(files: CheckpointFiles) -> str | None:
+    """Return the reason why a checkpoint was ended; None where it was not.
+
+    Raises:
+        CheckpointError: Its lease is damaged.
+    """
+    record, _ = read_lease(files)
+    return None if record is None else record.ended
+
+
+def holder(files: CheckpointFiles) -> str | None:
+    """Return a text that names a checkpoint's holder, dead or alive; None where it is free.
+
+    Raises:
+        CheckpointError: Its lease is damaged.
+    """
+    record, _ = read_lease(files)
+    return None if record is None or record.released else str(record)
+
+
+def _parse(files: CheckpointFiles, text: str) -> LeaseRecord:
+    return from_text(files, LEASE_FILE, _FORM, text, lambda content: LeaseRecord(**content))

@@ -1,0 +1,54 @@
+"""Control rows: what one map task saw of one input, sent in band with the data rows to every key group.
+
+From them every key group computes the same watermarks (``input_watermark``), also in a batch that Spark runs again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cojoin.engine.time.watermarks import Status
+
+__all__ = ["ONE_PARTITION", "Control"]
+
+ONE_PARTITION = "[]"
+"""The name of the only source partition of an input whose partitions have no names."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """What one map task saw of one input, or what is known of it from outside; it travels in band with the rows.
+
+    Attributes:
+        input: 1 (left) or 2 (right).
+        partitions: Each source partition's largest timestamp in epoch milliseconds.
+        rows: How many rows the task sent to the receiving key group.
+        processing_time: The micro-batch's processing time in epoch milliseconds.
+        marks: Each source partition's largest mark, where it differs from the largest timestamp
+            (``watermark_strategies``).
+        watermarks: Watermarks of source partitions that were computed elsewhere, in epoch milliseconds.
+        statuses: Statuses of source partitions; the name ``None`` is the whole input.
+        faults: What the source read that is not a row: for each the reason, and what is known of it as JSON.
+        source_watermarks: Watermarks of source partitions, in epoch milliseconds, derived from the times by which the
+            source is read, such as Kafka's record timestamps. They count only while the newest rows' event times are
+            near these times.
+        agrees: Whether the newest rows' event times are near these times; None where no row came.
+        unread: Those of these partitions that are known to hold more rows. Where the source's times do not count, these
+            partitions hold the watermark back until they send something.
+    """
+
+    input: Literal[1, 2]
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    rows: int = 0
+    processing_time: int = 0
+    marks: Mapping[str, int] | None = None
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    statuses: Mapping[str | None, Status] = field(default_factory=dict)
+    faults: Sequence[tuple[str, str]] = ()
+    source_watermarks: Mapping[str, int] = field(default_factory=dict)
+    agrees: bool | None = None
+    unread: Sequence[str] = ()
