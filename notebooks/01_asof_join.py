@@ -11,10 +11,11 @@
 # %% [markdown]
 # # The as-of join, step by step
 #
-# Each **trade** gets the **customer** record that was in force when the trade happened. First on two small tables, where everything
-# can be seen at once; then on streams, where rows come out of order, one input lags behind the other, and some rows are broken.
+# Each **trade** gets the **customer** record that was in force when the trade happened. This guide shows it first on
+# two small tables, then on streams whose rows arrive out of order, late or broken. Then it lists what an input may
+# declare, and where rows can come from and go to.
 #
-# It needs Java 17 and `pip install cojoin matplotlib`. The first start fetches Delta's packages, which may take a minute.
+# It needs Java 17 and `pip install cojoin matplotlib`. The first start fetches Delta's packages (some 500 MB).
 
 # %%
 import tempfile
@@ -23,10 +24,13 @@ from pathlib import Path
 import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
 import pandas as pd
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F
 
 import cojoin as cj
 
-spark = cj.spark_session(
+pd.set_option("display.max_colwidth", None)
+spark = cj.spark_session(  # or a session of your own that has Delta
     "01_asof_join",
     master="local[2]",
     conf={"spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR", "spark.ui.enabled": "false"},
@@ -34,8 +38,6 @@ spark = cj.spark_session(
 
 # %% [markdown]
 # ## Two small tables
-#
-# A helper makes times of one day, so that the tables stay readable.
 
 
 # %%
@@ -64,62 +66,51 @@ customers_pdf = pd.DataFrame(
     ],
     columns=["customer", "event_time", "tier"],
 )
-trades_pdf
-
-# %%
 customers_pdf
 
 # %% [markdown]
-# An `Input` says which column is the key and which one is the event time. `connect` checks that the two go together, and
-# `asof_join` joins them. Static inputs give a static DataFrame.
+# ## How do I join them?
+#
+# An `Input` names the key and the event time of a DataFrame. `connect` checks that two inputs fit together, and
+# `asof_join` joins them. Static inputs give a static DataFrame; streaming inputs will give a streaming one.
 
 # %%
 trades_df, customers_df = spark.createDataFrame(trades_pdf), spark.createDataFrame(customers_pdf)
-pair = cj.connect(
-    cj.Input(trades_df, key="customer", event_time="event_time", name="trades"),
-    cj.Input(customers_df, key="customer", event_time="event_time", name="customers"),
-    key_groups=2,
-)
+columns = {"key": "customer", "event_time": "event_time"}
+trades = cj.Input(trades_df, **columns, name="trades")
+customers = cj.Input(customers_df, **columns, name="customers")
+pair = cj.connect(trades, customers, key_groups=2)  # units of parallel work and of state; the default is 32
 enriched_pdf = pair.asof_join().to_dataframe().orderBy("trade_id").toPandas()
 enriched_pdf
 
 # %% [markdown]
-# * Trade 3 happened in the very instant of Ann's change to silver: **a record of the same instant is in force**.
-# * Trade 5 came before Bob's first record: a left join gives nulls.
+# * Trade 3 happened at the same instant as Ann's change to silver. **A record of the same instant is in force.**
+# * Trade 5 came before Bob's first record, so a left join gives nulls.
 #
-# The picture: bars are records in force, dots are trades in the colour of what they found; the hollow one found nothing.
+# In the picture, bars are records in force. Dots are trades in the colour of the record they found; the hollow one
+# found none.
+
 
 # %%
-COLOURS = {"bronze": "#b87333", "silver": "#8c96a3", "gold": "#d4a017"}
-
-
 def draw_timeline(enriched, customers, end):
-    figure, axes = plt.subplots(figsize=(9, 2.6))
+    colours = {"bronze": "#b0713a", "silver": "#8a929c", "gold": "#d9a400"}
+    figure, axes = plt.subplots(figsize=(9, 2.8))
     names = sorted(customers["customer"].unique(), reverse=True)
     for height, name in enumerate(names):
         versions = customers[customers["customer"] == name].sort_values("event_time")
-        ends = [*versions["event_time"][1:], end]
-        for (_, version), until in zip(versions.iterrows(), ends):
-            colour = COLOURS[version["tier"]]
-            axes.barh(
-                height, until - version["event_time"], left=version["event_time"], height=0.3, color=colour, alpha=0.45
-            )
-            axes.text(version["event_time"], height - 0.34, version["tier"], fontsize=8, color=colour, va="center")
+        for (_, version), until in zip(versions.iterrows(), [*versions["event_time"][1:], end]):
+            since, tier = version["event_time"], version["tier"]
+            axes.barh(height, until - since, left=since, height=0.3, color=colours[tier], alpha=0.45)
+            axes.text(since, height - 0.3, tier, fontsize=8, color=colours[tier], va="center")
         for _, trade in enriched[enriched["customer"] == name].iterrows():
-            matched = isinstance(trade["tier"], str)
-            axes.plot(
-                trade["event_time"],
-                height,
-                "o",
-                markersize=9,
-                color=COLOURS[trade["tier"]] if matched else "white",
-                markeredgecolor="black",
-            )
-            axes.text(trade["event_time"], height + 0.24, trade["trade_id"], ha="center", fontsize=9)
+            colour = colours.get(trade["tier"], "white")
+            axes.plot(trade["event_time"], height, "o", markersize=9, color=colour, markeredgecolor="black")
+            axes.text(trade["event_time"], height + 0.24, f"trade {trade['trade_id']}", ha="center", fontsize=8)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
-    axes.set_title("Trades and the records in force", loc="left", fontsize=10)
+    axes.set_xlabel("event time (UTC)")
+    axes.set_title("Trades, and the records in force", loc="left", fontsize=10)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     plt.tight_layout()
@@ -129,38 +120,109 @@ def draw_timeline(enriched, customers, end):
 draw_timeline(enriched_pdf, customers_pdf, at("10:50"))
 
 # %% [markdown]
-# ### Not too old, and only what matches
+# ## Which columns does the result have?
 #
-# `tolerance` says how old a record may be: Ann's gold of 09:55 is 45 minutes old at trade 4. `how="inner"` leaves out the trades
-# without a match: trade 5, which has none, and now trade 4, whose record is too old.
+# The left's columns, then the right's without its key. If the left has a column of the same name as the right's event
+# time, that one is called `customers_event_time`, after the input. The right's columns are nullable. Any other equal
+# names need `suffixes`:
 
 # %%
-pair.asof_join("inner", tolerance="30 minutes").to_dataframe().orderBy("trade_id").toPandas()
+alike = cj.connect(
+    cj.Input(trades_df.withColumn("channel", F.lit("web")), **columns, name="trades"),
+    cj.Input(customers_df.withColumn("channel", F.lit("branch")), **columns, name="customers"),
+)
+try:
+    alike.asof_join()
+except cj.SchemaError as error:
+    print(error)
+print(alike.asof_join(suffixes=("", "_customer")).to_dataframe().columns)
 
 # %% [markdown]
-# ## The same as streams
+# ## Which record does a trade find?
 #
-# Now rows arrive in files. A **watermark** says how far an input's time has come: the largest event time seen, less the minute
-# by which rows may be out of order here. The join's watermark is the lesser of the two, and a trade comes out when it passes.
+# | option | values; the first is the default |
+# |---|---|
+# | `direction` | `"backward"`: the last that is not later; `"forward"`: the first that is not earlier; `"nearest"` |
+# | `tolerance` | how far away in event time a record may be, inclusive: `None` for any distance, or `"30 minutes"` |
+# | `allow_exact_matches` | `True`, or `False`: a record of the same microsecond does not match |
+# | `how` | `"left"`, or `"inner"`: trades without a match are left out |
+
+# %%
+options = {
+    "backward": {},
+    "tolerance 30 min": {"tolerance": "30 minutes"},
+    "no exact matches": {"allow_exact_matches": False},
+    "forward": {"direction": "forward"},
+    "nearest": {"direction": "nearest"},
+}
+found = {name: pair.asof_join(**each).to_dataframe().toPandas() for name, each in options.items()}
+pd.DataFrame({name: each.set_index("trade_id")["tier"] for name, each in found.items()}).sort_index()
+
+# %% [markdown]
+# Ann's gold of 09:55 is 45 minutes old at trade 4, which is too old for the tolerance. At 09:50 Bob's two records are
+# equally near to trade 6: the earlier one matches. A tolerance also bounds how long records are kept in the state.
+
+# %% [markdown]
+# ## Which other joins are there?
 #
-# Each call of `run` is a scheduled run: it takes what is there, pauses, and leaves what waits in its checkpoint.
+# In a **temporal join** records can be deleted, as in Flink's `FOR SYSTEM_TIME AS OF`. Here Bob's is deleted at 09:40,
+# so trade 6 finds none. An **interval join** finds every record within an interval around the trade, here from 0 to 30
+# minutes after it. [05_semantics.ipynb](05_semantics.ipynb) has the rules of all joins: when each row comes out, what
+# is late, how ties fall, and what the state keeps. [02_functions.ipynb](02_functions.ipynb) has what no join does.
+
+# %%
+deletion = pd.DataFrame([("bob", at("09:40"), None, True)], columns=[*customers_pdf.columns, "deleted"])
+deletable_df = spark.createDataFrame(pd.concat([customers_pdf.assign(deleted=False), deletion]))
+with_deletes = cj.connect(trades, cj.Input(deletable_df, **columns, name="customers"), key_groups=2)
+temporal_pdf = with_deletes.temporal_join(deletes="deleted").to_dataframe().toPandas()
+interval_pdf = pair.interval_join("0 minutes", "30 minutes").to_dataframe().toPandas()
+assert temporal_pdf.set_index("trade_id")["tier"].isna()[6]
+interval_pdf.sort_values(["trade_id", "customers_event_time"])
+
+# %% [markdown]
+# ## What may an input declare?
+#
+# | `cj.Input(...)` | |
+# |---|---|
+# | `source` | a DataFrame, static or streaming, or one of the sources below; both inputs must be of one kind |
+# | `key` | one or more columns; the types of both inputs must be the same, the names may differ |
+# | `event_time` | a `timestamp` column, or an expression such as `F.timestamp_millis("ms").alias("traded_at")` |
+# | `name` | its name in messages, progress and columns |
+# | `watermark` | by how much rows may be out of order (next section); by default not at all |
+# | `partition` | the columns with a row's source partition; each partition has its own watermark |
+# | `sequence` | the columns with the order of rows in a partition, such as `"offset"`; they break ties of event time |
+# | `max_ahead` | in streams, a row further ahead of the clock is rejected; `"1 day"` by default, `None` for no limit |
+# | `late` | `"reject"` or `"apply"`; by default a late trade is rejected, a late record counts for the trades to come |
+#
+# Keys are compared exactly, so a float can't be one. The message lists the types that can:
+
+# %%
+try:
+    cj.connect(cj.Input(trades_df, key="amount", event_time="event_time", name="trades"), customers)
+except cj.SchemaError as error:
+    print(error)
+
+# %% [markdown]
+# ## The same join over streams
+#
+# Now rows arrive in files. A **watermark** says how far the event time of an input has come: here it is the largest
+# event time seen, less the minute by which rows may be out of order. The watermark of the join is the smaller one of
+# both. A trade comes out when the watermark reaches it, since no earlier record can come any more.
+#
+# Each call of `run` takes what is there and pauses. What waits stays in the checkpoint, and the next run goes on.
 
 # %%
 lake = Path(tempfile.mkdtemp())
-inputs = {}
-for name, columns in (
+late_by = cj.WatermarkStrategy.for_bounded_out_of_orderness("1 minute")
+inputs = []
+for name, schema in (
     ("trades", "trade_id long, customer string, event_time timestamp, amount double"),
     ("customers", "customer string, event_time timestamp, tier string"),
 ):
     (lake / name).mkdir()
-    inputs[name] = cj.Input(
-        cj.sources.files(str(lake / name), "parquet", schema=columns),
-        key="customer",
-        event_time="event_time",
-        name=name,
-        watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness("1 minute"),
-    )
-joined = cj.connect(inputs["trades"], inputs["customers"], key_groups=2).asof_join()
+    source = cj.sources.files(lake / name, "parquet", schema=schema)
+    inputs.append(cj.Input(source, **columns, name=name, watermark=late_by))
+joined = cj.connect(*inputs, key_groups=2).asof_join()
 reports = []
 
 
@@ -171,14 +233,13 @@ def arrive(name, frame):
 
 def run(drain=False):
     query = joined.start(
-        output=cj.sinks.delta(str(lake / "enriched")),
-        checkpoint=str(lake / "checkpoint"),
+        output=cj.sinks.delta(lake / "enriched"),
+        checkpoint=lake / "checkpoint",
         trigger=cj.Trigger.available_now(drain=drain),
     )
-    query.await_termination(progress=False)
-    reports.append(query.progress)
+    query.await_termination(progress=False)  # by default a notebook and a terminal show a line of progress
     print(query.progress.ending())
-    return query
+    reports.append(query.progress)
 
 
 def read(path):
@@ -186,8 +247,8 @@ def read(path):
 
 
 # %% [markdown]
-# **First run.** Trades until 09:50 are there, but the customers' file ends at 09:25. Who could know what a trade of 09:50 will find?
-# So the trades after 09:24 wait, and the message names the input that holds time back.
+# **First run.** There are trades until 09:50, but the customers' file ends at 09:25. So it is not known yet which
+# record a trade of 09:50 will find. The trades after 09:24 wait, and the message names the input that holds time back.
 
 # %%
 arrive("trades", trades_pdf.iloc[[1, 0, 4, 2, 5]])  # out of order
@@ -196,72 +257,51 @@ run()
 read("enriched").orderBy("trade_id").toPandas()
 
 # %% [markdown]
-# **Second run.** The customers catch up, and trade 3 comes out. Trade 6 of 09:50 waits for its own input now: within the minute of
-# disorder, an earlier trade might still come. (Nothing new came from the trades in this run; no matter.)
+# **Second run.** The customers catch up, and trade 3 comes out. Trade 6 of 09:50 now waits for its own input: an
+# earlier trade could still come, within the minute of disorder.
 
 # %%
 arrive("customers", customers_pdf.iloc[[1, 4, 2]])
 run()
-read("enriched").orderBy("trade_id").toPandas()
 
 # %% [markdown]
-# **Third run**, with rows as they sometimes are: a trade without a customer, one without a time, and one of 09:15, which is more than
-# a minute late: its result can't be put in order any more.
+# **Third run**, with broken rows: a trade without a customer, one without a time, and one of 09:15, which is more than
+# a minute late. Each row of an input is done, buffered or rejected; nothing vanishes.
 
 # %%
 broken = pd.DataFrame(
     [(7, None, at("10:30"), 5.0), (8, "ann", pd.NaT, 6.0), (9, "ann", at("09:15"), 7.0)], columns=trades_pdf.columns
 ).astype({"event_time": trades_pdf["event_time"].dtype})
 arrive("trades", pd.concat([trades_pdf.iloc[[3]], broken]))
-query = run()
-print(query.progress.table())
+run()
+assert reports[-1].is_conserved
+print(reports[-1].table())
 
 # %% [markdown]
-# For each input, *rows in = done + buffered + rejected*: nothing vanishes. What was rejected can be read, with the reason:
+# **The end.** Trade 4 of 10:40 still waits for the customers' watermark. If no more rows will come, `drain=True` ends
+# both inputs: everything comes out, and the query is over. The result is that of the static join, and of pandas.
 
 # %%
-assert query.progress.is_conserved
-pd.set_option("display.max_colwidth", None)
-read("checkpoint/rejected").select("input", "reason", "row").toPandas()
-
-# %% [markdown]
-# **The end.** Trade 4 of 10:40 still waits for the customers' watermark. If no more rows will come, `drain=True` ends both inputs:
-# everything comes out, and the query is over.
-
-# %%
-query = run(drain=True)
+run(drain=True)
 result = read("enriched").orderBy("trade_id").toPandas()
-result
-
-# %% [markdown]
-# ## How time went
-#
-# The checkpoint has a table `progress` with a row for each batch. The join's watermark (black) follows the slower input.
-
-# %%
-progress = read("checkpoint/progress").orderBy("batch_id")
-progress.selectExpr(
-    "batch_id",
-    "watermark",
-    "holding_input",
-    "drained",
-    "rows_out",
-    "inputs[0].buffered AS trades_waiting",
-    "state_bytes",
-).toPandas()
+pandas_says = pd.merge_asof(
+    trades_pdf.sort_values("event_time"), customers_pdf.sort_values("event_time"), on="event_time", by="customer"
+).sort_values("trade_id")
+assert result.equals(enriched_pdf)
+assert result["tier"].fillna("none").tolist() == pandas_says["tier"].fillna("none").tolist()
 
 # %%
-steps = progress.selectExpr(
-    "batch_id", "watermark", "inputs[0].watermark AS trades", "inputs[1].watermark AS customers"
-).toPandas()
-steps = steps[steps["watermark"].notna()]
+watermarks = [[each.watermark for each in report.inputs] for report in reports[:-1]]
+steps = pd.DataFrame(watermarks, columns=["trades", "customers"]).apply(pd.to_datetime, unit="ms")
+steps["join"] = steps.min(axis=1)
 figure, axes = plt.subplots(figsize=(9, 2.8))
-for name, colour in (("trades", "#3b7dd8"), ("customers", "#c8553d")):
-    axes.plot(steps["batch_id"], steps[name], "o-", color=colour, label=name, markersize=7)
-axes.plot(steps["batch_id"], steps["watermark"], "k--", label="the join", linewidth=2)
-axes.set_xticks(steps["batch_id"], [f"run {number + 1}" for number in steps["batch_id"]])
+for name, style in (("trades", {"color": "#3b7dd8"}), ("customers", {"color": "#c8553d"})):
+    axes.step(steps.index, steps[name], "o-", where="post", label=name, markersize=7, **style)
+axes.step(steps.index, steps["join"], "k--", where="post", label="the join", linewidth=2)
+axes.set_xticks(steps.index, [f"run {number + 1}" for number in steps.index])
 axes.yaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
-axes.set_title("Watermarks after each run; the drain then ends time", loc="left", fontsize=10)
+axes.set_ylabel("event time (UTC)")
+axes.set_title("Watermarks after each run: the join's is the smaller one", loc="left", fontsize=10)
 axes.legend(frameon=False)
 for side in ("top", "right"):
     axes.spines[side].set_visible(False)
@@ -269,20 +309,74 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## The same as all at once
+# ## What was rejected, and why?
 #
-# Three runs and a drain, out of order, gave what the static join gave from the same rows, and what pandas gives:
+# Rejected rows go to a Delta table in the checkpoint directory, unless `start(rejected=...)` names a sink. (So do the
+# side outputs of functions.) `watermark` is that of the join before the micro-batch, in epoch milliseconds. `row` is
+# the whole row as JSON.
 
 # %%
-pandas_says = pd.merge_asof(
-    trades_pdf.sort_values("event_time"), customers_pdf.sort_values("event_time"), on="event_time", by="customer"
-).sort_values("trade_id")
-assert result.equals(enriched_pdf)
-assert result["tier"].fillna("none").tolist() == pandas_says["tier"].fillna("none").tolist()
+read("checkpoint/rejected").orderBy("reason").toPandas()
 
 # %% [markdown]
-# Next: write a function of your own with timers and state (`pair.process(...)`, see the README), or join your own data with
-# `cojoin run`.
+# | reason | |
+# |---|---|
+# | `null_key`, `null_event_time` | the key, or a part of it, or the event time is null |
+# | `late` | the row's time was at or below the watermark of the join before its micro-batch |
+# | `too_far_ahead` | the row's time is further ahead of the clock than the input's `max_ahead` |
+# | `undecodable`, `tombstone`, `gone` | from Kafka: [04_replay_kafka.ipynb](04_replay_kafka.ipynb) |
+#
+# ## How do I get the result?
+#
+# | way | what it gives |
+# |---|---|
+# | `to_dataframe()` | a plain DataFrame, static or streaming as the inputs are, for any sink and trigger of Spark's |
+# | `to_dataframe("rejected")`, `to_dataframe(tag)` | the rejected rows, or a side output of a function, likewise |
+# | `start(output=, rejected=, side_outputs=, checkpoint=, trigger=)` | a query that writes all outputs of one run |
+#
+# Only `start` has progress, drains and snapshots. Each DataFrame runs the join by itself, and what waits when its
+# stream stops stays in Spark's state. `start` needs streams. Its triggers are:
+#
+# | trigger | |
+# |---|---|
+# | `cj.Trigger.available_now()` | takes what is there, and pauses; the next run goes on |
+# | `cj.Trigger.available_now(drain=True)` | then ends both inputs: all rows come out, and the query is over |
+# | `cj.Trigger.processing_time("10 seconds")` | runs until it is stopped, with a micro-batch each interval |
+#
+# ## Where can rows come from?
+#
+# | source | |
+# |---|---|
+# | `cj.sources.delta(path_or_table)` | a Delta table: what it holds at the start, then its commits |
+# | `cj.sources.files(path, format, schema=)` | a folder of files, in the order of their modification times |
+# | `cj.kafka.source(servers, topic, schema=)` | topics, by event time: [04_replay_kafka.ipynb](04_replay_kafka.ipynb) |
+# | a streaming DataFrame | any of Spark's; a new query can't go on from its position, see [03](03_checkpoints.ipynb) |
+#
+# Delta and files take Spark's `options=`, such as `maxFilesPerTrigger`, which splits what is there into several
+# micro-batches. Files must then be in the order of event time as well, within the bound of the watermark, or rows are
+# late. The files of a Delta table need not: `start` holds its watermark back while a file with earlier rows is unread.
+#
+# ## Where can rows go to?
+#
+# | sink | |
+# |---|---|
+# | `cj.sinks.delta(path_or_table)` | exactly once, with `partition_by=` and Delta's writer `options=` |
+# | `cj.sinks.parquet(folder)` | a folder for each micro-batch, which is replaced if the micro-batch is run again |
+# | a callable `(DataFrame, batch_id)` | whatever it does; it may get a micro-batch twice, with the same id |
+#
+# Each Delta commit carries its micro-batch, and digests of the source offsets and of the rows. If a crash makes Spark
+# run a micro-batch again that the table has already, it is passed over if it is the same, and refused otherwise. New
+# plain tables get `delta.checkpointInterval` 100, unless the session has a default: with Delta's 10, every tenth
+# micro-batch takes seconds more. A micro-batch that lets no row out makes no commit.
+
+# %%
+history = DeltaTable.forPath(spark, str(lake / "enriched")).history().orderBy("version")
+marker = [f"get_json_object(userMetadata, '$.cojoin.{name}') AS {name}" for name in ("batch_id", "rows", "rows_digest")]
+history.selectExpr("version", "operation", *marker).toPandas()
+
+# %% [markdown]
+# Next: [02_functions.ipynb](02_functions.ipynb) writes functions with timers and state. `cojoin run --help` shows how
+# to join data of your own on the command line.
 
 # %%
 spark.stop()

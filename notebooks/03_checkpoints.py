@@ -9,22 +9,38 @@
 # ---
 
 # %% [markdown]
-# # Checkpoints: look inside, travel in time, begin again
+# # Checkpoints: inspect, go back, start again
 #
-# A query of cojoin keeps its state as tables that you can read: which rows wait and for what, which records are in force, how far
-# time has come. So you can ask *why is this trade not there yet?*, see the state as it was some batches ago, and begin a new query
-# from any snapshot, with another number of key groups, without losing or doubling a row.
+# A query of cojoin keeps its state in tables that you can read: the rows that wait, the records in force, and how far
+# event time has come. So you can ask why a trade has not come out yet, and see the state as it was some micro-batches
+# ago. And you can start a new query from a snapshot, without a row missing or written twice.
 #
 # It needs Java 17 and `pip install cojoin matplotlib`.
+#
+# ## What does a query keep?
+#
+# | what | written | kept | what for |
+# |---|---|---|---|
+# | Spark's own checkpoint | with every micro-batch | the last batches | ordinary restarts: the same call of `start` |
+# | snapshots | every `checkpoint_interval` | the newest 3 (`retained_checkpoints`) | inspection, new queries |
+# | savepoints | when you ask for one | until you remove it | the same |
+#
+# `checkpoint_interval` is a duration of the micro-batches' clock (`"10 minutes"` by default), a number of
+# micro-batches, or `None` for savepoints alone. Snapshots are rows of a Delta table. A snapshot writes only the key
+# groups that have changed since the last one. Nothing is pickled, so restoring a checkpoint never runs code from it.
+# [06_operations.ipynb](06_operations.ipynb) lists the files of the directory.
 
 # %%
 import os
+import shutil
 import tempfile
+import textwrap
 from pathlib import Path
 
 import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
 import pandas as pd
+from delta.tables import DeltaTable
 
 import cojoin as cj
 from cojoin.__main__ import main as cojoin
@@ -37,10 +53,10 @@ spark = cj.spark_session(
 )
 
 # %% [markdown]
-# ## A query that runs every so often
+# ## A query to look at
 #
-# Trades and customers arrive as files; each trade is joined with the customer record in force. `checkpoint_interval=1` takes a
-# snapshot with every batch; by default it is every ten minutes. Only what changed is written.
+# Trades and customers arrive as files, and each trade is joined with the customer record in force. The query runs now
+# and then: it takes what is there, and pauses. `checkpoint_interval=1` takes a snapshot with every micro-batch.
 
 # %%
 COLUMNS = {
@@ -56,17 +72,14 @@ def at(clock):
 
 def arrive(name, *rows):
     """Write a file, as another system would."""
-    columns = [column.split()[0] for column in COLUMNS[name].split(", ")]
-    frame = pd.DataFrame(
-        [[at(value) if column == "event_time" else value for column, value in zip(columns, row)] for row in rows],
-        columns=columns,
-    )
+    frame = pd.DataFrame(rows, columns=[column.split()[0] for column in COLUMNS[name].split(", ")])
+    frame["event_time"] = frame["event_time"].map(at)
     Path(f"lake/{name}").mkdir(parents=True, exist_ok=True)
     frame.to_parquet(f"lake/{name}/{len(arrived[name])}.parquet", coerce_timestamps="us")
     arrived[name].append(frame)
 
 
-def join(key_groups):
+def join(key_groups, columns=COLUMNS):
     inputs = [
         cj.Input(
             cj.sources.files(f"lake/{name}", "parquet", schema=schema),
@@ -75,16 +88,15 @@ def join(key_groups):
             name=name,
             watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness("1 minute"),
         )
-        for name, schema in COLUMNS.items()
+        for name, schema in columns.items()
     ]
     return cj.connect(*inputs, key_groups=key_groups).asof_join()
 
 
-def run():
-    """A scheduled run: it takes what is there, and pauses."""
+def run(checkpoint="lake/checkpoint"):
     query = join(key_groups=2).start(
         output=cj.sinks.delta("lake/enriched"),
-        checkpoint="lake/checkpoint",
+        checkpoint=checkpoint,
         checkpoint_interval=1,
         trigger=cj.Trigger.available_now(),
     )
@@ -96,6 +108,7 @@ def run():
 arrive("trades", (1, "ann", "09:05", 120.0), (2, "bob", "09:10", 60.0), (3, "ann", "09:40", 310.0))
 arrive("customers", ("ann", "09:00", "bronze"), ("bob", "09:00", "bronze"), ("ann", "09:20", "silver"))
 run()
+backup = shutil.copytree("lake/checkpoint", "lake/backup")  # for a later section
 
 # %%
 arrive("trades", (4, "bob", "09:50", 75.0), (5, "ann", "10:05", 45.0))
@@ -103,15 +116,19 @@ arrive("customers", ("bob", "09:30", "silver"), ("ann", "09:45", "gold"))
 run()
 
 # %% [markdown]
-# ## What there is
+# ## Which snapshots are there?
 #
-# The command line lists the snapshots. (In a terminal: `cojoin checkpoints list lake/checkpoint`.)
+# The command line lists them. (In a terminal: `cojoin checkpoints list lake/checkpoint`.)
 
 # %%
 assert cojoin(["checkpoints", "list", "lake/checkpoint"]) == 0
 
 # %% [markdown]
-# `read_state` opens one; without more the newest. It only reads, also while the query runs.
+# ## What does the state hold?
+#
+# `read_state` reads the newest state, also while the query runs. It writes nothing and waits for nothing. The parts of
+# the state are DataFrames: `buffered` by input, `versions`, and for functions of your own `states` by name and
+# `timers`.
 
 # %%
 state = cj.read_state(spark, "lake/checkpoint")
@@ -124,57 +141,61 @@ state.buffered["trades"].toPandas()
 state.versions.toPandas()
 
 # %% [markdown]
-# ## Why is trade 5 not there?
+# ## Why has trade 5 not come out?
+#
+# `explain` says what became of a row, and what it waits for. Trade 5 waits for the customers: until their watermark has
+# reached 10:05, a record could still come that is in force for trade 5.
 
 # %%
 print(cj.explain(spark, "lake/checkpoint", input="trades", row={"trade_id": 5}))
 
 # %% [markdown]
-# It waits for the customers: until their time has come to 10:05, a record could still come that trade 5 must find. And trade 3, which
-# has come out:
+# Trade 3 has come out, with the record that was in force at 09:40:
 
 # %%
 print(cj.explain(spark, "lake/checkpoint", input="trades", row={"trade_id": 3}))
 
 # %% [markdown]
-# ## Time travel
+# ## What was the state before?
 #
-# All that a key has, now and after the first batch. Then trade 3 was waiting, and Ann was bronze, her silver of 09:20 being known
-# but not yet in force:
-
-# %%
-print(state.key("ann"))
+# `at=` takes the number of a micro-batch, or a datetime with a time zone for the last one before it. After the first
+# micro-batch trade 3 was still waiting, and Ann was bronze. Her silver of 09:20 was known but not in force yet.
 
 # %%
 then = cj.read_state(spark, "lake/checkpoint", at=0)
 print(then.key("ann"))
-assert [row.trade_id for row in then.key("ann").buffered["trades"]] == [3]
 
 # %% [markdown]
-# ## A third run, and how time went
+# ## How did time advance?
 #
-# The customers catch up. `read_progress` has a row a batch: the join's watermark (black) follows the slower input.
+# In a third run the customers catch up. `read_progress` returns a row for each micro-batch. The watermark of the join
+# (black) is that of the slower input.
 
 # %%
 arrive("trades", (6, "bob", "10:20", 20.0))
 arrive("customers", ("bob", "10:00", "gold"), ("ann", "10:15", "bronze"))
 run()
 progress = cj.read_progress(spark, "lake/checkpoint")
-progress.selectExpr(
-    "batch_id", "watermark", "holding_input", "rows_out", "inputs[0].buffered AS trades_waiting"
+steps = progress.selectExpr(
+    "batch_id",
+    "inputs[0].watermark AS trades",
+    "inputs[1].watermark AS customers",
+    "watermark AS join",
+    "holding_input",
+    "rows_out",
+    "inputs[0].buffered AS trades_waiting",
 ).toPandas()
+steps
 
 # %%
-steps = progress.selectExpr(
-    "batch_id", "watermark", "inputs[0].watermark AS trades", "inputs[1].watermark AS customers"
-).toPandas()
-figure, axes = plt.subplots(figsize=(9, 2.6))
+figure, axes = plt.subplots(figsize=(9, 2.8))
 for name, colour in (("trades", "#3b7dd8"), ("customers", "#c8553d")):
-    axes.plot(steps["batch_id"], steps[name], "o-", color=colour, label=name, markersize=7)
-axes.plot(steps["batch_id"], steps["watermark"], "k--", label="the join", linewidth=2)
-axes.set_xticks(steps["batch_id"], [f"batch {number}" for number in steps["batch_id"]])
+    axes.step(steps["batch_id"], steps[name], "o-", where="post", color=colour, label=name, markersize=7)
+axes.step(steps["batch_id"], steps["join"], "k--", where="post", label="the join", linewidth=2)
+axes.set_xticks(steps["batch_id"], [f"micro-batch {number}" for number in steps["batch_id"]])
 axes.yaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
-axes.set_title("Watermarks after each batch", loc="left", fontsize=10)
+axes.set_ylabel("event time (UTC)")
+axes.set_title("Watermarks after each micro-batch", loc="left", fontsize=10)
 axes.legend(frameon=False)
 for side in ("top", "right"):
     axes.spines[side].set_visible(False)
@@ -182,27 +203,55 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## Begin again, from any of them
+# ## How do I keep a moment?
 #
-# A new query begins with the state after batch 1, cut into **six** key groups instead of two. It has a checkpoint and an output of its
-# own; its files go on exactly where the old query's stood then, so it reads the third files once more, and `drain=True` lets what waits
-# come out. (In a terminal: `cojoin checkpoints restore lake/checkpoint --at 1 --checkpoint lake/checkpoint_6 ...`.)
+# With a **savepoint**. A snapshot is removed when enough newer ones are there; a savepoint stays until you remove it.
+#
+# * `query.savepoint()` takes one while the query runs, `query.stop(savepoint=True)` takes one after it has stopped.
+# * `cj.savepoint(spark, path)`, or `cojoin checkpoints savepoint PATH`, takes one of any checkpoint: of a query that
+#   runs, is stopped, or was killed. Only a query that was drained is refused, because nothing can go on from it.
+#
+# A savepoint is the state after the last finished micro-batch. If that one has a snapshot already, the snapshot becomes
+# the savepoint.
 
 # %%
-origin = cj.Checkpoint("lake/checkpoint", at=1)
-query = join(key_groups=6).start(
+kept = cj.savepoint(spark, "lake/checkpoint")
+assert cojoin(["checkpoints", "list", "lake/checkpoint"]) == 0
+
+# %% [markdown]
+# ## How do I start a new query from a snapshot?
+#
+# With `restore_from`. The new query has a checkpoint of its own. It begins with the state, the timers and the
+# watermarks of that micro-batch, and its sources go on at the exact offsets where the old query's stood, also in the
+# middle of a Delta version or of a folder. In `cj.Checkpoint(path, at=...)`, `at` is a number or a datetime as above,
+# of a micro-batch that has a snapshot; without it the newest snapshot is taken.
+#
+# * **Rescale.** The number of `key_groups` and `spark.sql.shuffle.partitions` may differ.
+# * **Fork.** Start as many new queries from a snapshot as you like. The old one may run on. Take a savepoint before you
+#   fork a query that runs, since its other snapshots are removed as it goes on.
+# * **Evolve.** The new query may have further states, side outputs, nullable columns and nullable fields, and wider
+#   types (except for the key). Any other change is refused, and the message says what differs.
+# * **Sources.** Both inputs must come from `cj.sources` or `cj.kafka`, in both queries. Of a plain DataFrame it is not
+#   known where it would go on.
+#
+# Here a query begins after micro-batch 1 with **six** key groups instead of two, and trades have a new column `venue`.
+# It reads the third files once more, and `drain=True` lets everything come out.
+
+# %%
+wider = {**COLUMNS, "trades": f"{COLUMNS['trades']}, venue string"}
+query = join(key_groups=6, columns=wider).start(
     output=cj.sinks.delta("lake/enriched_6"),
     checkpoint="lake/checkpoint_6",
     trigger=cj.Trigger.available_now(drain=True),
-    restore_from=origin,
+    restore_from=cj.Checkpoint("lake/checkpoint", at=1),
 )
 query.await_termination(progress=False)
-print(query.progress.ending())
 print(query.progress.table())
 
 # %% [markdown]
-# The old query's output as it was after batch 1, which the snapshot remembers, and the new one's together are the whole join:
-# no row is missing, none is double. pandas says the same.
+# The old query's output as it was at the snapshot, and the new query's output, are together the whole join. The
+# snapshot knows the version of the Delta table (`cojoin checkpoints show` prints it), and Delta's `VERSION AS OF` reads
+# it. pandas finds the same rows.
 
 # %%
 output = progress.where("batch_id = 1").selectExpr("get_json_object(outputs, '$.output.version') AS version").first()
@@ -218,8 +267,107 @@ assert both["trade_id"].tolist() == pandas_says["trade_id"].tolist()
 assert both["tier"].tolist() == pandas_says["tier"].tolist()
 
 # %% [markdown]
-# `query.savepoint()`, or `cojoin checkpoints savepoint`, keeps a moment until you remove it, however many snapshots come after;
-# `cojoin checkpoints clean` removes the others. See `cojoin checkpoints --help`.
+# What does not fit is refused before anything is written. Here the trades have lost a column:
+
+
+# %%
+def show_refusal(action):
+    """Print why something is refused, with paths as they are written here."""
+    try:
+        action()
+    except cj.CheckpointError as error:
+        print(textwrap.fill(str(error).replace(f"file:{os.getcwd()}/", ""), 110, break_on_hyphens=False))
+
+
+def restore(columns=COLUMNS, **options):
+    query = join(key_groups=2, columns=columns).start(
+        output=cj.sinks.delta("lake/enriched"),
+        checkpoint="lake/checkpoint_2",
+        trigger=cj.Trigger.available_now(),
+        restore_from=cj.Checkpoint("lake/checkpoint", at=1),
+        **options,
+    )
+    query.await_termination(progress=False)
+
+
+narrower = {**COLUMNS, "trades": "trade_id long, customer string, event_time timestamp"}
+show_refusal(lambda: restore(narrower))
+
+# %% [markdown]
+# ## Can the new query write into the same table?
+#
+# Yes, into a Delta table. But the table already has rows that the old query wrote after the snapshot, and the new query
+# will write them again. So this is refused, unless you allow it to take them back:
+
+# %%
+show_refusal(restore)
+
+# %% [markdown]
+# `cut_back_output=True` restores the table to its version at the snapshot. This is a commit like any other: the table's
+# history keeps what was there. It is possible only if every later commit is the old query's own; if somebody else has
+# written to the table, name a new one. The old query is ended for good, so that it can't write there again.
+
+# %%
+restore(cut_back_output=True)
+history = DeltaTable.forPath(spark, "lake/enriched").history().orderBy("version")
+history.selectExpr("version", "operation", "operationMetrics['numOutputRows'] AS rows_written").toPandas()
+
+# %%
+show_refusal(run)
+
+# %% [markdown]
+# ## Can I put a checkpoint back from a backup?
+#
+# Copy a checkpoint while its query is not running. A backup that is older than its output is refused: going on would
+# write rows twice, or leave some out. The copy in `lake/backup` was made after the first run, and two more followed:
+
+# %%
+show_refusal(lambda: run(backup))
+
+# %% [markdown]
+# As the message says, `restore_from` with `cut_back_output=True` goes on from one of the backup's snapshots. If the
+# table is ahead of the backup by a single micro-batch, the query starts and runs that micro-batch again. It is passed
+# over if its source offsets and its rows are the same as in the table, and refused otherwise.
+#
+# ## What if a file is damaged?
+#
+# Files and rows of a checkpoint have checksums, which are compared when they are read. The error names what is damaged,
+# and what to do.
+
+# %%
+description = Path(backup, "query.json")
+description.write_text(description.read_text().replace("trade_id", "trade_ib"))
+Path(backup, ".query.json.crc").unlink()  # the local file system's own checksum, which would notice it first
+show_refusal(lambda: cj.read_state(spark, backup))
+
+# %% [markdown]
+# ## What if two queries use one checkpoint?
+#
+# The second one is refused. A query holds a **lease** on its checkpoint, with a heartbeat. If it was killed, it can
+# start again at once on the same machine, and after half a minute on another one: for so long the heartbeat is watched.
+#
+# ## What if the source no longer has the records?
+#
+# If Kafka has deleted records that are to be read next, the restore is refused. The message names each partition and
+# the number of records. `allow_data_loss=True` goes on without them. See [04_replay_kafka.ipynb](04_replay_kafka.ipynb)
+# for sources that lose records while they run.
+#
+# ## What can I do in a terminal?
+#
+# | `cojoin checkpoints ...` | |
+# |---|---|
+# | `list PATH` | the snapshots that can be restored |
+# | `show PATH --at 12` | one snapshot: source positions, versions of the outputs, sizes, and who holds the lease |
+# | `state PATH --key 17` | what the state holds, as a whole or of a key |
+# | `progress PATH` | watermarks and counts of the last micro-batches |
+# | `explain PATH --input trades --row trade_id=17` | what became of a row, and what it waits for |
+# | `savepoint PATH` | take a savepoint |
+# | `restore PATH --at 12 --checkpoint NEW ...` | start a new query (as-of joins), with the options of `cojoin run` |
+# | `clean PATH --keep 3` | remove snapshots; savepoints stay, unless `--savepoints` is given |
+#
+# The commands that look take `--json` for scripts, and disturb no running query.
+#
+# Next: [04_replay_kafka.ipynb](04_replay_kafka.ipynb) replays the history of Kafka topics and then goes live.
 
 # %%
 spark.stop()
