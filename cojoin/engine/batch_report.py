@@ -203,9 +203,12 @@ class BatchReport:
         who = (
             f"for the watermark of {self.holding_input!r}, which is" if self.holding_input else "while all are idle at"
         )
+        wait, they_come = (
+            ("waits", "it comes") if sum(each.buffered for each in self.inputs) == 1 else ("wait", "they come")
+        )
         text = (
-            f"paused: {' and '.join(waiting)} wait {who} {format_time(self.watermark)}; "
-            f"they come out when the next run moves it, or with drain=True"
+            f"paused: {' and '.join(waiting)} {wait} {who} {format_time(self.watermark)}; "
+            f"{they_come} out when the next run moves it, or with drain=True"
         )
         for each in self.inputs:
             if each.source_agrees is False:

@@ -89,6 +89,13 @@ def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
     )
 
 
+def test_one_row_waits_and_comes_out() -> None:
+    trades, customers = report().inputs
+    one = replace(report(), inputs=(replace(trades, buffered=0), customers)).ending()
+    assert one.startswith("paused: 1 row of 'customers' waits for the watermark of 'customers', which is ")
+    assert "; it comes out when the next run moves it, or with drain=True" in one
+
+
 def test_the_last_line_says_how_many_rows_were_late_or_rejected_and_why() -> None:
     paused, drained = report(), report(drain=True)
     for each, end in ((paused, "with drain=True"), (drained, "drained: all inputs are finished")):

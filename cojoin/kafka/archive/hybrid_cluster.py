@@ -139,8 +139,8 @@ class HybridCluster(Cluster):
         if wrong:
             msg = (
                 f"{self._what}: {'; '.join(wrong)}: neither {self.archive.what} nor the brokers have them; archive "
-                f'them, begin later, or go on without them with data_loss="skip", where they were of transactions that '
-                f"were aborted, too"
+                f'them, begin later, or set data_loss="skip" to go on without them, which is right if they were '
+                f"records of aborted transactions"
             )
             raise ConfigurationError(msg)
 
