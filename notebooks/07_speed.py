@@ -393,18 +393,10 @@ pd.DataFrame(
 #
 # ## How fast is a replay of Kafka topics?
 #
-# Two million trades and 200,000 versions of three weeks, 4 partitions each at different speeds, 2 cores, into Delta
-# (`python -m benchmarks.replay`; guide [04](04_replay_kafka.ipynb)):
-#
-# | | seconds | late rows | rows buffered at most |
-# |---|---|---|---|
-# | plain Spark: read, decode, write, no join | 29 to 31 | - | - |
-# | `cj.kafka.source`, `max_drift="10 minutes"`, 5 seconds of disorder | 39 to 41 | 0 | 1,001 |
-# | Spark's source, a watermark a partition (earlier version, busy machine) | 107 | 0 | 1,306,342 |
-# | Spark's source, one watermark a topic (earlier version, busy machine) | 121 | 267,193 | 337,279 |
-#
-# 10 minutes and 5 seconds of these topics hold 1,227 rows. The replay takes 2.9 to 3.0 GB, of which 1 GB is the JVM's
-# heap. With Spark's own source partitions are read at speeds of their own, so far more rows wait, or are late.
+# Two million trades and 200,000 versions of three weeks take 39 to 41 seconds on 2 cores, into Delta. Plain Spark takes
+# 29 to 31 seconds to read, decode and write the same records without a join. Guide [04](04_replay_kafka.ipynb) has the
+# table, also with Spark's own Kafka source (`python -m benchmarks.replay` repeats it). The replay takes 2.9 to 3.0 GB,
+# of which 1 GB is the JVM's heap.
 #
 # ## How do I start faster?
 #

@@ -258,7 +258,7 @@ def run(
                 operator.restore(state)
     for operator in operators:
         for name, kept in operator.segmented_tables().items():
-            outcome.kept[name] += kept.whole().num_rows
+            outcome.kept[name] += kept.read_all().num_rows
         operator.close()
     return outcome
 

@@ -137,7 +137,7 @@ class CallbackRunner:
             if len(yielded) >= _PIECE_ROWS:
                 yield
 
-    def sweep(self, domain: TimeDomain, until: int, watermark: int | None) -> Iterator[None]:
+    def fire_timers(self, domain: TimeDomain, until: int, watermark: int | None) -> Iterator[None]:
         """Fire the timers of all keys in one time domain up to a time, by timestamp.
 
         Args:

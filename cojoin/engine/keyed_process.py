@@ -70,7 +70,7 @@ class KeyedCoProcess:
         if self.processing_time_timers is not None:
             return self.processing_time_timers
         return any(
-            _names(member.__code__, "register_processing_time_timer")
+            _references(member.__code__, "register_processing_time_timer")
             for kind in type(self.function).__mro__
             for member in vars(kind).values()
             if isinstance(member, FunctionType)
@@ -115,5 +115,5 @@ class KeyedCoProcess:
         }
 
 
-def _names(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(_names(each, name) for each in code.co_consts if isinstance(each, CodeType))
+def _references(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(_references(each, name) for each in code.co_consts if isinstance(each, CodeType))

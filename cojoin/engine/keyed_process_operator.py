@@ -56,11 +56,11 @@ class KeyedCoProcessOperator(Operator):
         self._function = own_copy(process.function)
         self._name = type(process.function).__name__
         key_schema = pa.schema([left.schema.field(name) for name in left.key])
-        self._store = KeyedStateBackend(key_schema, self._name)
-        self._context = Context(self._store.timer_service)
-        self._store.clock = FunctionClock(self._context, self._store.timer_service, by_time=by_time)
+        self._state_backend = KeyedStateBackend(key_schema, self._name)
+        self._context = Context(self._state_backend.timer_service)
+        self._state_backend.clock = FunctionClock(self._context, self._state_backend.timer_service, by_time=by_time)
         if not process.sets_processing_time_timers:
-            self._store.timer_service.refusal = (
+            self._state_backend.timer_service.refusal = (
                 f"{self._name}: the query does not expect timers of processing time, which need micro-batches without "
                 f"rows; say so with process(..., processing_time_timers=True)"
             )
@@ -69,9 +69,9 @@ class KeyedCoProcessOperator(Operator):
         self._own_watermarks = (NONE, NONE)
 
     @property
-    def store(self) -> KeyedStateBackend:
+    def state_backend(self) -> KeyedStateBackend:
         """The states and timers."""
-        return self._store
+        return self._state_backend
 
     def gather(self, make: Callable[[Context], list[Any]]) -> None:
         """Replace the list that collects what callbacks yield with one that reads the context; for test harnesses."""
@@ -80,21 +80,21 @@ class KeyedCoProcessOperator(Operator):
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Call the function for the due rows and timers of every touched key."""
         clock = END_OF_TIME if self.watermark.status() == "finished" else self.processing_time
-        service = self._store.timer_service
+        service = self._state_backend.timer_service
         service.processing_time = self.processing_time
-        own_before, self._own_watermarks = self._own_watermarks, self._inputs_own()
+        own_before, self._own_watermarks = self._own_watermarks, self._input_watermarks()
         service.input_watermarks = None if self._by_time else own_before
         for counts, rows in zip(self.counts, due, strict=True):
             counts.done += rows.num_rows
         # In arrival order timers fire only when the watermark moves; in event-time order whenever it has reached them.
         # Before the first watermark nothing is due, not even a timer at the smallest timestamp.
         until = after if after > NONE and (self._by_time or after > before) else None
-        if not (due[0].num_rows or due[1].num_rows or self._store.has_due_timers(until, clock)):
+        if not (due[0].num_rows or due[1].num_rows or self._state_backend.has_due_timers(until, clock)):
             return
         keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
-        codes, row_codes = self._store.begin(keys, until, clock)
+        codes, row_codes = self._state_backend.begin(keys, until, clock)
         self._open()
-        run = CallbackRunner(self._function, self._store, self._context, self.inputs, self._yielded, last_event)
+        run = CallbackRunner(self._function, self._state_backend, self._context, self.inputs, self._yielded, last_event)
         due_rows = DueRows(due, self.inputs, self._name)
         for code, rows in due_rows.by_key(codes, row_codes, by_time=self._by_time):
             if not self._by_time:
@@ -105,25 +105,25 @@ class KeyedCoProcessOperator(Operator):
                 continue
             for _ in steps:
                 yield from self._flush()
-        for _ in self._sweeps(run, until, clock, after, drains=last_event is not None):
+        for _ in self._fire_timers(run, until, clock, after, drains=last_event is not None):
             yield from self._flush()
         yield from self._flush()
         # From here on a time-to-live uses the watermark, since no row and no timer is current.
         self._context._timestamp, service.watermark = None, after  # noqa: SLF001
-        self._store.end()
+        self._state_backend.end()
 
-    def _sweeps(
+    def _fire_timers(
         self, run: CallbackRunner, until: int | None, clock: int, after: int, *, drains: bool
     ) -> Iterator[None]:
         """Fire the timers of all keys, of event time first; in a drain, repeat until no event-time timer is due."""
-        service, domains = self._store.timer_service, (self._store.timers, self._store.processing_timers)
+        service, domains = self._state_backend.timer_service, (self._state_backend.timers, self._state_backend.processing_timers)
         stalled = 0
         while stalled < MAX_STALLED_TIMERS:
             service.input_watermarks = None if self._by_time else self._own_watermarks
             if until is not None:
-                yield from run.sweep(TimeDomain.EVENT_TIME, until, None if self._by_time else after)
+                yield from run.fire_timers(TimeDomain.EVENT_TIME, until, None if self._by_time else after)
             service.input_watermarks = self._own_watermarks
-            yield from run.sweep(TimeDomain.PROCESSING_TIME, clock, after)
+            yield from run.fire_timers(TimeDomain.PROCESSING_TIME, clock, after)
             if not drains or until is None or not domains[0].due(until):
                 return
             went_on = [each.goes_on() for each in domains]
@@ -136,10 +136,10 @@ class KeyedCoProcessOperator(Operator):
 
     def process(self, batch: Batch) -> Iterator[Emission]:
         """Process a micro-batch; see ``Operator.process``."""
-        self._own_watermarks = self._inputs_own()
+        self._own_watermarks = self._input_watermarks()
         return super().process(batch)
 
-    def _inputs_own(self) -> tuple[int, int]:
+    def _input_watermarks(self) -> tuple[int, int]:
         left, right = self.watermark.inputs
         return left.current(), right.current()
 
@@ -150,7 +150,7 @@ class KeyedCoProcessOperator(Operator):
         # An ``open`` with a yield returns a generator, whatever its type says, and its body would never run.
         callback: Any = self._function.open
         try:
-            given = callback(OpenContext(self._store))
+            given = callback(OpenContext(self._state_backend))
         except CojoinError:
             raise
         except Exception as error:
@@ -196,15 +196,15 @@ class KeyedCoProcessOperator(Operator):
 
     def state_tables(self) -> dict[str, pa.Table]:
         """Return the tables of the states and timers."""
-        return self._store.tables()
+        return self._state_backend.tables()
 
     def load_state_tables(self, tables: dict[str, pa.Table]) -> None:
         """Restore the states and timers."""
-        self._store.load_tables(tables)
+        self._state_backend.load_tables(tables)
 
     def segmented_tables(self) -> dict[str, SegmentedTable]:
         """Return the states' tables."""
-        return self._store.segmented_tables()
+        return self._state_backend.segmented_tables()
 
     def check_states(self) -> None:
         """Open the function, and check that the stored states fit those that it declares, before any row is processed.
@@ -214,7 +214,7 @@ class KeyedCoProcessOperator(Operator):
             FunctionError: ``open`` raised an error, or yields rows.
         """
         self._open()
-        if undeclared := self._store.undeclared():
+        if undeclared := self._state_backend.undeclared():
             state, them = ("state", "it") if len(undeclared) == 1 else ("states", "them")
             listed = f"{state} {', '.join(map(repr, undeclared))}"
             msg = (
@@ -225,4 +225,4 @@ class KeyedCoProcessOperator(Operator):
 
     def details(self) -> dict[str, int]:
         """Return how many timers wait, and how many a drain left unfired."""
-        return {"timers": self._store.timer_count(), "timers_not_fired": self._store.timers_not_fired()}
+        return {"timers": self._state_backend.timer_count(), "timers_not_fired": self._state_backend.timers_not_fired()}

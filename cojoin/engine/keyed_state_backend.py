@@ -121,7 +121,7 @@ class KeyedStateBackend(RuntimeContext):
             nothing = _with(self._key_schema, _VALUE, state.type).empty_table()
             self._tables[_STATE + name] = self._keep(name, nothing)
         else:
-            stored.replace(partial(as_declared, state))
+            stored.convert_schema(partial(as_declared, state))
         self._states[name] = state
         if self._touched is not None:
             state.load(partial(self._stored, _STATE + name))
@@ -288,7 +288,7 @@ class KeyedStateBackend(RuntimeContext):
         """
         expiries, found = self._expiries(), {}
         for name, table in self._tables.items():
-            rows = rows_of(table.whole(), self._key_schema, key, self._owner)
+            rows = rows_of(table.read_all(), self._key_schema, key, self._owner)
             expiry = expiries.get(name)
             if expiry is not None and not expiry.returns_expired:
                 rows = without_expired(rows, expiry.cutoff())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.counts import InputCounts
 from cojoin.engine.state.flushing import attach, flush
-from cojoin.engine.state.segmented_table import own_tables
+from cojoin.engine.state.segmented_table import without_shadowed
 from cojoin.engine.time.operator_watermark import OperatorWatermark
 from cojoin.engine.values import codec
 from cojoin.engine.values.schema_evolution import evolve
@@ -74,7 +74,7 @@ class RestorableOperator(ABC):
     def parts(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         """Return all that the operator keeps, in segments too: JSON values, and tables whose rows carry their keys."""
         tables = self._tables()
-        return self._header(), tables | {name: rows.whole() for name, rows in self.segmented_tables().items()}
+        return self._header(), tables | {name: rows.read_all() for name, rows in self.segmented_tables().items()}
 
     def snapshot(self) -> bytes:
         """Return all that the operator keeps, as versioned bytes."""
@@ -137,7 +137,7 @@ class RestorableOperator(ABC):
             raise CheckpointError(msg)
         held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
         described = header.get("segments", {})
-        own = own_tables(described, tables)
+        own = without_shadowed(described, tables)
         self.load_state_tables({name: table for name, table in own.items() if name not in {"held1", "held2"}})
         attach(self.segmented_tables(), described, tables, self.segmenting)
         self._held = held

@@ -83,7 +83,7 @@ class Inspection:
         counts: dict[str, int] = {}
         for operator in self._operators:
             if isinstance(operator, KeyedCoProcessOperator):
-                sizes = operator.store.sizes()
+                sizes = operator.state_backend.sizes()
                 rows = {n.removeprefix("state:"): size["rows"] for n, size in sizes.items() if n.startswith("state:")}
             else:
                 rows = {name: table.num_rows for name, table in operator.state_tables().items()}
@@ -106,7 +106,7 @@ class Inspection:
             Timer(*timer)
             for operator in self._operators
             if isinstance(operator, KeyedCoProcessOperator)
-            for timer in operator.store.timers_of(key)
+            for timer in operator.state_backend.timers_of(key)
         ]
         return sorted(found, key=lambda timer: (timer.time_domain, timer.timestamp, repr(timer.key)))
 
@@ -158,18 +158,18 @@ class Inspection:
 
     def processing_time_wakeup(self) -> int | None:
         """Return the time of the earliest processing-time timer of all keys in epoch milliseconds, or None."""
-        stores = [each.store for each in self._operators if isinstance(each, KeyedCoProcessOperator)]
+        stores = [each.state_backend for each in self._operators if isinstance(each, KeyedCoProcessOperator)]
         return min((timer for store in stores if (timer := store.earliest_timers()[1]) is not None), default=None)
 
 
 def _state_of(operator: KeyedCoProcessOperator, key: Any) -> dict[str, Any]:
     """Return a key's current states; the function must have declared them, as expiry depends on their descriptors."""
-    service, was_open = operator.store.timer_service, operator._opened  # noqa: SLF001
+    service, was_open = operator.state_backend.timer_service, operator._opened  # noqa: SLF001
     service.watermark, service.processing_time = operator.watermark.current(), operator.processing_time
     operator._context._timestamp = None  # noqa: SLF001 - no row is current
     operator._open()  # noqa: SLF001
     try:
-        return operator.store.state_of(key)
+        return operator.state_backend.state_of(key)
     finally:
         if not was_open:
             operator.close()

@@ -87,10 +87,10 @@ def test_a_processing_time_timer_waits_for_the_clock_and_survives_a_restart() ->
     runs, restored = operator(Both()), operator(Both())
     feed(runs, [trade(10, amount=5)], now=100)
     assert feed(runs, now=104) == []
-    assert runs.store.earliest_timers() == (15, 105)
+    assert runs.state_backend.earliest_timers() == (15, 105)
     restored.restore(runs.snapshot())
     assert feed(restored, now=105) == [("output", "processing_time", 105)]
-    assert restored.store.earliest_timers() == (15, None)
+    assert restored.state_backend.earliest_timers() == (15, None)
     late = operator(Both())
     late.restore(runs.snapshot())
     assert feed(late, now=999) == [("output", "processing_time", 105)], "an overdue one fires at once"

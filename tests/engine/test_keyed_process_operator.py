@@ -346,7 +346,7 @@ def test_stored_states_can_be_checked_before_any_row_comes() -> None:
     new = operator(Remembers(visits="long", gone="int", added="int"))
     new.restore(snapshot)
     new.check_states()
-    assert new.store.state_of("a") == {"visits": 1, "gone": 1}
+    assert new.state_backend.state_of("a") == {"visits": 1, "gone": 1}
     differ = "state 'visits': the checkpoint and the function differ in its type: it is int there and string here"
     for changed, said in (
         (

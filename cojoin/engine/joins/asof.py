@@ -157,5 +157,5 @@ class AsofJoinOperator(VersionedJoinOperator):
         is_ahead = (ahead >= 0) & ((behind < 0) | (distance(left.micros, ahead_micros) < past))
         # Only a version ahead that is nearer than the one behind can still win.
         settled = event_millis(shift(left.micros, np.maximum(past, np.uint64(1)) - np.uint64(1)))
-        releases = np.where(is_ahead, event_millis(ahead_micros), np.where(behind >= 0, settled, expires))
-        return Decision(np.where(is_ahead, ahead, behind), releases)
+        emission_times = np.where(is_ahead, event_millis(ahead_micros), np.where(behind >= 0, settled, expires))
+        return Decision(np.where(is_ahead, ahead, behind), emission_times)

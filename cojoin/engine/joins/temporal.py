@@ -164,11 +164,11 @@ class TemporalJoinOperator(VersionedJoinOperator):
         deleted = at(self._tombstones(right), matches).astype(bool)
         return Decision(np.where(deleted, -1, matches), event_millis(left.micros))
 
-    def _memorable(self, right: SortedRows) -> NDArray[np.bool_]:
+    def _retainable(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which versions to keep: no tombstone, unless a late version that it ends could still match."""
         if self._retention is None:
             return ~self._tombstones(right)
-        return super()._memorable(right)
+        return super()._retainable(right)
 
     def _tombstones(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which of the sorted versions are tombstones."""

@@ -3,7 +3,7 @@
 It keeps left rows whose match may still change, and the versions that a waiting row or a row to come can match.
 
 It emits each left row once, when the watermark reaches the row's *release*, a time that depends on rows alone. A key's
-rows are emitted in the order of their releases, and equal ones in the left's total order.
+rows are emitted in the order of their emission_times, and equal ones in the left's total order.
 
 It forgets a left row when the row is emitted, and a version when no row can match it any more. A version is done when
 the watermark has passed it, whether it is in force or superseded.
@@ -41,12 +41,12 @@ __all__ = ["Decision", "VersionedJoinOperator"]
 
 
 class Decision(NamedTuple):
-    """The matches and releases of the left rows, in their sorted order."""
+    """The matches and emission_times of the left rows, in their sorted order."""
 
     matches: NDArray[np.int64]
     """Each row's version as a position in the sorted right, or -1; final for rows that are released."""
 
-    releases: NDArray[np.int64]
+    emission_times: NDArray[np.int64]
     """Each row's release in epoch milliseconds; above the watermark it may still be too late, but never too early."""
 
 
@@ -80,17 +80,17 @@ class VersionedJoinOperator(Operator):
         self._inner, self._age, self._keeps_versions, self._waits = inner, age, keeps_versions, waits
         self._columns = JoinedColumns(*inputs, schema, without)
         self._waiting = inputs[0].schema.empty_table()
-        self._versions = self._keep(inputs[1].schema.empty_table())
+        self._versions = self._new_versions(inputs[1].schema.empty_table())
 
-    def _keep(self, versions: pa.Table) -> SegmentedTable:
+    def _new_versions(self, versions: pa.Table) -> SegmentedTable:
         right = self.inputs[1]
         return SegmentedTable(versions, right.key, f"input {right.name!r}")
 
     @abstractmethod
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
-        """Return the matches and releases of all rows that wait or are due, given the versions that can matter."""
+        """Return the matches and emission_times of all rows that wait or are due, given the versions that can matter."""
 
-    def _memorable(self, right: SortedRows) -> NDArray[np.bool_]:
+    def _retainable(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which of the sorted versions may be kept if they are the newest of their keys."""
         return np.ones(len(right), dtype=bool)
 
@@ -99,51 +99,51 @@ class VersionedJoinOperator(Operator):
         del before, last_event
         left = concat([self._waiting, due[0]])
         if not left.num_rows and not due[1].num_rows:
-            self._forget_old(after)
+            self._expire_versions(after)
             return
         touched = [spec.keys(rows) for spec, rows in zip(self.inputs, (left, due[1]), strict=True)]
         right = concat([self._versions.take(touched), due[1]])
         rows, versions = sort_sides(self.inputs, (left, right))
-        matches, releases = self._decide(rows, versions)
-        released = releases <= after
+        matches, emission_times = self._decide(rows, versions)
+        released = emission_times <= after
         self.counts[0].done += int(released.sum())
         self.counts[1].done += due[1].num_rows
         self._waiting = take_rows(left, rows.order[~released])
         kept = versions.order[self._kept(versions, matches[~released], after)]
         self._versions.put_back(take_rows(right, kept), kept)
-        self._forget_old(after)
+        self._expire_versions(after)
         chosen = np.flatnonzero(released & (matches >= 0) if self._inner else released)
         if len(chosen):
-            chosen = chosen[np.lexsort((releases[chosen], rows.codes[chosen]))]
+            chosen = chosen[np.lexsort((emission_times[chosen], rows.codes[chosen]))]
             found = np.append(versions.order, -1)[matches[chosen]]
             yield Emission(OUTPUT, self._columns.take((left, right), rows.order[chosen], found))
 
-    def _kept(self, right: SortedRows, waited_for: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
+    def _kept(self, right: SortedRows, matched_by_waiting: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
         """Return which of the sorted versions to keep: each key's newest, and those that a row waits for.
 
         All versions are at or below the watermark, so a key's newest supersedes its others.
         """
         kept = np.zeros(len(right), dtype=bool)
         if self._keeps_versions:
-            kept = self._memorable(right)
+            kept = self._retainable(right)
             kept[:-1] &= right.codes[1:] != right.codes[:-1]
-            kept &= self._young(right.micros, watermark)
-            kept[waited_for[waited_for >= 0]] = True
+            kept &= self._unexpired(right.micros, watermark)
+            kept[matched_by_waiting[matched_by_waiting >= 0]] = True
         return kept
 
-    def _young(self, micros: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
+    def _unexpired(self, micros: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
         """Return which versions a row to come can match; the earliest comes one millisecond after the watermark."""
         if self._age is None:
             return np.ones(len(micros), dtype=bool)
         return event_millis(shift(micros, self._age)) > watermark
 
-    def _forget_old(self, watermark: int) -> None:
+    def _expire_versions(self, watermark: int) -> None:
         """Forget versions by age, in segments too, except those that a waiting row may match."""
         if self._age is not None and self._versions.rows:
             spec, needed = self.inputs[0], watermark
             if self._waiting.num_rows:
                 needed = min(watermark, int(spec.millis(self._waiting).min()) - 1)
-            # As in ``_young``, a version stays if its time plus the age, floored to milliseconds, is above ``needed``.
+            # As in ``_unexpired``, a version stays if its time plus the age, floored to milliseconds, is above ``needed``.
             self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, self.inputs[1].event_time))
 
     def waiting_rows(self) -> tuple[int, int]:
@@ -160,7 +160,7 @@ class VersionedJoinOperator(Operator):
         """Restore what ``state_tables`` returned."""
         versions = self.input_rows(1, tables.get("versions"))
         self._waiting = self.input_rows(0, tables.get("waiting"))
-        self._versions = self._keep(versions)
+        self._versions = self._new_versions(versions)
 
     def segmented_tables(self) -> dict[str, SegmentedTable]:
         """Return the versions, whose rows may lie in segments, since a batch touches few of their keys."""

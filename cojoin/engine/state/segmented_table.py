@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.state.segments import SegmentStore
 
-__all__ = ["MAX_CHUNKS", "SHADOWED", "Expired", "SegmentedTable", "own_tables", "whole_tables"]
+__all__ = ["MAX_CHUNKS", "SHADOWED", "Expired", "SegmentedTable", "without_shadowed", "whole_tables"]
 
 SHADOWED = "@owned:"
 """The prefix under which a state value has the hashes that a memtable shadows; it is part of the stored format."""
@@ -65,7 +65,7 @@ class Expired:
     cutoff: int
     column: str | None = None
 
-    def leave_out(self, table: pa.Table) -> pa.Table:
+    def filter(self, table: pa.Table) -> pa.Table:
         """Return a table without its expired rows; the same table where nothing has expired."""
         if self.column is None:
             return without_expired(table, self.cutoff)
@@ -76,7 +76,7 @@ class Expired:
 
 
 @dataclass
-class _Taken:
+class _Read:
     """What a batch has taken out of segments: the hashes of its rows, and the hashes of which some rows had expired."""
 
     hashes: NDArray[np.uint64]
@@ -107,7 +107,7 @@ class SegmentedTable:
         self._key, self._what = list(key), what
         self._shadowed = _NONE
         self._expired: Expired | None = None
-        self._taken: _Taken | None = None
+        self._taken: _Read | None = None
         self._store: SegmentStore | None = None
 
     @property
@@ -115,7 +115,7 @@ class SegmentedTable:
         """The size of all rows in bytes: in memory, and of the segments' files."""
         return int(self.memtable.nbytes) + sum(segment.bytes for segment in self.segments)
 
-    def replace(self, change: Callable[[pa.Table], pa.Table]) -> None:
+    def convert_schema(self, change: Callable[[pa.Table], pa.Table]) -> None:
         """Convert the rows to another schema; those in segments are converted when they are read."""
         self.memtable = change(self.memtable)
 
@@ -143,9 +143,9 @@ class SegmentedTable:
                 found.append(self._adapted(piece.table.take(pa.array(positions))))
             wanted = wanted[~(there | among(wanted, piece.tombstones))]
         taken = concat(found)
-        alive = taken if self._expired is None else self._expired.leave_out(taken)
+        alive = taken if self._expired is None else self._expired.filter(taken)
         hashes, before = (_hashes_of(each) for each in (alive, taken))
-        self._taken = _Taken(hashes, with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
+        self._taken = _Read(hashes, with_fewer(before, hashes) if len(before) > len(hashes) else _NONE)
         self.rows -= len(before) - len(hashes)
         return concat([self.memtable, alive.drop_columns([HASH])])
 
@@ -184,7 +184,7 @@ class SegmentedTable:
 
     def expire(self, expired: Expired) -> None:
         """Forget what has expired: in memory at once, in segments when it is read or merged."""
-        young = expired.leave_out(self.memtable)
+        young = expired.filter(self.memtable)
         self.rows -= self.memtable.num_rows - young.num_rows
         self.memtable = young
         if self.segments and (self._expired is None or self._expired.cutoff < expired.cutoff):
@@ -213,7 +213,7 @@ class SegmentedTable:
         hidden = np.union1d(self._shadowed, hashes)
         opened = list(self._open(self.segments[:merged]))
         for rows in self._surviving(opened, hidden):
-            alive = rows if self._expired is None else self._expired.leave_out(rows)
+            alive = rows if self._expired is None else self._expired.filter(rows)
             pieces.append(alive)
             if alive.num_rows < rows.num_rows:
                 # Older segments may still have rows of these hashes.
@@ -238,13 +238,13 @@ class SegmentedTable:
         absent = absent[~among(absent, hashes)]
         return write_segment(segmenting, hashes, plain, absent) if len(hashes) or len(absent) else None
 
-    def whole(self) -> pa.Table:
+    def read_all(self) -> pa.Table:
         """Return all rows; all segments are read."""
         if not self.segments:
             return self.memtable
         found = [self.memtable]
         for rows in self._surviving(self._open(self.segments), self._shadowed):
-            alive = rows if self._expired is None else self._expired.leave_out(rows)
+            alive = rows if self._expired is None else self._expired.filter(rows)
             found.append(alive.drop_columns([HASH]))
         return concat(found)
 
@@ -280,7 +280,7 @@ class SegmentedTable:
         self._expired = Expired(*described["expired"]) if described["expired"] else None
 
 
-def own_tables(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+def without_shadowed(described: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """Return the tables of a state value, except those of shadowed hashes."""
     return {
         name: table
@@ -299,11 +299,11 @@ def whole_tables(
         tables: The tables of the state value.
         store: Where segments are stored.
     """
-    found = own_tables(described, tables)
+    found = without_shadowed(described, tables)
     for name, each in described.items():
         table = SegmentedTable(tables[name], (), f"table {name!r}")
         table.attach(each, tables[SHADOWED + name], store)
-        found[name] = table.whole()
+        found[name] = table.read_all()
     return found
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InputWatermark"]
 
-_HOLDING: tuple[Status, ...] = ("active", "idle", "finished")
+_STATUS_PRECEDENCE: tuple[Status, ...] = ("active", "idle", "finished")
 """The statuses, beginning with the one that holds the watermark back most."""
 
 
@@ -47,7 +47,7 @@ class InputWatermark:
         self._timers: dict[str, IdlenessTimer] = {}
         self._silence = IdlenessTimer(idleness.timeout_ms) if idleness and idleness.even_if_silent else None
         self._declared: Status | None = None
-        self._never_spoke_idle = False
+        self._idle_without_partitions = False
         self._held: int | None = None
         self._clock = NONE
         self._processing_time = 0
@@ -72,19 +72,19 @@ class InputWatermark:
         for partition, (timestamp, mark) in sorted(_observations(controls).items()):
             self.observe(partition, timestamp, mark)
         for control in controls:
-            self._hear(control)
+            self._apply_source_watermarks(control)
         said = [each for control in controls for each in control.statuses.items()]
-        said.sort(key=lambda each: _HOLDING.index(each[1]), reverse=True)
+        said.sort(key=lambda each: _STATUS_PRECEDENCE.index(each[1]), reverse=True)
         for name, status in dict(said).items():
             self.set_status(name, status)
 
-    def _hear(self, control: Control) -> None:
+    def _apply_source_watermarks(self, control: Control) -> None:
         """Apply a control's watermarks that do not come from rows."""
         for partition, watermark in control.watermarks.items():
-            self.take(partition, watermark)
+            self.apply_watermark(partition, watermark)
         if self.source_agrees:
             for partition, watermark in control.source_watermarks.items():
-                self.take(partition, watermark)
+                self.apply_watermark(partition, watermark)
         else:
             for partition in control.unread:
                 self.register(partition)
@@ -96,9 +96,9 @@ class InputWatermark:
         self._marks[partition] = max(self._marks.get(partition, NONE), mark)
         self._wake(partition)
         if mark > NONE:
-            self._merge.update(partition, self._made(partition))
+            self._merge.update(partition, self._watermark_for(partition))
 
-    def take(self, partition: str, watermark: int) -> None:
+    def apply_watermark(self, partition: str, watermark: int) -> None:
         """Apply a partition's watermark, computed elsewhere, in epoch milliseconds; a lower one changes nothing."""
         if self._declared == "idle":
             self._declared = None
@@ -147,7 +147,7 @@ class InputWatermark:
             if status == "active" and timer.is_idle(processing_time):
                 self._merge.set_status(partition, "idle")
         if self._silence is not None:
-            self._never_spoke_idle = not statuses and (self._never_spoke_idle or self._silence.is_idle(processing_time))
+            self._idle_without_partitions = not statuses and (self._idle_without_partitions or self._silence.is_idle(processing_time))
 
     def resume(self) -> None:
         """Forget all silences so far: the query did not run, so it could not receive anything."""
@@ -165,7 +165,7 @@ class InputWatermark:
         """Return the input's status; an input whose watermark is limited is never idle, since it has more rows."""
         if self._declared == "finished":
             return "finished"
-        status: Status = self._declared or ("idle" if self._never_spoke_idle else self._merge.status())
+        status: Status = self._declared or ("idle" if self._idle_without_partitions else self._merge.status())
         return "active" if status == "idle" and self._held is not None else status
 
     def max_timestamp(self) -> int:
@@ -186,7 +186,7 @@ class InputWatermark:
 
     def _wake(self, partition: str) -> None:
         self._declared = None if self._declared == "idle" else self._declared
-        self._never_spoke_idle = False
+        self._idle_without_partitions = False
         if self._merge.status_of(partition) == "idle":
             self._merge.set_status(partition, "active")
         else:
@@ -194,7 +194,7 @@ class InputWatermark:
         if self._idleness is not None:
             self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms)).activity()
 
-    def _made(self, partition: str) -> int:
+    def _watermark_for(self, partition: str) -> int:
         return self._strategy.generator.made(self._marks[partition], self._processing_time)
 
     def snapshot(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class InputWatermark:
             "largest": dict(self._largest),
             "marks": dict(self._marks),
             "silent_since": {name: timer.snapshot() for name, timer in self._timers.items()},
-            "never_spoke": [self._never_spoke_idle, self._silence.snapshot() if self._silence else None],
+            "never_spoke": [self._idle_without_partitions, self._silence.snapshot() if self._silence else None],
             "declared": self._declared,
             "clock": self._clock,
             "source_agrees": self.source_agrees,
@@ -220,7 +220,7 @@ class InputWatermark:
             for name, since in snapshot["silent_since"].items():
                 self._timers[name] = IdlenessTimer(self._idleness.timeout_ms)
                 self._timers[name].restore(since)
-        self._never_spoke_idle, silence = snapshot["never_spoke"]
+        self._idle_without_partitions, silence = snapshot["never_spoke"]
         if self._silence is not None:
             self._silence.restore(silence)
         self._declared, self._clock = snapshot["declared"], snapshot["clock"]

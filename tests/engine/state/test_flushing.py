@@ -32,7 +32,7 @@ def test_rows_in_segments_are_found_again() -> None:
     assert flushed.written == sum(map(len, store.files.values())) > 0
     again = kept(flushed.tables["versions"])
     attach(again, flushed.described, flushed.tables, SegmentContext(store))
-    assert again["versions"].whole() == whole_tables(flushed.described, flushed.tables, store)["versions"]
-    assert sorted(again["versions"].whole().column("id").to_pylist()) == [1, 2]
+    assert again["versions"].read_all() == whole_tables(flushed.described, flushed.tables, store)["versions"]
+    assert sorted(again["versions"].read_all().column("id").to_pylist()) == [1, 2]
     with pytest.raises(CheckpointError, match="nothing says where they lie; run the query with its own checkpoint"):
         attach(kept(), flushed.described, flushed.tables, None)

@@ -87,7 +87,7 @@ class Hand:
     def restore(self, *, whole: bool) -> None:
         """Go on from bytes: from all rows, or from what names segments."""
         if whole:
-            self.kept = self._make(codec.decode(codec.encode({}, {"rows": self.kept.whole()}))[1]["rows"])
+            self.kept = self._make(codec.decode(codec.encode({}, {"rows": self.kept.read_all()}))[1]["rows"])
             return
         parts = {"rows": self.kept.memtable, SHADOWED + "rows": self.kept.shadowed()}
         header, tables = codec.decode(codec.encode(self.kept.describe(), parts))
@@ -96,7 +96,7 @@ class Hand:
         self.kept.attach(header, tables[SHADOWED + "rows"], self.store)
 
     def check(self, *, counts: bool = True) -> None:
-        assert rows_of(self.kept.whole()) == self.rows
+        assert rows_of(self.kept.read_all()) == self.rows
         live = sum(map(len, self.rows.values()))
         assert self.kept.rows == live if counts else self.kept.rows >= live
 
@@ -236,9 +236,9 @@ def test_rows_in_segments_follow_when_the_schema_changes() -> None:
     def widened(rows: pa.Table) -> pa.Table:
         return rows.set_column(1, pa.field("zone", pa.int64()), rows.column("zone").cast(pa.int64()))
 
-    hand.kept.replace(widened)
+    hand.kept.convert_schema(widened)
     taken = hand.kept.take([keys([KEYS[1]])])
-    assert taken.schema == hand.kept.whole().schema == widened(table({})).schema
+    assert taken.schema == hand.kept.read_all().schema == widened(table({})).schema
     assert rows_of(taken) == {KEYS[1]: [(5, "x")]}
 
 
@@ -258,7 +258,7 @@ def test_a_segment_that_is_gone_cut_off_or_changed_is_told_by_its_name() -> None
 
     def refused(kind: type[Exception], *said: str) -> None:
         with pytest.raises(kind) as caught:
-            hand.kept.whole()
+            hand.kept.read_all()
         assert all(each in str(caught.value) for each in ("memory:/" + segment.name, *said, "restore a snapshot"))
 
     refused(CheckpointError, f"{segment.bytes:,} bytes", "not there")
@@ -274,5 +274,5 @@ def test_a_digest_is_compared_once() -> None:
     segments_module._compared.clear()
     with mock.patch.object(segments_module, "_digest", side_effect=segments_module._digest) as digest:
         for _ in range(3):
-            hand.kept.whole()
+            hand.kept.read_all()
     assert digest.call_count == 1
