@@ -1,11 +1,13 @@
 """The lease of a checkpoint: one query runs on it at a time, and a query that was killed can start again unaided.
 
-Every takeover has a higher epoch (``lease_record``), and the former holder notices it at its next ``check``. A lease is
-taken over only where its holder is no longer alive (``lease_liveness``).
+Every takeover has a higher epoch, which serves as a fencing token (``lease_record``): the former holder notices it at
+its next ``check``. A lease is taken over only where its holder is no longer alive (``lease_liveness``).
 
-There is a limit to this, because file systems have no compare-and-swap. Two queries that take over at the same moment
-both write and wait, and the one that then reads the other's record gives up. A holder that is suspended for longer
-than the patience loses the lease, and may still finish what it had begun before its next check.
+There is a limit to this, because Hadoop's FileSystem API has no portable compare-and-swap. Two queries that take over
+at the same moment write the same epoch, and only the owner tells them apart: both write and wait, and the one that then
+reads the other's record gives up. A holder on another machine that is suspended for longer than the lease timeout loses
+the lease. It may still complete one write that is in flight, since the storage itself is not fenced. On the same
+machine only the process counts, not the timeout.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.lease_liveness import forget_owner, lives, process_started, register_owner
+from cojoin.checkpoints.lease_liveness import forget_owner, holder_is_alive, process_started, register_owner
 from cojoin.checkpoints.lease_record import (
     LEASE_FILE,
     LeaseRecord,
-    delete_former_beats,
+    delete_former_heartbeats,
     read_lease,
     read_record,
-    write_beat,
+    write_heartbeat,
     write_record,
 )
 from cojoin.errors import CheckpointError, QueryFailedError
@@ -45,7 +47,7 @@ class Lease:
 
     def __init__(self, files: CheckpointFiles, record: LeaseRecord) -> None:
         self._files, self._record = files, record
-        self._beats = 0
+        self._heartbeats = 0
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
@@ -65,8 +67,8 @@ class Lease:
 
         Args:
             files: The checkpoint.
-            patience_seconds: For how long a heartbeat from another machine must not change before the holder counts as
-                dead; at least three heartbeats.
+            patience_seconds: The lease timeout: for how long a heartbeat from another machine must not change before
+                the holder counts as dead; at least three heartbeats.
             beat_seconds: The interval between heartbeats of this lease.
 
         Returns:
@@ -78,7 +80,7 @@ class Lease:
         before, text = read_lease(files)
         if before is not None:
             _refuse_ended(files, before)
-            if lives(files, before, text, patience_seconds):
+            if holder_is_alive(files, before, text, patience_seconds):
                 raise _taken(files, before)
         record = LeaseRecord(
             epoch=1 if before is None else before.epoch + 1,
@@ -92,15 +94,18 @@ class Lease:
         # Registered before it is written: another thread that reads it must not take the holder for dead.
         register_owner(record.owner)
         try:
-            lease._take(text)
+            lease._write_and_confirm(text)
         except BaseException:
-            lease._forget()
+            lease._stop()
             raise
-        threading.Thread(target=lease._beat, name="cojoin-lease", daemon=True).start()
+        threading.Thread(target=lease._heartbeat_loop, name="cojoin-lease", daemon=True).start()
         return lease
 
     def check(self) -> None:
-        """Check that the lease is still held; this costs one read of a small file.
+        """Check that no other query has taken over; this costs one read of a small file.
+
+        It reads ``lease.json`` alone, which does not change when this holder itself releases or ends the lease: after
+        that, the check still succeeds until another query takes over.
 
         Raises:
             QueryFailedError: Another query took over, or the checkpoint was ended or deleted, or its lease is damaged.
@@ -108,18 +113,16 @@ class Lease:
         try:
             now = read_record(self._files)
         except CheckpointError as error:
-            self._forget()
+            self._stop()
             msg = f"{error}. This query held epoch {self.epoch} and stops here, since another may have taken over"
             raise QueryFailedError(msg) from error
         if now is not None and self._is_ours(now):
             return
-        self._forget()
+        self._stop()
         if now is None:
             why = f"{LEASE_FILE} is gone: the checkpoint was deleted under the running query"
         elif now.ended is not None:
             why = f"the checkpoint was ended: {now.ended}"
-        elif now.released:
-            why = f"another query took over at epoch {now.epoch}, and has ended"
         else:
             why = f"another query took over at epoch {now.epoch} ({now})"
         msg = (
@@ -135,7 +138,7 @@ class Lease:
             self._finish(ended=None)
 
     def end(self, reason: str) -> None:
-        """End the checkpoint: its lease can never be acquired again.
+        """End the checkpoint: its lease can never be acquired again. A lease that is released or lost stays unchanged.
 
         Args:
             reason: The reason, for the message of a later attempt.
@@ -146,12 +149,12 @@ class Lease:
         with self._lock:
             if not self.is_held:
                 return
-            self._forget()
+            self._stop()
             now = read_record(self._files)
             if now is not None and self._is_ours(now):
-                self._say(released=True, ended=ended)
+                self._write_heartbeat(released=True, ended=ended)
 
-    def _take(self, seen: str) -> None:
+    def _write_and_confirm(self, seen: str) -> None:
         """Write the record unless the lease has changed since, and check that it stays."""
         _, found = read_lease(self._files)
         # Where the text has changed, a holder has written a heartbeat or taken over meanwhile.
@@ -166,28 +169,28 @@ class Lease:
             raise CheckpointError(msg)
         if not self._is_ours(now):
             raise _taken(self._files, now)
-        delete_former_beats(self._files, self._record)
+        delete_former_heartbeats(self._files, self._record)
 
-    def _say(self, *, released: bool = False, ended: str | None = None) -> None:
-        self._beats += 1
-        write_beat(self._files, self._record, self._beats, released=released, ended=ended)
+    def _write_heartbeat(self, *, released: bool = False, ended: str | None = None) -> None:
+        self._heartbeats += 1
+        write_heartbeat(self._files, self._record, self._heartbeats, released=released, ended=ended)
 
-    def _beat(self) -> None:
+    def _heartbeat_loop(self) -> None:
         while not self._stopped.wait(self._record.beat_seconds):
-            # Errors, for example of a JVM that has ended, are left to the next beat or check.
+            # Errors, for example of a JVM that has ended, are left to the next heartbeat or check.
             with contextlib.suppress(Exception), self._lock:
                 if not self.is_held:
                     return
                 now = read_record(self._files)
                 if now is not None and self._is_ours(now):
-                    self._say()
+                    self._write_heartbeat()
                 elif now is not None:
-                    self._forget()
+                    self._stop()
 
     def _is_ours(self, record: LeaseRecord) -> bool:
         return (record.owner, record.epoch, record.released) == (self._record.owner, self._record.epoch, False)
 
-    def _forget(self) -> None:
+    def _stop(self) -> None:
         self._stopped.set()
         forget_owner(self._record.owner)
 

@@ -1,7 +1,8 @@
 """Whether the holder of a lease is alive.
 
-On the same machine, a holder is alive if its process is; a holder of this process, if it is registered. Between
-machines no clocks are compared, only whether the heartbeat changes.
+On the same machine, a holder is alive if its process is, however old its heartbeat; a holder of this process, if it is
+registered. A holder on another machine is alive if its heartbeat changes within the lease timeout. No clocks are
+compared.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from cojoin.checkpoints.lease_record import LeaseRecord, read_lease
 if TYPE_CHECKING:
     from cojoin.storage.small_files import CheckpointFiles
 
-__all__ = ["forget_owner", "is_live", "lives", "process_started", "register_owner"]
+__all__ = ["forget_owner", "holder_is_alive", "is_live", "process_started", "register_owner"]
 
 _POLL_SECONDS = 0.25
-_STANDING_BEATS = 3
+_MISSED_HEARTBEATS = 3
 
 _owners: set[str] = set()
 """The owners of the leases that this process holds."""
@@ -47,23 +48,24 @@ def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
 
     Args:
         files: The checkpoint.
-        patience_seconds: For how long a heartbeat from another machine is watched, as in ``Lease.acquire``.
+        patience_seconds: The lease timeout, as in ``Lease.acquire``: for how long another machine's heartbeat is
+            watched.
 
     Raises:
         CheckpointError: It is not known, because the lease is damaged.
     """
     record, text = read_lease(files)
-    return record is not None and lives(files, record, text, patience_seconds)
+    return record is not None and holder_is_alive(files, record, text, patience_seconds)
 
 
-def lives(files: CheckpointFiles, record: LeaseRecord, text: str, patience_seconds: float) -> bool:
+def holder_is_alive(files: CheckpointFiles, record: LeaseRecord, text: str, patience_seconds: float) -> bool:
     """Return whether the holder of a lease is alive.
 
     Args:
         files: The checkpoint.
         record: The holder.
         text: The text of its files when it was read.
-        patience_seconds: For how long a heartbeat from another machine is watched.
+        patience_seconds: The lease timeout: for how long a heartbeat from another machine is watched.
 
     Raises:
         CheckpointError: It is not known, because the lease is damaged.
@@ -77,7 +79,7 @@ def lives(files: CheckpointFiles, record: LeaseRecord, text: str, patience_secon
             with _lock:
                 return record.owner in _owners
         return process_started(record.pid) == there
-    deadline = time.monotonic() + max(patience_seconds, _STANDING_BEATS * record.beat_seconds)
+    deadline = time.monotonic() + max(patience_seconds, _MISSED_HEARTBEATS * record.beat_seconds)
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         now, found = read_lease(files)

@@ -1,8 +1,9 @@
 """The record of a checkpoint's lease: what its files say, whether the holder is alive or not (``lease_liveness``).
 
-``lease.json`` names the holder: owner, epoch, host and process. A second file, which only the holder writes, has a
-heartbeat counter that grows while the holder is alive, and says whether the holder has released or ended the
-checkpoint. A holder that was suspended and continues therefore never overwrites the record of its successor.
+``lease.json`` names the holder: owner, epoch (the fencing token), host and process. A second file, ``beats/<epoch>``,
+which only the holder writes, has a heartbeat counter that grows while the holder is alive, and says whether the holder
+has released or ended the checkpoint. A holder that was suspended and continues therefore never overwrites the record of
+its successor.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = [
     "LEASE_FILE",
     "LeaseRecord",
-    "delete_former_beats",
+    "delete_former_heartbeats",
     "ended",
     "holder",
     "read_lease",
     "read_record",
-    "write_beat",
+    "write_heartbeat",
     "write_record",
 ]
 
@@ -32,7 +33,7 @@ _CURE = (
     "see that no query runs on the checkpoint, and that none was restored from it into the same output; then delete "
     "this file"
 )
-# Release 0.5.0 kept the beat and the end in this file, too.
+# Release 0.5.0 kept the heartbeat counter and the end in this file, too.
 _FORM = Form(
     "the lease that keeps a second query away",
     2,
@@ -50,8 +51,8 @@ _FORM = Form(
     },
     unsealed=1,
 )
-_BEATS = "beats"
-_BEAT_FORM = Form(
+_HEARTBEATS = "beats"
+_HEARTBEAT_FORM = Form(
     "the sign of life of the query that holds the lease",
     1,
     _CURE,
@@ -100,11 +101,11 @@ def read_lease(files: CheckpointFiles) -> tuple[LeaseRecord | None, str]:
     if text is None:
         return None, ""
     record = _parse(files, text)
-    name = numbered_name(_BEATS, record.epoch)
-    own = read_text(files, name, _BEAT_FORM)
+    name = numbered_name(_HEARTBEATS, record.epoch)
+    own = read_text(files, name, _HEARTBEAT_FORM)
     if own is None:
         return record, text
-    said = from_text(files, name, _BEAT_FORM, own, dict)
+    said = from_text(files, name, _HEARTBEAT_FORM, own, dict)
     if said["owner"] == record.owner:
         record = replace(record, released=said["released"], ended=said["ended"])
     return record, text + own
@@ -119,10 +120,10 @@ def write_record(files: CheckpointFiles, record: LeaseRecord) -> None:
     write_document(files, LEASE_FILE, _FORM, asdict(record))
 
 
-def write_beat(
+def write_heartbeat(
     files: CheckpointFiles, record: LeaseRecord, beat: int, *, released: bool = False, ended: str | None = None
 ) -> None:
-    """Write the holder's own file.
+    """Write the holder's own file, with its heartbeat counter.
 
     Args:
         files: The checkpoint.
@@ -132,14 +133,14 @@ def write_beat(
         ended: The reason why the holder has ended the checkpoint; None where it has not.
     """
     content = {"owner": record.owner, "beat": beat, "released": released, "ended": ended}
-    write_document(files, numbered_name(_BEATS, record.epoch), _BEAT_FORM, content)
+    write_document(files, numbered_name(_HEARTBEATS, record.epoch), _HEARTBEAT_FORM, content)
 
 
-def delete_former_beats(files: CheckpointFiles, record: LeaseRecord) -> None:
-    """Delete the own files of former holders."""
-    for each in numbers_in(files, _BEATS):
+def delete_former_heartbeats(files: CheckpointFiles, record: LeaseRecord) -> None:
+    """Delete the heartbeat files of former holders."""
+    for each in numbers_in(files, _HEARTBEATS):
         if each != record.epoch:
-            files.delete(numbered_name(_BEATS, each))
+            files.delete(numbered_name(_HEARTBEATS, each))
 
 
 def ended(files: CheckpointFiles) -> str | None:

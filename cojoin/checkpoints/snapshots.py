@@ -134,10 +134,16 @@ class Snapshots:
         """Return the batches whose rows have content of some snapshot."""
         return {int(batch_id) for snapshot in self.all() for batch_id in snapshot.content_batch_ids}
 
-    def remove(self, batch_id: int) -> None:
-        """Remove a snapshot from those that count; ``removed`` returns it until ``forget``."""
+    def remove(self, batch_id: int, check: Callable[[], None] = lambda: None) -> None:
+        """Remove a snapshot from those that count; ``removed`` returns it until ``forget``.
+
+        Args:
+            batch_id: The snapshot's batch.
+            check: Called if there is such a snapshot; raises an error where it must stay.
+        """
         snapshot = self.read(batch_id)
         if snapshot is not None:
+            check()
             self._write(snapshot, _REMOVED)
             self._files.delete(numbered_name(_DIRECTORY, batch_id))
 

@@ -1,17 +1,32 @@
 """The engine: it joins and processes two keyed inputs by event time.
 
-It decides what is in a result, and knows neither Spark nor Java. Rows come in and go out as Arrow tables.
+It decides what is in a result. It imports neither Spark nor Java. Rows come in and go out as Arrow tables.
 
 A subpackage imports only from itself and from those above it in this list:
 
 * ``values``: types, rows, keys and Arrow tables, and their conversion to bytes and back.
 * ``time``: durations, watermarks and their strategies, idleness, timers.
 * ``state``: keyed state with its time-to-live, in memory and in segments.
-* The modules of this package: ``inputs`` admits rows, and ``ordering`` sorts them. ``operator`` holds them back until
-  the watermark passes them, and ``operator_snapshot`` writes and restores what it keeps. ``keyed_process``,
-  ``keyed_process_operator`` and ``callbacks`` run a user's function (``functions``, ``side_outputs``), whose states and
-  timers ``keyed_state_backend`` keeps. ``key_groups`` labels the key groups, and ``rescaling`` cuts a state into
-  another number of them. ``batch_report`` reports on a batch.
+* The modules of this package:
+
+  * ``formats``: times, spans of time, sizes and tables as texts.
+  * ``counts``: the counters of an input.
+  * ``inputs``: what an input is, and which of its rows are admitted.
+  * ``ordering``: the total order of rows.
+  * ``operator``: buffers rows until the watermark reaches them.
+  * ``operator_snapshot``: writes and restores what an operator keeps.
+  * ``functions``: the contract of a user's function; ``side_outputs``: its tagged outputs.
+  * ``user_frames``: the user's own code in a traceback.
+  * ``keyed_process``: the configuration of a function.
+  * ``keyed_process_operator``: the operator that runs a function.
+  * ``due_rows``: the due rows as Python rows, key after key.
+  * ``callbacks``: the calls of a function.
+  * ``function_clock``: the clock of a state's time-to-live.
+  * ``keyed_state_backend``: the states and timers of a function.
+  * ``key_groups``: the labels of the key groups.
+  * ``rescaling``: cuts a state into another number of key groups.
+  * ``batch_report``: the report on a batch.
+
 * ``joins``: the operators of the as-of, the temporal and the interval join.
 
 Glossary:
@@ -19,12 +34,16 @@ Glossary:
 * *Key group*: a share of all keys, chosen by the key's hash, with one operator and one state, as in Flink.
 * *Total order*: the order of a key's rows by event time, input, source sequence and content, which does not depend on
   the order in which the rows arrived.
-* *Held row*: a row that an operator keeps in its state until the watermark passes the row's timestamp.
+* *Buffered row*: a row that an operator keeps in its state until the watermark reaches the row's timestamp.
 * *In-band watermark*: a watermark that is computed from control rows, which every map task sends to every key group
   beside the data rows, so that a batch that Spark runs again computes the same watermark.
-* *Memtable*: the rows of a state table that are not flushed to a segment yet, and lie in the state value, which is the
-  bytes that the state store keeps for a key group (a term of LSM trees).
-* *Segment*: an immutable file of rows that were flushed from a memtable, sorted by the hash of their key.
-* *Manifest*: a small file that is written last in each batch; a batch counts only if its manifest exists.
-* *Drain*: the end of all inputs, at which the watermark goes to the end of time, so all held rows are processed.
+* *State value*: the bytes that Spark's state store keeps for a key group.
+* *Memtable*: the rows of a state table that are not flushed to a segment yet, and are in the state value (a term of
+  LSM trees).
+* *Segment*: an immutable file of rows that were flushed from a memtable, sorted by the hash of their key (an LSM tree's
+  SSTable).
+* *Manifest*: a small file that is written last in a batch. A batch is committed only if its manifest exists. It is
+  cojoin's commit record beside Spark's commit log; a batch that changes nothing writes none.
+* *Drain*: the end of all inputs, at which the watermark advances to the end of time, and all buffered rows and
+  event-time timers are processed (Flink: ``stop --drain``).
 """

@@ -5,8 +5,8 @@ millisecond come before its timers. In the order ``"arrival"`` the rows are proc
 event-time timers of all keys fire by timestamp. In both orders the processing-time timers of all keys come last, by
 timestamp.
 
-The rows that callbacks yield are collected in a list. The caller empties the list whenever the run yields, so a sweep
-of any length needs bounded memory.
+The rows that callbacks yield are collected in a list. The caller empties the list whenever the run yields, so any
+number of rows and timers needs bounded memory.
 """
 
 from __future__ import annotations

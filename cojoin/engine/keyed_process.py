@@ -39,7 +39,8 @@ class KeyedCoProcess:
         order: The order in which the function sees its rows.
         side_outputs: The tags to which the function may yield.
         processing_time_timers: Whether the function sets processing-time timers, which need micro-batches without rows.
-            None means that it does if one of its methods names ``register_processing_time_timer``.
+            None means that it does if one of its methods refers to ``register_processing_time_timer``; static methods,
+            class methods and functions outside the class are not examined.
 
     Raises:
         ConfigurationError: The function is not an instance of ``KeyedCoProcessFunction``, a callback is misspelled, or
@@ -77,7 +78,7 @@ class KeyedCoProcess:
         )
 
     def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Return the declared columns of the result.
+        """Return the declared columns of the result, after checking the inputs and their policies for late rows.
 
         Raises:
             ConfigurationError: The order is event time, and an input has no event time or applies late rows.
@@ -116,4 +117,6 @@ class KeyedCoProcess:
 
 
 def _references(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(_references(each, name) for each in code.co_consts if isinstance(each, CodeType))
+    return name in code.co_names or any(
+        _references(each, name) for each in code.co_consts if isinstance(each, CodeType)
+    )

@@ -3,13 +3,20 @@
 It keeps each declared state and the timers, as Arrow tables with the key's columns, and the rows that wait for the
 watermark (``operator``). A batch decodes only the keys that have a due row or a due timer.
 
-It emits the rows that the callbacks yield, in pieces, separately for the main output and each side output. It costs
-some microseconds of Python for each row or timer.
+It emits the rows that the callbacks yield, in pieces, separately for the main output and each side output.
 
-In the order ``"event_time"`` a key's rows and timers form one sequence of time, however rows were batched; a row of
-time t sees the watermark t - 1, and a timer t sees t. In the order ``"arrival"`` the batch's rows are processed at once
-and see the watermark before the batch; then the due timers fire and see the watermark after it. (Flink:
-``KeyedCoProcessOperator``.)
+In the order ``"event_time"`` the rows and event-time timers of a key are processed in timestamp order, independent of
+batching. ``current_watermark()`` is t - 1 in a row of time t, and t in a timer of time t; a timer that is registered at
+or below the watermark before the batch sees that watermark. (Beam: ``@RequiresTimeSortedInput``.)
+
+In the order ``"arrival"`` the batch's rows are processed at once and see the watermark before the batch; then the due
+timers fire and see the watermark after it. (Flink: ``KeyedCoProcessOperator``.)
+
+In both orders processing-time timers fire last.
+
+It costs some microseconds of Python for each row or timer. In Spark each key group gets a new operator in each
+micro-batch, with a copy of the function; ``open`` and ``close`` are called if the batch has a due row or a due timer.
+Flink calls ``open`` once for each task.
 """
 
 from __future__ import annotations
@@ -102,6 +109,9 @@ class KeyedCoProcessOperator(Operator):
             elif until is not None:
                 steps = run.in_event_time(code, rows, before, until)
             else:
+                # A processing-time timer is due before the first watermark; no row is, as all timestamps exceed NONE.
+                assert not due[0].num_rows
+                assert not due[1].num_rows
                 continue
             for _ in steps:
                 yield from self._flush()
@@ -116,7 +126,8 @@ class KeyedCoProcessOperator(Operator):
         self, run: CallbackRunner, until: int | None, clock: int, after: int, *, drains: bool
     ) -> Iterator[None]:
         """Fire the timers of all keys, of event time first; in a drain, repeat until no event-time timer is due."""
-        service, domains = self._state_backend.timer_service, (self._state_backend.timers, self._state_backend.processing_timers)
+        backend = self._state_backend
+        service, domains = backend.timer_service, (backend.timers, backend.processing_timers)
         stalled = 0
         while stalled < MAX_STALLED_TIMERS:
             service.input_watermarks = None if self._by_time else self._own_watermarks

@@ -1,15 +1,18 @@
 """The operator over two keyed inputs on which every join and every function runs; each key group has one instance.
 
-It keeps the rows that wait for the watermark, as one Arrow table for each input; each source partition's largest
-timestamp; and the counters. It forgets a row once the row is done.
+It buffers the rows that wait for the watermark, as one Arrow table for each input. It keeps each source partition's
+largest timestamp, and the counters. It removes a row from its buffer once it passes the row to the subclass.
 
 It processes a micro-batch's rows and control rows. It folds the watermarks first, so all key groups agree on the
 watermark before the batch, which decides what is late, and on the watermark after it, which decides what is due. It
 emits what is due in the same batch. At the end of input the watermark first advances as far as the rows move it, and
 then to the end of time.
 
-The law of conservation, for each batch and input: rows in = rows done + rows buffered + rows rejected. Subclasses count
-the rows that they have done, and the rows that wait in their own buffers.
+The law of conservation, for each input: rows in = rows done + rows buffered + rows rejected, counted since the query's
+first batch. Subclasses count the rows that they have done, and the rows that wait in buffers of their own. A version of
+a join is done once the watermark has reached it, although the join keeps it.
+
+It costs a filter of all buffered rows in each batch.
 """
 
 from __future__ import annotations
@@ -49,12 +52,11 @@ class Batch:
         rows: The rows of both inputs, as they came.
         controls: What the map tasks observed of both inputs.
         end_of_input: Whether all inputs are finished after these rows.
-        processing_time: The micro-batch's processing time in epoch milliseconds; 0 where only the controls have it, or
-            it is unknown.
-        resumed: Whether the query was not running before this batch, so that the silence since the last batch does not
-            count.
-        holds: For some inputs, by number, how far their watermark may advance in this batch, in epoch milliseconds,
-            since their source is known to have more rows from then on.
+        processing_time: The micro-batch's processing time in epoch milliseconds; 0 if it is unknown. The largest value
+            in the controls is used if it is greater.
+        resumed: Whether the query was not running before this batch, so that idleness timeouts restart.
+        holds: The upper bounds of the inputs' watermarks in this batch, in epoch milliseconds, by input number; an
+            input has one if its source is known to have more rows from then on.
     """
 
     rows: Sides
@@ -79,13 +81,15 @@ class Emission:
 
 
 class Operator(RestorableOperator):
-    """The operator of one key group: restore, process, snapshot, close. Subclasses decide what a due row does.
+    """The operator of one key group; subclasses decide what a due row does.
+
+    Its methods are called in this order: restore, process, then flush or snapshot, then close.
 
     Args:
         inputs: The left and the right input.
         late: What happens to late rows of each input, where the input does not say.
         time: How the operator's watermark is computed from the inputs' watermarks.
-        holds_rows: Whether rows wait until the watermark passes them; otherwise they are due at once.
+        holds_rows: Whether rows are buffered until the watermark reaches them; otherwise they are due at once.
     """
 
     output_delay_ms: int = 0
@@ -111,8 +115,8 @@ class Operator(RestorableOperator):
 
         Args:
             due: The due rows of both inputs, in no order.
-            before: The operator's watermark before, in epoch milliseconds.
-            after: The operator's watermark after, in epoch milliseconds.
+            before: The operator's watermark before this advance, in epoch milliseconds.
+            after: The operator's watermark after this advance, in epoch milliseconds.
             last_event: At the end of time, the largest timestamp seen in any input; else None.
         """
 
@@ -170,6 +174,14 @@ class Operator(RestorableOperator):
         ]
 
     def _advance_to(self, waiting: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
+        """Select the due rows, buffer the others, run the subclass, and count the output.
+
+        Args:
+            waiting: The rows of both inputs that are buffered or new.
+            before: The operator's watermark before this advance, in epoch milliseconds.
+            after: The operator's watermark after this advance, in epoch milliseconds.
+            last_event: At the end of time, the largest timestamp seen in any input; else None.
+        """
         due, held = [], []
         for spec, table in zip(self.inputs, waiting, strict=True):
             is_due = spec.millis(table) <= after
@@ -187,11 +199,11 @@ class Operator(RestorableOperator):
                 yield emission
 
     def held_rows(self) -> Sides:
-        """Return the rows of both inputs that wait for the watermark."""
+        """Return the buffered rows of both inputs, which wait for the watermark."""
         return self._held[0], self._held[1]
 
     def close(self) -> None:
-        """Release what the operator holds; called once, also after an error."""
+        """Release the operator's resources; called once, also after an error."""
 
     def report(self) -> dict[str, Any]:
         """Return the counters, buffers and watermarks after the batch, as JSON values."""

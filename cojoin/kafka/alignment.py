@@ -1,13 +1,17 @@
-"""Where a micro-batch ends, so that all partitions of both inputs advance together through event time.
+"""The end offsets of the next micro-batch: all partitions of both topics stop at one record timestamp.
 
-A slice ends at the same time in every partition: just before the partition's first record of that time or later. This
-time is a multiple of the largest power of two of milliseconds for which no input exceeds its limit of records, plus up
-to a few smaller powers that still fit. So two readers that ask the same logs find the same time without communicating,
-and readers that start slightly apart soon find the same one. Stretches without records cost nothing.
+The purpose is that of Flink's watermark alignment. In every partition the slice ends just before the first record of
+that timestamp or later. The timestamp is the next multiple, after the first unread timestamp, of the largest power of
+two of milliseconds that fits every input's limit of records, extended by up to six smaller powers that still fit. So
+two readers that ask the same logs find the same timestamp without communicating, and readers that start slightly apart
+soon find the same one. Stretches without records cost nothing.
 
-Where time cannot divide the records, as in a millisecond that holds more than the limit, the slice is cut by offsets
-into parts, as many as the input with the most records needs. The time does not advance until the last part. A slice
-costs a handful of requests to the brokers.
+If one millisecond exceeds the limit, the slice is cut by offsets into parts. Their number is set by the largest ratio
+of an input's record count to its limit. The time does not advance until the last part.
+
+A slice costs each input up to some thirteen lookups by time: two confirmations, which also look up single records; the
+first unread timestamp; at least two of the search, and one more for each power by which its hint is off; up to six of
+the refinement; and two for the confirmed positions. If all that is left fits the limits, it costs one confirmation.
 """
 
 from __future__ import annotations
@@ -20,17 +24,17 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Partition
 
-__all__ = ["Side", "Slice", "confirmed_positions", "next_slice", "part_of", "positions_at"]
+__all__ = ["Slice", "UnreadInput", "confirmed_positions", "next_slice", "part_of", "positions_at"]
 
 _LARGEST_POWER = 45
 """The largest power of two of milliseconds: a thousand years, more than any topic spans."""
 
 _REFINEMENTS = 6
-"""How many smaller powers may lengthen a slice; each costs a request for every input."""
+"""How many smaller powers may lengthen a slice; each costs a lookup for every input."""
 
 
 @dataclass(frozen=True)
-class Side:
+class UnreadInput:
     """The unread part of one input.
 
     Attributes:
@@ -38,9 +42,9 @@ class Side:
         ends: The offset at which each partition ends.
         limit: How many records of the input a batch may hold.
         first_at: Returns, for a time in epoch milliseconds, each partition's first record that is not earlier, as
-            ``(offset, timestamp)``; None where there is none.
-        confirms: Checks the answers of ``first_at`` for a time against the records. Returns whether no answer since the
-            last call was found to be wrong, for any time; if one was, all of them are asked for again.
+            ``(offset, timestamp)``; None where there is none. It may be a record soon after the first one.
+        confirms: Checks the answers of ``first_at`` for a time against the records. Returns False if any lookup since
+            the last call, for any time, was wrong; the caller then repeats all lookups.
     """
 
     positions: Mapping[Partition, int]
@@ -50,7 +54,7 @@ class Side:
     confirms: Callable[[int], bool] = lambda _: True
 
     @property
-    def is_read(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether nothing is left to read."""
         return all(position >= self.ends[each] for each, position in self.positions.items())
 
@@ -73,7 +77,7 @@ class Side:
         return min((timestamp for each in unread if each is not None for timestamp in each[1:]), default=None)
 
 
-def positions_at(side: Side, time: int) -> dict[Partition, int]:
+def positions_at(side: UnreadInput, time: int) -> dict[Partition, int]:
     """Return the position of each partition of an input once all records before a time are read.
 
     Args:
@@ -87,7 +91,7 @@ def positions_at(side: Side, time: int) -> dict[Partition, int]:
     }
 
 
-def confirmed_positions(side: Side, time: int) -> dict[Partition, int]:
+def confirmed_positions(side: UnreadInput, time: int) -> dict[Partition, int]:
     """Return the result of ``positions_at``, once the records at these positions confirm it."""
     while not side.confirms(time):
         pass
@@ -96,7 +100,7 @@ def confirmed_positions(side: Side, time: int) -> dict[Partition, int]:
 
 @dataclass(frozen=True)
 class Slice:
-    """The range of event time that is read next.
+    """The range of record timestamps that is read next.
 
     Attributes:
         time: The time at which it ends, in epoch milliseconds; None where it holds all that is left.
@@ -109,7 +113,7 @@ class Slice:
     hint: int
 
 
-def next_slice(sides: Sequence[Side], after: int, hint: int = 20) -> Slice:
+def next_slice(sides: Sequence[UnreadInput], after: int, hint: int = 20) -> Slice:
     """Return the slice that is read next, found by answers that are all confirmed.
 
     Args:
@@ -126,13 +130,13 @@ def next_slice(sides: Sequence[Side], after: int, hint: int = 20) -> Slice:
                 return found
 
 
-def _all_confirm(sides: Sequence[Side], time: int) -> bool:
+def _all_confirm(sides: Sequence[UnreadInput], time: int) -> bool:
     """Return whether the answers of all inputs are confirmed; every input is asked, even after one that is not."""
     wrong = [side for side in sides if not side.confirms(time)]
     return not wrong
 
 
-def _longest(sides: Sequence[Side], after: int, hint: int) -> Slice:
+def _longest(sides: Sequence[UnreadInput], after: int, hint: int) -> Slice:
     if all(side.fits(side.ends) for side in sides):
         return Slice(None, 1, hint)
     starts = [start for side in sides if (start := side.first_timestamp(after)) is not None]
@@ -153,14 +157,14 @@ def _longest(sides: Sequence[Side], after: int, hint: int) -> Slice:
     return Slice(time, 1, power)
 
 
-def part_of(side: Side, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+def part_of(side: UnreadInput, ends: Mapping[Partition, int]) -> dict[Partition, int]:
     """Return where a batch ends that takes as many records as it may, in equal proportion from all partitions.
 
     Args:
         side: The input.
         ends: Offsets up to which there are more records than the batch may hold.
 
-    >>> side = Side({("trades", 0): 10, ("trades", 1): 0}, {}, 50, lambda time: {})
+    >>> side = UnreadInput({("trades", 0): 10, ("trades", 1): 0}, {}, 50, lambda time: {})
     >>> part_of(side, {("trades", 0): 310, ("trades", 1): 100})
     {('trades', 0): 47, ('trades', 1): 13}
     """

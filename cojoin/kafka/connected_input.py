@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.alignment import Side, confirmed_positions
+from cojoin.kafka.alignment import UnreadInput, confirmed_positions
 from cojoin.kafka.archive.hybrid_cluster import connected
 from cojoin.kafka.peeking import Peeking
 from cojoin.kafka.times import Times
@@ -95,7 +95,7 @@ class ConnectedInput:
 
     def side(
         self, target: Mapping[Partition, int], positions: Mapping[Partition, int], *, no_limit: bool = False
-    ) -> Side:
+    ) -> UnreadInput:
         """Return the unread part.
 
         Args:
@@ -114,9 +114,9 @@ class ConnectedInput:
         def confirms(moment: int) -> bool:
             return self.times.confirms(moment, everywhere, ends)
 
-        return Side(everywhere, ends, _NO_LIMIT if no_limit else self.reading.limit, first_at, confirms)
+        return UnreadInput(everywhere, ends, _NO_LIMIT if no_limit else self.reading.limit, first_at, confirms)
 
-    def standing_at(self, target: Mapping[Partition, int], moment: int, *, no_limit: bool) -> Side:
+    def standing_at(self, target: Mapping[Partition, int], moment: int, *, no_limit: bool) -> UnreadInput:
         """Return the unread part once all records before a time are read.
 
         Args:
@@ -131,7 +131,7 @@ class ConnectedInput:
         self._stood = (moment, confirmed_positions(side, moment))
         return self.side(target, self._stood[1], no_limit=no_limit)
 
-    def newest(self, side: Side) -> int:
+    def newest(self, side: UnreadInput) -> int:
         """Return the largest timestamp up to the end of the input, in epoch milliseconds; -1 where it is empty."""
         until = self.reading.range.to_ms
         # Where the end is a time, the records after it show that all records before it are there.

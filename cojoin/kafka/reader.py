@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from cojoin.kafka.alignment import Side, confirmed_positions, next_slice, part_of
+from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of
 from cojoin.kafka.connected_input import ConnectedInput
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.tasks import make_tasks
@@ -94,7 +94,7 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for other, end in zip(self._inputs[1:], ends[1:], strict=True)
             ]
             sides = [own, *others]
-            if all(side.is_read for side in sides):
+            if all(side.is_exhausted for side in sides):
                 return start
             until, parts = self._next(sides, after)
         found = own.ends if until is None else confirmed_positions(own, until)
@@ -105,15 +105,15 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offset_of(after, None, found, own.ends, trusted_until) | rest
         if until is not None:
             return offset_of(until, self._mark(until, found, own.ends), found, own.ends, trusted_until)
-        if own.is_read and self._ends is None:
+        if own.is_exhausted and self._ends is None:
             return start
         newest = [each.newest(side) for each, side in zip(self._inputs, [own, *others], strict=True)]
         until = max(after, *(each + 1 for each in newest))
-        if own.is_read and until == after:
+        if own.is_exhausted and until == after:
             return start
         return offset_of(until, None if self._ends is None else self._mark(until, {}, {}), found, None, trusted_until)
 
-    def _next(self, sides: Sequence[Side], after: int) -> tuple[int | None, int]:
+    def _next(self, sides: Sequence[UnreadInput], after: int) -> tuple[int | None, int]:
         """Return the time at which the next slice ends, and in how many parts it is read."""
         # Records before the range are not read, so time begins where the range begins.
         begun = min(each.reading.range.from_ms or 0 for each in self._inputs)

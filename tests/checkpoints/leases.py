@@ -31,7 +31,7 @@ def said(files: CheckpointFiles, epoch: int = 1) -> dict[str, Any]:
 def says(files: CheckpointFiles, **values: Any) -> None:
     """Write the own file of ``held_by``'s other process."""
     content = {"owner": "someone else", "beat": 3, "released": False, "ended": None}
-    write_document(files, f"beats/{7:012d}.json", lease_record._BEAT_FORM, content | values)
+    write_document(files, f"beats/{7:012d}.json", lease_record._HEARTBEAT_FORM, content | values)
 
 
 def held_by(files: CheckpointFiles, **values: Any) -> None:

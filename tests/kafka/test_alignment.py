@@ -9,7 +9,7 @@ from itertools import accumulate
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cojoin.kafka.alignment import Side, Slice, next_slice, part_of, positions_at
+from cojoin.kafka.alignment import Slice, UnreadInput, next_slice, part_of, positions_at
 
 Logs = tuple[list[int], ...]
 """An input's partitions: of each the timestamps in the order of offsets."""
@@ -33,7 +33,7 @@ class Read:
     part: int
 
 
-def side(logs: Logs, limit: int, positions: dict[tuple[str, int], int] | None = None) -> Side:
+def side(logs: Logs, limit: int, positions: dict[tuple[str, int], int] | None = None) -> UnreadInput:
     # The first record at or after a time is the first by which the largest timestamp so far is.
     partitions = {("topic", number): list(accumulate(log, max)) for number, log in enumerate(logs)}
 
@@ -42,17 +42,17 @@ def side(logs: Logs, limit: int, positions: dict[tuple[str, int], int] | None = 
         return {each: (at[each], log[at[each]]) if at[each] < len(log) else None for each, log in partitions.items()}
 
     ends = {each: len(log) for each, log in partitions.items()}
-    return Side(dict.fromkeys(partitions, 0) if positions is None else positions, ends, limit, first_at)
+    return UnreadInput(dict.fromkeys(partitions, 0) if positions is None else positions, ends, limit, first_at)
 
 
-def standing_at(side: Side, time: int) -> Side:
+def standing_at(side: UnreadInput, time: int) -> UnreadInput:
     return replace(side, positions=positions_at(side, time)) if time else side
 
 
-def slices(sides: tuple[Side, ...], after: int = 0, hint: int = 20) -> list[Read]:
+def slices(sides: tuple[UnreadInput, ...], after: int = 0, hint: int = 20) -> list[Read]:
     """Read all in batches, as a reader does."""
     found: list[Read] = []
-    while not all(each.is_read for each in sides):
+    while not all(each.is_exhausted for each in sides):
         first = min((moment for each in sides if (moment := each.first_timestamp(after)) is not None), default=after)
         planned = next_slice(sides, after, hint)
         hint = planned.hint
@@ -71,10 +71,10 @@ def slices(sides: tuple[Side, ...], after: int = 0, hint: int = 20) -> list[Read
     return found
 
 
-def fewest(sides: tuple[Side, ...], times: list[int]) -> int:
+def fewest(sides: tuple[UnreadInput, ...], times: list[int]) -> int:
     """Return how many slices are needed at the least, whatever the times at which they end."""
     count = 0
-    while not all(each.is_read for each in sides):
+    while not all(each.is_exhausted for each in sides):
         fitting, after = None, None
         for time in [*times, times[-1] + 1]:
             ends = [positions_at(each, time) for each in sides]
@@ -218,6 +218,6 @@ def test_what_came_late_belongs_to_the_slice_in_which_it_stands() -> None:
 
 def test_topics_without_records() -> None:
     empty = side(([], []), 5)
-    assert empty.is_read
+    assert empty.is_exhausted
     assert next_slice([empty], 0) == Slice(None, 1, 20)
     assert next_slice([empty, side(([START],), 5)], 0) == Slice(None, 1, 20)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from cojoin.kafka.alignment import Side, next_slice, part_of, positions_at
+from cojoin.kafka.alignment import UnreadInput, next_slice, part_of, positions_at
 from cojoin.kafka.times import Stamp, Times, first_records
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def make_logs(seed: int, kind: str) -> tuple[Logs, Logs]:
     return left, right
 
 
-def side(logs: Logs, times: Times, limit: int, positions: Mapping[Partition, int]) -> Side:
-    return Side(
+def side(logs: Logs, times: Times, limit: int, positions: Mapping[Partition, int]) -> UnreadInput:
+    return UnreadInput(
         positions,
         logs.ends,
         limit,
@@ -147,7 +147,7 @@ def test_both_inputs_come_through_time_together_and_every_mark_holds(seed: int, 
     ]
     after, hint, batches = 0, 20, 0
     beyond = 0
-    while not all(each.is_read for each in sides):
+    while not all(each.is_exhausted for each in sides):
         planned = next_slice(sides, after, hint)
         hint = planned.hint
         stands = [each.ends if planned.time is None else positions_at(each, planned.time) for each in sides]

@@ -3,23 +3,30 @@
 It keeps left rows until their match is final. Looking backward, it keeps of each key's versions the newest at or below
 the watermark; looking only forward, it keeps no version.
 
-It emits each left row once, when the watermark reaches the row's release. *Backward*, the release is the row's own
-timestamp. *Forward*, it is the timestamp of the match; without a match it is the moment when the ``tolerance`` ends, or
-else the end of input. *Nearest*, it is the timestamp of a version ahead, if that is nearer than the one behind.
-Otherwise it is the last moment at which a version ahead would still be nearer than the one behind, or within the
-tolerance if none is behind.
+It emits each left row at most once, when the watermark reaches the row's *emission time*; ``inner`` drops rows without
+a match.
 
-It forgets a left row when the row is emitted. It forgets a version when a newer one is in force and no row waits for
+* *Backward*: the emission time is the row's own timestamp.
+* *Forward*: it is the time of the match. Without a match it is the row's time + ``tolerance``, or the end of input.
+* *Nearest*: it is the time of the following version, if that is nearer than the preceding one. Otherwise it is the
+  latest time at which a following version would still be nearer. Without a preceding version that is the row's time +
+  ``tolerance``, or the end of input.
+
+It removes a left row when the row is emitted. It removes a version when the key has a newer one and no row waits for
 it, or once the version is older than the ``tolerance`` allows for any row to come. So the tolerance also limits how
-long the version of a silent key is kept, and matches never depend on when versions were removed.
+long the version of a silent key is kept, and matches of rows that are not late never depend on when versions were
+removed.
 
-Of several versions in one microsecond, the last in the total order matches, in every direction; at equal distance, the
-version behind matches. A late left row is rejected; if it is applied, it is matched with the versions that are still
-kept or still arrive. A late version is applied, since it is valid for every row to come.
+Of several versions with one event time, the last in the total order matches, in every direction; at equal distance, the
+preceding version matches. A late left row is rejected. If it is applied, it is matched with the versions that are still
+kept or still arrive, so its match depends on what was removed. A late version is applied: it can match waiting rows,
+and later rows if it is the key's newest.
 
-It costs a sort of the batch's rows, of the waiting rows and of the versions kept, then one or two binary searches for
-each left row; no Python for each row. (The semantics are those of pandas' ``merge_asof`` and DuckDB's ``ASOF JOIN``.
-Of equal times ahead, pandas takes the first.)
+It costs a sort of the batch's rows, of the waiting rows and of the versions kept in memory, then one or two binary
+searches for each left row; no Python for each row. Versions in segments are read and sorted only for touched keys.
+
+The semantics are those of pandas' ``merge_asof``, except that of equal following times the last one matches; backward
+they are those of DuckDB's ``ASOF JOIN``.
 """
 
 from __future__ import annotations
@@ -58,7 +65,7 @@ Direction: TypeAlias = Literal["backward", "forward", "nearest"]
 
 - *backward*: the newest at or before its event time.
 - *forward*: the earliest at or after its event time; the row waits for it.
-- *nearest*: the nearer of these two, at equal distance the one behind; the row waits until that is known.
+- *nearest*: the nearer of these two, at equal distance the preceding one; the row waits until that is known.
 """
 
 
@@ -71,7 +78,7 @@ class AsofJoin:
         tolerance: The largest distance between the event times of the row and of its version, itself included, such as
             ``"1 hour"``; None means any distance. Looking backward, it is also how long the version of a key is kept
             that never comes again.
-        allow_exact_matches: Whether a version of the row's own microsecond matches.
+        allow_exact_matches: Whether a version of the row's exact event time matches.
         suffixes: The suffixes for names that the left and the right both have; None refuses such names.
         direction: Where the join searches for a left row's version.
 
@@ -137,7 +144,7 @@ class AsofJoinOperator(VersionedJoinOperator):
             waits=waits,
         )
         if waits:
-            # A row is emitted when its match arrives, up to the tolerance after its own time.
+            # A row is emitted when the watermark reaches its emission time, at most the tolerance after its own time.
             self.output_delay_ms = END_OF_TIME if self._tolerance is None else -(-self._tolerance // 1_000)
 
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
@@ -155,7 +162,7 @@ class AsofJoinOperator(VersionedJoinOperator):
         behind = near.behind()
         past = distance(left.micros, at(right.micros, behind))
         is_ahead = (ahead >= 0) & ((behind < 0) | (distance(left.micros, ahead_micros) < past))
-        # Only a version ahead that is nearer than the one behind can still win.
+        # Only a following version that is nearer than the preceding one can still match.
         settled = event_millis(shift(left.micros, np.maximum(past, np.uint64(1)) - np.uint64(1)))
         emission_times = np.where(is_ahead, event_millis(ahead_micros), np.where(behind >= 0, settled, expires))
         return Decision(np.where(is_ahead, ahead, behind), emission_times)

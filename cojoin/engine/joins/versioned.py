@@ -1,16 +1,16 @@
-"""Joins of rows with versions: the part that the as-of and the temporal join share.
+"""The base class of the as-of and the temporal join, which join rows with versions (Flink: versioned table).
 
 It keeps left rows whose match may still change, and the versions that a waiting row or a row to come can match.
 
-It emits each left row once, when the watermark reaches the row's *release*, a time that depends on rows alone. A key's
-rows are emitted in the order of their emission_times, and equal ones in the left's total order.
+It emits each left row at most once, when the watermark reaches the row's *emission time*, which depends on rows alone.
+A key's rows are emitted in the order of their emission times, and equal ones in the left's total order.
 
-It forgets a left row when the row is emitted, and a version when no row can match it any more. A version is done when
-the watermark has passed it, whether it is in force or superseded.
+It removes a left row when the row is emitted, and a version when no row can match it any more. A version is counted as
+done when the watermark has reached it, whether it is still kept or not.
 
 It costs a sort of the batch's rows, of the waiting rows and of the versions in memory, as integers; no Python for each
-row. Versions in segments (``segmented_table``) are looked up by the batch's keys. A version there that is too old is
-counted until a merge leaves it out.
+row. Versions in segments (``segmented_table``) are looked up by the keys of the batch and of all waiting rows. An
+expired version there is counted until it is read or compacted.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ __all__ = ["Decision", "VersionedJoinOperator"]
 
 
 class Decision(NamedTuple):
-    """The matches and emission_times of the left rows, in their sorted order."""
+    """The matches and emission times of the left rows, in their sorted order."""
 
     matches: NDArray[np.int64]
-    """Each row's version as a position in the sorted right, or -1; final for rows that are released."""
+    """Each row's version as a position in the sorted right, or -1; final once the emission time is reached."""
 
     emission_times: NDArray[np.int64]
-    """Each row's release in epoch milliseconds; above the watermark it may still be too late, but never too early."""
+    """Each row's emission time in epoch milliseconds.
+
+    While it is above the watermark it is an upper bound: later versions may lower it.
+    """
 
 
 class VersionedJoinOperator(Operator):
@@ -88,14 +91,19 @@ class VersionedJoinOperator(Operator):
 
     @abstractmethod
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
-        """Return the matches and emission_times of all rows that wait or are due, given the versions that can matter."""
+        """Return the matches and emission times of all rows that wait or are due.
+
+        Args:
+            left: The rows that wait or are due.
+            right: The versions that can match them.
+        """
 
     def _retainable(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which of the sorted versions may be kept if they are the newest of their keys."""
         return np.ones(len(right), dtype=bool)
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
-        """Join the left rows that are released, then forget the versions that no row can match any more."""
+        """Join the left rows whose emission time is reached, and remove versions that no row can match any more."""
         del before, last_event
         left = concat([self._waiting, due[0]])
         if not left.num_rows and not due[1].num_rows:
@@ -119,7 +127,7 @@ class VersionedJoinOperator(Operator):
             yield Emission(OUTPUT, self._columns.take((left, right), rows.order[chosen], found))
 
     def _kept(self, right: SortedRows, matched_by_waiting: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
-        """Return which of the sorted versions to keep: each key's newest, and those that a row waits for.
+        """Return which of the sorted versions to keep: each key's newest, and those that match a waiting row.
 
         All versions are at or below the watermark, so a key's newest supersedes its others.
         """
@@ -138,12 +146,12 @@ class VersionedJoinOperator(Operator):
         return event_millis(shift(micros, self._age)) > watermark
 
     def _expire_versions(self, watermark: int) -> None:
-        """Forget versions by age, in segments too, except those that a waiting row may match."""
+        """Remove versions by age, in segments too, except those that a waiting row may match."""
         if self._age is not None and self._versions.rows:
             spec, needed = self.inputs[0], watermark
             if self._waiting.num_rows:
                 needed = min(watermark, int(spec.millis(self._waiting).min()) - 1)
-            # As in ``_unexpired``, a version stays if its time plus the age, floored to milliseconds, is above ``needed``.
+            # As in ``_unexpired``, a version stays if its time plus the age, in whole milliseconds, exceeds ``needed``.
             self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, self.inputs[1].event_time))
 
     def waiting_rows(self) -> tuple[int, int]:
@@ -167,5 +175,8 @@ class VersionedJoinOperator(Operator):
         return {"versions": self._versions} if self._keeps_versions else {}
 
     def details(self) -> dict[str, int]:
-        """Return how many versions are kept."""
+        """Return how many versions are kept.
+
+        This includes superseded versions that match a waiting row, and expired ones in segments.
+        """
         return {"versions_in_force": self._versions.rows}

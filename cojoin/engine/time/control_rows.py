@@ -28,8 +28,8 @@ class Control:
         partitions: Each source partition's largest timestamp in epoch milliseconds.
         rows: How many rows the task sent to the receiving key group.
         processing_time: The micro-batch's processing time in epoch milliseconds.
-        marks: Each source partition's largest mark, where it differs from the largest timestamp
-            (``watermark_strategies``).
+        marks: Each source partition's largest mark, from which its watermark is computed (``watermark_strategies``);
+            None where the marks are the largest timestamps.
         watermarks: Watermarks of source partitions that were computed elsewhere, in epoch milliseconds.
         statuses: Statuses of source partitions; the name ``None`` is the whole input.
         faults: What the source read that is not a row: for each the reason, and what is known of it as JSON.

@@ -1,8 +1,9 @@
-"""The watermark of one input, computed from what the map tasks saw.
+"""The watermark of one input, computed from control rows.
 
-It keeps each source partition's largest timestamp, mark, watermark, status and silence. It emits the input's watermark,
-the minimum over its active partitions, which only ever advances. All of it is state and survives a restart. It costs
-some microseconds a partition and batch.
+It keeps each source partition's largest timestamp, mark, watermark, status and idle time. A *mark* is the value from
+which the strategy's generator computes a partition's watermark, such as the largest timestamp. It returns the input's
+watermark, the minimum over its active partitions, which only ever advances. All of it is state and survives a restart.
+It costs some microseconds a partition and batch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["InputWatermark"]
 
 _STATUS_PRECEDENCE: tuple[Status, ...] = ("active", "idle", "finished")
-"""The statuses, beginning with the one that holds the watermark back most."""
+"""The statuses by precedence: of several statuses of one partition, the first in this order counts."""
 
 
 class InputWatermark:
@@ -62,8 +63,8 @@ class InputWatermark:
     def fold(self, controls: Sequence[Control]) -> None:
         """Apply all controls of this input in a micro-batch; the order of the controls does not matter.
 
-        What rows say is applied first, since a row wakes its partition, and only then do the partition's other
-        watermarks count. Next come the watermarks that were computed elsewhere, then the statuses. Of several statuses
+        They are applied in this order: (1) observed rows, which make an idle partition active; (2) watermarks that were
+        computed elsewhere, which a partition that is idle may ignore (``Returning``); (3) statuses. Of several statuses
         of one partition, the one that holds the watermark back most counts.
         """
         judged = [control.agrees for control in controls if control.agrees is not None]
@@ -73,9 +74,9 @@ class InputWatermark:
             self.observe(partition, timestamp, mark)
         for control in controls:
             self._apply_source_watermarks(control)
-        said = [each for control in controls for each in control.statuses.items()]
-        said.sort(key=lambda each: _STATUS_PRECEDENCE.index(each[1]), reverse=True)
-        for name, status in dict(said).items():
+        statuses = [each for control in controls for each in control.statuses.items()]
+        statuses.sort(key=lambda each: _STATUS_PRECEDENCE.index(each[1]), reverse=True)
+        for name, status in dict(statuses).items():
             self.set_status(name, status)
 
     def _apply_source_watermarks(self, control: Control) -> None:
@@ -99,7 +100,10 @@ class InputWatermark:
             self._merge.update(partition, self._watermark_for(partition))
 
     def apply_watermark(self, partition: str, watermark: int) -> None:
-        """Apply a partition's watermark, computed elsewhere, in epoch milliseconds; a lower one changes nothing."""
+        """Apply a partition's watermark, computed elsewhere, in epoch milliseconds.
+
+        A lower one does not change the watermark, but ends an idle status that was declared for the whole input.
+        """
         if self._declared == "idle":
             self._declared = None
         self._merge.update(partition, watermark)
@@ -118,7 +122,7 @@ class InputWatermark:
             known.pop(partition, None)
 
     def register(self, partition: str) -> None:
-        """Add a partition known to hold rows: it holds the watermark back until it sends something."""
+        """Add a partition known to have more rows: it holds the watermark back until it has a watermark."""
         self._merge.register(partition)
 
     def begin(self, processing_time: int) -> None:
@@ -126,7 +130,7 @@ class InputWatermark:
         self._processing_time = processing_time
 
     def hold(self, until: int | None) -> None:
-        """Limit the input's watermark from now on, whatever its rows and the clock say; the watermark never goes back.
+        """Limit the input's watermark from now on, regardless of its rows and the clock; it never goes back.
 
         Args:
             until: The limit in epoch milliseconds; None removes it.
@@ -135,7 +139,10 @@ class InputWatermark:
         self._held = None if until is None else max(reached, until)
 
     def tick(self, processing_time: int) -> None:
-        """Advance the clock at the end of a micro-batch, and with it clock-driven watermarks and the silences."""
+        """Advance the clock, and with it clock-driven watermarks and idle times.
+
+        It is called once a micro-batch, after ``fold`` and before rows are admitted.
+        """
         self._processing_time = processing_time
         if self._strategy.generator.follows_clock:
             self._clock = max(self._clock, self._strategy.generator.made(NONE, processing_time))
@@ -147,15 +154,22 @@ class InputWatermark:
             if status == "active" and timer.is_idle(processing_time):
                 self._merge.set_status(partition, "idle")
         if self._silence is not None:
-            self._idle_without_partitions = not statuses and (self._idle_without_partitions or self._silence.is_idle(processing_time))
+            self._idle_without_partitions = not statuses and (
+                self._idle_without_partitions or self._silence.is_idle(processing_time)
+            )
 
     def resume(self) -> None:
-        """Forget all silences so far: the query did not run, so it could not receive anything."""
+        """Restart all idleness timers, because the query did not run and could not receive anything."""
         for timer in [*self._timers.values(), *([self._silence] if self._silence else [])]:
             timer.restart()
 
     def current(self) -> int:
-        """Return the watermark: ``NONE`` before the input has one, ``END_OF_TIME`` once the input is finished."""
+        """Return the watermark: ``NONE`` before the input has one, ``END_OF_TIME`` once the input is finished.
+
+        In between it is the partitions' merged watermark or the clock's, the larger one, but at most the limit of
+        ``hold``. The merged watermark is the minimum over the active partitions; if all are idle and ``all_idle`` is
+        ``"max"``, the maximum over all that are not finished.
+        """
         if self.finished:
             return END_OF_TIME
         reached = max(self._merge.current(), self._clock)
@@ -234,6 +248,6 @@ def _observations(controls: Sequence[Control]) -> dict[str, tuple[int, int]]:
     for control in controls:
         for partition, timestamp in control.partitions.items():
             largest, mark = found.get(partition, (NONE, NONE))
-            said = timestamp if control.marks is None else control.marks[partition]
-            found[partition] = max(largest, timestamp), max(mark, said)
+            newest = timestamp if control.marks is None else control.marks[partition]
+            found[partition] = max(largest, timestamp), max(mark, newest)
     return found

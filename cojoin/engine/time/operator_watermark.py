@@ -70,12 +70,12 @@ class OperatorWatermark:
             each.begin(processing_time)
 
     def tick(self, processing_time: int) -> None:
-        """Advance the clock, once at the end of every micro-batch."""
+        """Advance the clock, once a micro-batch, after ``fold`` and before rows are admitted."""
         for each in self.inputs:
             each.tick(processing_time)
 
     def resume(self) -> None:
-        """Forget all silences so far, because the query did not run."""
+        """Restart all idleness timers, because the query did not run."""
         for each in self.inputs:
             each.resume()
 

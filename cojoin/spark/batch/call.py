@@ -1,14 +1,17 @@
-"""The call of a key group: it takes packed rows and the old state bytes, and returns packed outputs and new state.
+"""The grouped function that runs one key group: in a stream with state in and out, and once on static inputs.
 
-The same operator runs in two ways. In a stream, ``StreamingCall`` runs inside ``applyInPandasWithState``: each
-micro-batch is one call per key group, which restores the operator from the state bytes. On static inputs,
-``StaticCall`` runs inside ``applyInArrow``: once, to the end of time.
+In a stream, ``StreamingCall`` runs inside ``applyInPandasWithState``: each micro-batch is one call per key group, which
+restores the operator from the state value and stores it again. On static inputs, ``StaticCall`` runs inside
+``applyInArrow``: once, to the end of time.
 
-A call emits rows of ``(kind, payload)`` and nothing else. A payload is an Arrow message of output, rejected or
-side-output rows, an Arrow message of a snapshot's row when one is due, or the call's statistics as JSON.
+A call takes packed rows, which are serialized as Arrow IPC messages (``packing``). Among them is the control input:
+rows of the driver, with watermarks, the end of input, or restored state. A call emits rows of ``(kind, payload)`` and
+nothing else. A payload is an Arrow message of output, rejected or side-output rows, an Arrow message of this key
+group's row of the snapshot when one is due, or the call's statistics as JSON.
 
 The first call of a restored query starts with the state from the control input. If processing time matters, every key
-group sets a timeout, so that it is called in the next batch even without rows.
+group sets a timeout, so that it is called in the next batch even without rows. The state value is decoded and encoded
+as a whole for each key group and batch.
 """
 
 from __future__ import annotations
@@ -63,7 +66,12 @@ __all__ = [
 
 EMITTED_DDL = "kind tinyint, payload binary"
 STATE_DDL = "state binary"
-SNAPSHOT, STATISTICS = -1, 0
+SNAPSHOT = -1
+"""The kind of a key group's row of the snapshot."""
+
+STATISTICS = 0
+"""The kind of a call's statistics; the kinds of the outputs start at 1."""
+
 HOLDS_PROPERTY = "cojoin.holds"
 """The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
 
@@ -80,7 +88,7 @@ class Operation(Protocol):
         """Return a new operator for one key group."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the JSON values that are equal if two operations are the same query."""
+        """Return a description as JSON values; operations with equal descriptions may use the same checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ class Plan:
         right: The right input.
         key_groups: The number of key groups.
         time: How the operator's watermark follows its inputs' watermarks.
-        segments: When rows are flushed from the state value, in a query with a checkpoint of cojoin's; None never.
+        segments: The flush and compaction settings, for a query with a checkpoint of cojoin's; None disables segments.
     """
 
     operation: Operation
@@ -127,12 +135,15 @@ class Plan:
 
     @property
     def follows_clock(self) -> bool:
-        """Whether a watermark or the idleness of an input depends on processing time."""
+        """Whether the watermark or idleness of an input depends on processing time (its strategy ``needs_clock``).
+
+        The property of the same name of a watermark generator does not include idleness.
+        """
         return any(spec.watermark.needs_clock for spec in self.inputs)
 
     @property
     def needs_clock(self) -> bool:
-        """Whether the query needs micro-batches without rows."""
+        """Whether the query needs no-data batches: it ``follows_clock``, or a function sets processing-time timers."""
         return self.follows_clock or bool(getattr(self.operation, "sets_processing_time_timers", False))
 
     def create_operator(self) -> Operator:
@@ -145,7 +156,7 @@ class StreamingCall:
 
     Args:
         plan: The operation and its inputs.
-        resumed_at: The ids of the micro-batches before which the query was stopped.
+        resumed_at: The ids of the first micro-batches after a restart.
         cadence: When a snapshot is due.
         segments: The store of flushed segments; None keeps all rows in the state value.
     """
@@ -175,7 +186,7 @@ class StreamingCall:
             Rows of ``(kind, payload)``.
         """
         try:
-            with _collector_at_rest():
+            with _without_garbage_collection():
                 yield from self._run(key, frames, state)
         except FunctionError as error:
             # Spark would show the frames of cojoin and not those of the user's function.
@@ -217,6 +228,7 @@ class StreamingCall:
             content_batch_id = header["saved"]["content_batch_id"]
             yield _frame(SNAPSHOT, write_messages(row))
         elif saved is None:
+            # Until the first snapshot, the interval counts from the batch that began the state.
             header["saved"] = {"batch_id": batch_id - 1, "time": now}
         encoded, segments = codec.encode(header, tables), operator.segments()
         state.update((encoded,))
@@ -248,7 +260,7 @@ class StaticCall:
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Run the operator over all packed rows of a key group; return rows of ``(kind, payload)``."""
         try:
-            with _collector_at_rest():
+            with _without_garbage_collection():
                 emitted = self._run(packed)
         except FunctionError as error:
             raise error.with_traceback(user_traceback(error)) from None
@@ -271,8 +283,11 @@ class StaticCall:
 
 
 @contextlib.contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Disable garbage collection during a call, whose rows stay alive: scanning them takes a fifth of its time."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Disable the worker process's garbage collection during a call, also while the call's generator is suspended.
+
+    The rows of a call stay alive until its end, and scanning them would take a fifth of its time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

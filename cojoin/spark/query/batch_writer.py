@@ -1,13 +1,19 @@
-"""What the driver does with each micro-batch: execute it once, write its outputs, and make it count.
+"""What the driver does with each micro-batch: execute it once, write its outputs, and commit it.
 
 One action executes the calls. The workers write the files of those outputs whose sinks allow it; readers do not see
 these files yet. The rows of the other outputs stay packed and persisted, and their sinks read them from there. Then
-each output with rows is committed in a transaction of its own: the output, the rejected rows, the side outputs. The
-manifest comes last, and makes the batch count. If a snapshot is due, its rows are written before the manifest.
+each output with rows is written in a separate transaction: the output, the rejected rows, the side outputs. There is
+no atomicity across outputs. The manifest comes last, and commits the batch. If a snapshot is due, its rows are written
+before the manifest.
 
-A batch that is run again is executed again, since Spark's state needs it. Each output that has the batch already must
-have it from an equal execution (``batch_marker``). A batch that only the clock has caused, and that changed nothing,
-gets no manifest. The lease is checked before each write, so a run that was taken over stops.
+A replayed batch is executed again, because Spark's state must be updated. An output that already has the batch must
+have it with the same fingerprint (``batch_marker``; cf. Delta's ``txnAppId`` and ``txnVersion``). A no-data batch that
+changed nothing gets no manifest. The lease is checked before each write to an output, the snapshots or the manifests,
+and before each removal that belongs to a batch, so a fenced-off run stops.
+
+If persisted blocks are lost, later actions execute the calls again. Files of workers and snapshots are safe from that:
+the files are those of the first action, and a snapshot's index is made from the rows that were written. The rows that
+Spark itself writes to a sink are not compared with the marker, so they rely on calls that return the same rows again.
 """
 
 from __future__ import annotations
@@ -70,9 +76,9 @@ class BatchWriter:
         plan: What the workers execute.
         checkpoint: The query's checkpoint.
         outputs: The outputs of the plan, by name.
-        on_batch: Called with each batch's report once the batch counts.
+        on_batch: Called with each batch's report once the batch is committed.
         retained: How many snapshots are kept, not counting savepoints.
-        may_count: Whether small rows may be cut into Arrow batches by their number alone.
+        row_limit_only: Whether Arrow batches of small rows may be limited by ``maxRecordsPerBatch`` only.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class BatchWriter:
         outputs: Mapping[str, OpenOutput],
         on_batch: Callable[[BatchReport], None],
         retained: int,
-        may_count: bool,
+        row_limit_only: bool,
     ) -> None:
         self._plan, self._checkpoint, self._outputs, self._on_batch = plan, checkpoint, outputs, on_batch
         self._files, self._lease, last = checkpoint.files, checkpoint.lease, checkpoint.last
@@ -96,7 +102,7 @@ class BatchWriter:
         self._cleaning = Cleaning(checkpoint, retained)
         self._segments = () if last is None else tuple(last.segments)
         self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
-        self._row_sizes, self._may_count = RowSizes(), may_count
+        self._row_sizes, self._row_limit_only = RowSizes(), row_limit_only
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
@@ -116,26 +122,26 @@ class BatchWriter:
             planned = source_offsets(self._files, batch_id)
             written = self._write_outputs(emitted, report, self._markers(report, statistics, planned), files, durations)
             offsets = self._offsets_after(batch_id, planned)
-            saved = {each["content_batch_id"] for each in statistics} - {None}
+            snapshot_batch_ids = {each["content_batch_id"] for each in statistics} - {None}
             segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
             segments = segments if statistics else self._segments
-            is_still = (offsets, segments) == (self._offsets, self._segments) and _is_the_same(report, self._last)
-            # Nothing has changed: no manifest is needed, and a snapshot would equal the last one.
-            if not written and batch_id not in saved and is_still:
+            is_unchanged = (offsets, segments) == (self._offsets, self._segments) and _is_unchanged(report, self._last)
+            # No manifest is needed, and a snapshot would equal the last one.
+            if not written and batch_id not in snapshot_batch_ids and is_unchanged:
                 return
             self._written.update(written)
             outputs = dict(self._written)
             manifest = Manifest(
                 self._checkpoint.query_id, report, offsets, outputs, durations, self._lease.epoch, segments
             )
-            if saved:
+            if snapshot_batch_ids:
                 started = time.perf_counter()
                 self._lease.check()
                 self._snapshot(emitted, manifest)
                 durations["snapshot"] = _since(started)
             elif self._is_first:
                 # An earlier attempt at this batch may have written a snapshot to which the state does not refer.
-                Snapshots(self._files).remove(batch_id)
+                Snapshots(self._files).remove(batch_id, self._lease.check)
         finally:
             emitted.unpersist()
         self._lease.check()
@@ -148,9 +154,10 @@ class BatchWriter:
         if not targets:
             # Now Spark commits and plans, and the cores are idle.
             self.prepare()
-        self._cleaning.after(manifest, emitted.sparkSession, has_snapshot=bool(saved))
+        self._cleaning.after(manifest, emitted.sparkSession, has_snapshot=bool(snapshot_batch_ids))
 
     def _offsets_after(self, batch_id: int, planned: Sequence[str]) -> list[str]:
+        """Return the source offsets for the manifest; a restored query's first batch has those of the old query."""
         begins_at = self._checkpoint.begins_at
         return list(planned) if batch_id or begins_at is None else [*begins_at, planned[-1]]
 
@@ -213,7 +220,7 @@ class BatchWriter:
         """Write or commit the outputs that have rows, and return the manifest's entry for each."""
         # All are compared before any is written, so that if one refuses the batch, none gets it.
         for output in self._plan.outputs:
-            with self._named(output, report.batch_id):
+            with self._errors_named(output, report.batch_id):
                 self._outputs[output].writer.compare(markers[output])
         written = {}
         for output, (kind, schema) in self._plan.outputs.items():
@@ -238,16 +245,16 @@ class BatchWriter:
         marker: BatchMarker,
     ) -> dict[str, Any] | None:
         writer = self._outputs[output].writer
-        with self._named(output, marker.batch_id):
+        with self._errors_named(output, marker.batch_id):
             if not marker.rows:
-                writer.write_nothing(marker)
+                writer.write_nothing(marker, self._lease.check)
                 return None
             if files is None:
                 return writer.write(unpack(emitted, kind, schema), marker)
             return writer.commit(schema, files, marker)
 
     @contextlib.contextmanager
-    def _named(self, output: str, batch_id: int) -> Iterator[None]:
+    def _errors_named(self, output: str, batch_id: int) -> Iterator[None]:
         """Raise errors of an output with the names of the output and the batch."""
         try:
             yield
@@ -260,8 +267,8 @@ class BatchWriter:
     ) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
         """Execute the calls once: collect their statistics and the files that the workers wrote, and fill the cache."""
         started = time.perf_counter()
-        may_count = self._may_count and self._row_sizes.are_small
-        with counted_by_rows(emitted.sparkSession) if may_count else contextlib.nullcontext():
+        row_limit_only = self._row_limit_only and self._row_sizes.are_small
+        with counted_by_rows(emitted.sparkSession) if row_limit_only else contextlib.nullcontext():
             rows = emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
         statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows if row.kind == STATISTICS]
         self._row_sizes.observe(statistics)
@@ -304,8 +311,8 @@ def _settings(plan: Plan) -> dict[str, str]:
     return found
 
 
-def _is_the_same(report: BatchReport, last: BatchReport | None) -> bool:
-    """Return whether a batch has changed nothing but the processing time and the sizes of the stored state."""
+def _is_unchanged(report: BatchReport, last: BatchReport | None) -> bool:
+    """Return whether a report equals the last one but for batch id, processing time, emitted rows and state sizes."""
     if last is None:
         return False
     clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)

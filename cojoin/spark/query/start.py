@@ -167,9 +167,14 @@ def _run(
 ) -> None:
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
-    may_count = not any(runs_python(each.frame) for each in inputs)
+    row_limit_only = not any(runs_python(each.frame) for each in inputs)
     writer = BatchWriter(
-        plan, checkpoint, _open_outputs(new, checkpoint), query.take_report, options.retained_checkpoints, may_count
+        plan,
+        checkpoint,
+        _open_outputs(new, checkpoint),
+        query.take_report,
+        options.retained_checkpoints,
+        row_limit_only,
     )
     resumed = resumed_batches(files) if plan.follows_clock else frozenset()
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG)

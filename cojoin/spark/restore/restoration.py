@@ -60,7 +60,8 @@ class Restoration:
         origin: The old checkpoint's directory.
         batch_id: The batch after which the old state is taken.
         offsets: The offsets at which the sources continue, one JSON line each.
-        cut_back: The Delta tables to roll back, each with the version to return to.
+        cut_back: The Delta tables to roll back, each with the version to return to, according to the first check. It is
+            only for people who read the file: the tables are checked again before they are rolled back.
         takes_over: Whether an output continues in a table of the old query, which ends the old query.
         stage: ``"begun"``, ``"written"`` (the new checkpoint has all it needs), ``"ready"``.
     """

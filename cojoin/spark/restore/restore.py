@@ -1,10 +1,13 @@
-"""A new query that begins with the state of another one.
+"""Starts a new query from another query's snapshot (Flink: start from a savepoint).
 
-The first batch reads the old state alone, divided into the new key groups, and is executed before the query starts.
-Then Spark's offset log is written so that this batch ended at the offsets of the old query. So each source continues
-as after an ordinary restart, at the exact offset, also within a Delta version or a folder. ``restored.json``
-(``restoration``) records the progress, and a start after a crash continues from there. The old checkpoint is only read,
-with one exception: where an output continues in its table, the old query is ended, so it can't write there again.
+Batch 0 reads only the old state, redistributed over the new key groups, and is executed before the query starts. Then
+batch 0's entry in Spark's offset log is rewritten with the old query's end offsets. So each source continues as after
+an ordinary restart, at the exact offset, also in the middle of a Delta version or of a folder's files.
+
+``restored.json`` (``restoration``) records the progress, and a start after a crash continues from there. The old
+checkpoint is only read, with one exception: where an output continues in the old query's table, the old checkpoint is
+retired (its lease is ended), so that the old query can't write there again. A restoration costs one read and one write
+of the whole state before batch 0.
 """
 
 from __future__ import annotations
@@ -41,8 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check_restore", "finish_restoration", "write_restoration"]
 
-_ROWS, _CONTROL_SOURCE = "control/restored", 2
-"""The folder of the old state's rows, and the number of the input that reads them: after the left and the right."""
+_ROWS = "control/restored"
+"""The folder of the old state's rows."""
+
+_CONTROL_SOURCE = 2
+"""The number of the control input, which reads these rows: it comes after the left and the right input."""
 
 
 def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | None) -> Restoration:
@@ -51,8 +57,8 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     Args:
         new: The query that begins with the old state.
         checkpoint: The checkpoint to restore.
-        begun: The restoration that an earlier start has begun, whose outputs may be rolled back already; None if there
-            is none.
+        begun: The restoration that an earlier start has begun, whose outputs may be rolled back already; only its
+            ``batch_id`` is used. None if there is none.
 
     Returns:
         The restoration, at the stage ``"begun"``.
@@ -69,15 +75,15 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     table.check(snapshot)
     _check_states(new.plan, StoredState.of_snapshot(table, snapshot))
     # This is checked again after an earlier start, since other writers may have written to the tables.
-    cut, shared = _check_outputs(new, snapshot)
+    cut, shared_tables = _check_outputs(new, snapshot)
     cuts = [(each.location, each.version) for each in cut]
-    if shared and (ended(origin) or "") != _reason(snapshot.batch_id, new.files) and is_live(origin):
+    if shared_tables and (ended(origin) or "") != _retirement_reason(snapshot.batch_id, new.files) and is_live(origin):
         msg = (
-            f"restore_from: a query runs on checkpoint {origin.root} ({holder(origin)}) and writes to {shared[0]}: "
-            f"stop it, or name a new table"
+            f"restore_from: a query runs on checkpoint {origin.root} ({holder(origin)}) and writes to "
+            f"{shared_tables[0]}: stop it, or name a new table"
         )
         raise CheckpointError(msg)
-    return Restoration(origin.root, snapshot.batch_id, offsets, cuts, takes_over=bool(shared))
+    return Restoration(origin.root, snapshot.batch_id, offsets, cuts, takes_over=bool(shared_tables))
 
 
 def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], offsets: Sequence[str]) -> list[str]:
@@ -103,19 +109,19 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
         own = source.identity(spark)
         if {name: old.get(name) for name in own} != own:
             msg = (
-                f"restore_from: {what} read {_spell(old)} in the query that wrote the checkpoint, and reads "
-                f"{_spell(own)} in this one; expected the same source"
+                f"restore_from: {what} read {_describe(old)} in the query that wrote the checkpoint, and reads "
+                f"{_describe(own)} in this one; expected the same source"
             )
             raise CheckpointError(msg)
         # This applies also where losses are allowed: records of another topic do not continue those that were read.
         source.recognised(spark, what, old)
-        line = offsets[position]
-        lost = source.lost_since(spark, what, line)
+        offset = offsets[position]
+        lost = source.lost_since(spark, what, offset)
         losses += lost
         if lost and new.allows.allow_data_loss:
-            moved = source.with_losses_accepted(spark, what, line)
-            line = line if moved is None else moved
-        found.append(line)
+            moved = source.with_losses_accepted(spark, what, offset)
+            offset = offset if moved is None else moved
+        found.append(offset)
     if losses and not new.allows.allow_data_loss:
         msg = (
             f"restore_from: records that should be read next no longer exist: {'; '.join(losses)}. "
@@ -125,12 +131,16 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
     return found
 
 
-def _spell(source: Mapping[str, Any]) -> str:
+def _describe(source: Mapping[str, Any]) -> str:
     return f"{source['format']} {source['location']}"
 
 
 def _check_states(plan: Plan, state: StoredState) -> None:
-    """Load empty states of the stored types into the function; what only works on a worker is checked there."""
+    """Check, on the driver, that the stored states fit those of the function.
+
+    It loads empty states of the stored types, and runs the user's ``open`` and ``close``. Errors of the user's function
+    are ignored here and raised on the workers.
+    """
     operator = plan.create_operator()
     empty = {name: table.schema.empty_table() for name, table in state.tables.items()}
     operator.load_parts(rescaling.merged_header(state.headers), empty, keeps_counts=True)
@@ -143,7 +153,7 @@ def _check_states(plan: Plan, state: StoredState) -> None:
 def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutBack], list[str]]:
     """Check the outputs; return the tables to roll back, and all tables that the old query wrote to as well."""
     cut: list[outputs.CutBack] = []
-    shared: list[str] = []
+    shared_tables: list[str] = []
     manifest = snapshot.manifest
     for name, sink in new.sinks.items():
         written = manifest.outputs.get(name, {})
@@ -166,18 +176,18 @@ def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutB
             new.spark, sink.location, version, manifest.query_id, name, cut_back=new.allows.cut_back_output
         )
         if is_same or later is not None:
-            shared.append(sink.location)
+            shared_tables.append(sink.location)
         if later is not None:
             cut.append(later)
-    return cut, shared
+    return cut, shared_tables
 
 
 def _is_same(spark: SparkSession, one: str, two: str) -> bool:
     return one == two or CheckpointFiles(spark, one).root == CheckpointFiles(spark, two).root
 
 
-def _reason(batch_id: int, files: CheckpointFiles) -> str:
-    """Return the reason for which the old query has ended, once an output continues in its table."""
+def _retirement_reason(batch_id: int, files: CheckpointFiles) -> str:
+    """Return the reason for which the old checkpoint is retired, once an output continues in its query's table."""
     return f"its output goes on from batch {batch_id} as that of {files.root}"
 
 
@@ -201,16 +211,16 @@ def write_restoration(new: NewQuery, restoration: Restoration) -> Restoration:
     state_messages(spark, state, plan.inputs, plan.key_groups).write.mode("overwrite").parquet(files.path(_ROWS))
     names = [f"{_ROWS}/{name}" for name in files.names(_ROWS) if name.endswith(".parquet")]
     register_messages(files, _CONTROL_SOURCE, names, 0)
-    for number, (source, line) in enumerate(zip(sources, restoration.offsets, strict=True)):
-        if source.has_log and line != NOTHING_READ:
-            last = int(json.loads(line)["logOffset"])
+    for number, (source, offset) in enumerate(zip(sources, restoration.offsets, strict=True)):
+        if source.has_log and offset != NOTHING_READ:
+            last = int(json.loads(offset)["logOffset"])
             entries = source_logs.entries(origin, number)
             source_logs.write_log(files, number, entries, last, interval=source_logs.compact_interval(spark))
     plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0)
     # This comes last, since it can't be undone. Everything that is needed of the old query has been read.
     if restoration.takes_over:
-        end(origin, _reason(restoration.batch_id, files))
-        # The old query can't write any more, so this check covers all that was written since the first one.
+        end(origin, _retirement_reason(restoration.batch_id, files))
+        # Commits of the old query since the first check are rolled back, too; now it is fenced off.
         cut, _ = _check_outputs(new, snapshot)
         for each in cut:
             outputs.cut_back(spark, each)

@@ -22,7 +22,7 @@ from cojoin.storage.documents import Form, read_document, write_document
 from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -153,9 +153,15 @@ class ParquetWriter(SinkWriter):
         shutil.rmtree(written)
         return self._sink.place()
 
-    def write_nothing(self, marker: BatchMarker) -> None:
-        """Remove the batch's folder if an earlier attempt had rows."""
+    def write_nothing(self, marker: BatchMarker, check: Callable[[], None] = lambda: None) -> None:
+        """Remove the batch's folder if an earlier attempt had rows.
+
+        Args:
+            marker: The batch.
+            check: Called before the folder is removed, which may be that of a run that has taken over.
+        """
         if marker.batch_id in self._left_over:
+            check()
             CheckpointFiles(self._session, self._sink.path).delete_directory(f"{_BATCH}={marker.batch_id}")
 
     def _claim(self) -> None:

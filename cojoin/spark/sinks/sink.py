@@ -15,7 +15,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -154,8 +154,14 @@ class SinkWriter(ABC):
             QueryFailedError: The rows or the source offsets differ; the message says what to do.
         """
 
-    def write_nothing(self, marker: BatchMarker) -> None:  # noqa: B027 - most have nothing to do
-        """Remove what an earlier execution of a batch wrote, if the batch now has no rows."""
+    def write_nothing(self, marker: BatchMarker, check: Callable[[], None] = lambda: None) -> None:  # noqa: B027
+        """Remove what an earlier execution of a batch wrote, if the batch now has no rows.
+
+        Args:
+            marker: The batch.
+            check: Raises an error if nothing may be removed, because another run has taken over; called only before
+                something is removed.
+        """
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do in advance what does not depend on the rows; called between two batches in a separate thread."""
