@@ -232,7 +232,7 @@ assert cojoin(["checkpoints", "list", "lake/checkpoint"]) == 0
 # * **Evolve.** The new query may have further states, side outputs, nullable columns and nullable fields, and wider
 #   types (except for the key). Any other change is refused, and the message says what differs.
 # * **Sources.** Both inputs must come from `cj.sources` or `cj.kafka`, in both queries. Of a plain DataFrame it is not
-#   known where it would go on.
+#   known where it would continue.
 #
 # Here a query begins after micro-batch 1 with **six** key groups instead of two, and trades have a new column `venue`.
 # It reads the third files once more, and `drain=True` lets everything come out.
@@ -349,7 +349,7 @@ show_refusal(lambda: cj.read_state(spark, backup))
 # ## What if the source no longer has the records?
 #
 # If Kafka has deleted records that are to be read next, the restore is refused. The message names each partition and
-# the number of records. `allow_data_loss=True` goes on without them. See [04_replay_kafka.ipynb](04_replay_kafka.ipynb)
+# the number of records. `allow_data_loss=True` continues without them. See [04_replay_kafka.ipynb](04_replay_kafka.ipynb)
 # for sources that lose records while they run.
 #
 # ## What can I do in a terminal?

@@ -172,14 +172,13 @@ print(query.progress.holding_input, trades.holding_partition, f"{trades.lag / 60
 # writes plain lines into a log as well, at most one every five seconds and only after new batches. It looks like this:
 #
 # ```text
-# ████████████░░░░░░░░  62%  21,400 rows/s  about 1 min left  buffered 9,151  1 min 35 s
-# 2026-01-15  trades 08:14:37 (12 late)  customers 08:12:04 (holds)  drift 2 min 33 s
+#  62%|██████▏   | 01:35<00:58, 01-15 trades 08:14:37 (12 late), customers 08:12:04 (holds), 21.4k rows/s ...
 # ```
 #
-# The first line has the share of the range of event time that is done, the rows a second over the last half minute, the
-# time that is left at the pace of the last batches, the rows that wait, and the time since the start. The second line
-# has each input's watermark, with `(idle)`, `(holds)` where it holds time back, and `(12 late)`; `drift` is how far the
-# two are apart. The bar needs a source that knows its range, as `cj.kafka.source` does; a query of files or Delta
+# First comes the share of the range of event time that is done, then the time since the start and the time that is
+# left. Each input's watermark follows, with `(idle)`, `(holds)` where it holds time back, and `(12 late)`. Where there
+# is room, the line goes on with the rows a second, how far the watermarks are apart (`drift`), and the rows that wait.
+# The bar needs a source that knows its range, as `cj.kafka.source` does; a query of files or Delta
 # tables shows the number of its batches instead, and one that has come to the end of a range that goes on shows how far
 # it is `behind` the newest timestamp.
 #
@@ -545,7 +544,7 @@ refusal(run, join())
 # good. Without it the restored query writes to a new table, as guide [03](03_checkpoints.ipynb) shows. The sources go
 # on at the exact offsets of the snapshot's batch, inside a Delta version or a folder, too. Inputs must be `cj.sources`
 # or `cj.kafka.source`: of a bare DataFrame nobody can tell where it would go on. Records that a source no longer has
-# are listed, by partition and number; `allow_data_loss=True` goes on without them.
+# are listed, by partition and number; `allow_data_loss=True` continues without them.
 #
 # ## What may I change?
 #
@@ -736,8 +735,8 @@ CheckpointError | ... can't go on as this query: input 'customers': column 'tier
   restore into a query that has not only evolved | undo that change, or begin without the state
 CheckpointError | ... since the checkpoint, at version 4, it was changed by someone else: ... | others wrote
   to the output, so it can't be cut back | a new table for the output
-CheckpointError | restore_from: records that were to be read next are gone: ... | Kafka's retention, or a vacuumed
-  table | allow_data_loss=True goes on without them
+CheckpointError | restore_from: records that should be read next no longer exist: ... | Kafka's retention, or a vacuumed
+  table | allow_data_loss=True continues without them
 QueryFailedError | checkpoint ...: fenced off: another query took over at epoch 4 | the driver stood still, and
   another start took over | nothing, if the other one runs; else start again
 QueryFailedError | the table has the query's batch 12 already, from another execution: ... | settings, code or input
