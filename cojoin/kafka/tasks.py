@@ -162,7 +162,7 @@ def _placed(cluster: Cluster, span: Span, kept: int) -> list[Span]:
         if not is_archived:
             placed.append(Span(partition, begin, end))
             continue
-        for one, two, is_filled in archive.stretches[partition].parts(begin, end, kept):
+        for one, two, is_filled in archive.archived[partition].parts(begin, end, kept):
             placed.append(ArchivedSpan(partition, one, two, archive.pieces(partition, one, two), is_filled))
     return placed
 

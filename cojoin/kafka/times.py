@@ -175,7 +175,7 @@ class Times:
         archived = {each for each in asked if asked[each] > begins[each] and self.is_archived(each, asked[each] - 1)}
         for each in archived:
             assert isinstance(self._cluster, HybridCluster)
-            self._newest[each, asked[each]] = self._capped(self._cluster.archive.stretches[each].last)
+            self._newest[each, asked[each]] = self._capped(self._cluster.archive.archived[each].last)
         left = {each: end for each, end in asked.items() if each not in archived}
         width = _TAIL
         while left:

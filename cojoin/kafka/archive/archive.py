@@ -21,7 +21,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError
 from cojoin.kafka.archive.archive_columns import folder_columns, layout_of
 from cojoin.kafka.archive.archive_counts import check_shares, counted, counted_blocks
-from cojoin.kafka.archive.archive_index import ArchiveIndex, Blocks, Piece, Stretch
+from cojoin.kafka.archive.archive_index import ArchivedPartition, ArchiveIndex, Blocks, Piece
 from cojoin.spark.query.failures import explain
 from cojoin.spark.sources.sources import Source
 
@@ -141,16 +141,16 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
     counts = {each: sum(share.rows for share in shares if share.partition == each) for each in spans}
     holed = {each: span for each, span in spans.items() if counts[each] < span[1] - span[0]}
     blocks = counted_blocks(frame, names, holed)
-    stretches = {
-        partition: Stretch.of(*buckets[partition], last[partition], found, blocks.get(partition, Blocks()))
+    archived = {
+        partition: ArchivedPartition.of(*buckets[partition], last[partition], found, blocks.get(partition, Blocks()))
         for partition, found in pieces.items()
     }
-    for partition, stretch in stretches.items():
+    for partition, part in archived.items():
         count = counts[partition]
-        if count > stretch.cut - stretch.begin:
+        if count > part.cut - part.begin:
             msg = (
                 f"{what}: it has {count:,} rows of topic {partition[0]} partition {partition[1]}, of offsets "
-                f"{stretch.begin:,} to {stretch.cut - 1:,}: some are there twice; rewrite it with each record once"
+                f"{part.begin:,} to {part.cut - 1:,}: some are there twice; rewrite it with each record once"
             )
             raise ConfigurationError(msg)
-    return ArchiveIndex(f"archive {source.format} {source.location}", width, wanted.times, stretches, layout)
+    return ArchiveIndex(f"archive {source.format} {source.location}", width, wanted.times, archived, layout)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Partition
 
-__all__ = ["ArchiveIndex", "Blocks", "Layout", "Piece", "Section", "Stretch", "bucket_begins"]
+__all__ = ["ArchiveIndex", "ArchivedPartition", "Blocks", "Layout", "Piece", "Section", "bucket_begins"]
 
 
 class Piece(NamedTuple):
@@ -112,7 +112,7 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
+class ArchivedPartition:
     """The part of a partition that lies in the archive.
 
     Attributes:
@@ -141,8 +141,8 @@ class Stretch:
         last: int,
         pieces: Iterable[Piece],
         blocks: Blocks = _WITHOUT_HOLES,
-    ) -> Stretch:
-        """Return a stretch of these buckets and pieces.
+    ) -> ArchivedPartition:
+        """Return the archived part of a partition with these buckets and pieces.
 
         Args:
             begins: Each bucket's first millisecond, in any order, possibly more than once.
@@ -191,12 +191,12 @@ class ArchiveIndex:
         what: The archive, for messages.
         width: The width of a bucket of time, in milliseconds.
         times: Times that begin a bucket of their own, in epoch milliseconds.
-        stretches: Each partition's part; a partition that is missing has none.
+        archived: Each partition's part; a partition that is missing has none.
         layout: The names of its columns.
 
     >>> piece = Piece("file:/lake/a.parquet", ("trades", 0), 10, 30)
     >>> begins, smallest = np.array([0, 1000, 2000]), np.array([10, 20, 18])
-    >>> held = Stretch.of(begins, smallest, 2345, [piece])
+    >>> held = ArchivedPartition.of(begins, smallest, 2345, [piece])
     >>> index = ArchiveIndex("archive", 1000, (), {("trades", 0): held}, Layout({}, None))
     >>> [index.first_at(("trades", 0), time) for time in (0, 1, 1001, 2001)]
     [(10, 0), (18, 1000), (18, 2000), None]
@@ -208,7 +208,7 @@ Section(begin=30, end=40, is_archived=False)]
     what: str
     width: int
     times: tuple[int, ...]
-    stretches: Mapping[Partition, Stretch]
+    archived: Mapping[Partition, ArchivedPartition]
     layout: Layout = field(repr=False)
 
     def first_at(self, partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
@@ -218,16 +218,16 @@ Section(begin=30, end=40, is_archived=False)]
             partition: A partition of the archive.
             timestamp_ms: In epoch milliseconds; a time within a bucket counts as the start of the next one.
         """
-        stretch = self.stretches[partition]
+        part = self.archived[partition]
         ceiling = -(-timestamp_ms // self.width) * self.width
         ceiling = min([ceiling, *(each for each in self.times if each >= timestamp_ms)])
-        at = int(np.searchsorted(stretch.begins, ceiling))
-        return None if at == len(stretch.begins) else (int(stretch.offsets[at]), int(stretch.begins[at]))
+        at = int(np.searchsorted(part.begins, ceiling))
+        return None if at == len(part.begins) else (int(part.offsets[at]), int(part.begins[at]))
 
     def sections(self, partition: Partition, begin: int, end: int) -> list[Section]:
         """Return the parts of a range, split by where they lie."""
-        stretch = self.stretches.get(partition)
-        first, cut = (begin, begin) if stretch is None else (stretch.begin, stretch.cut)
+        part = self.archived.get(partition)
+        first, cut = (begin, begin) if part is None else (part.begin, part.cut)
         parts = [
             Section(begin, min(end, first), is_archived=False),
             Section(max(begin, first), min(end, cut), is_archived=True),
@@ -237,7 +237,7 @@ Section(begin=30, end=40, is_archived=False)]
 
     def pieces(self, partition: Partition, begin: int, end: int) -> tuple[Piece, ...]:
         """Return the files' parts that overlap a range of offsets."""
-        return tuple(each for each in self.stretches[partition].pieces if each.begin < end and begin < each.end)
+        return tuple(each for each in self.archived[partition].pieces if each.begin < end and begin < each.end)
 
 
 def bucket_begins(times: Any, width: int, own: Sequence[int]) -> NDArray[np.int64]:

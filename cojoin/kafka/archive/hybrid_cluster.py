@@ -39,38 +39,38 @@ class HybridCluster(Cluster):
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's first offset, in the archive or on the brokers."""
-        stretches = self.archive.stretches
-        kept = self.log_starts(partitions)
-        return {each: min(at, stretches[each].begin) if each in stretches else at for each, at in kept.items()}
+        archived = self.archive.archived
+        log_starts = self.log_starts(partitions)
+        return {each: min(at, archived[each].begin) if each in archived else at for each, at in log_starts.items()}
 
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
         """Return each partition's first record at or after a time; in the archive, to the precision of a bucket."""
         found = super().first_at(partitions, timestamp_ms)
-        for each in found.keys() & self.archive.stretches.keys():
-            stretch, brokers = self.archive.stretches[each], found[each]
-            if brokers is not None and brokers[0] < stretch.begin:
+        for each in found.keys() & self.archive.archived.keys():
+            part, brokers = self.archive.archived[each], found[each]
+            if brokers is not None and brokers[0] < part.begin:
                 continue
             archived = self.archive.first_at(each, timestamp_ms)
-            if brokers is not None and stretch.has_holes_at(brokers[0]):
+            if brokers is not None and part.has_holes_at(brokers[0]):
                 found[each] = brokers if archived is None else min(archived, brokers)
             elif archived is not None:
                 found[each] = archived
             elif brokers is not None:
-                found[each] = (max(brokers[0], stretch.cut), brokers[1])
+                found[each] = (max(brokers[0], part.cut), brokers[1])
         return found
 
-    def lost(self, partition: Partition, begin: int, end: int, kept: int) -> list[tuple[int, int]]:
+    def lost(self, partition: Partition, begin: int, end: int, log_start: int) -> list[tuple[int, int]]:
         """Return the offsets within the archive that neither part has, and that were not compacted away.
 
         Args:
             partition: A partition of the archive.
             begin: The first offset that is read.
             end: One after the last.
-            kept: The log start offset, the first that the brokers still have.
+            log_start: The log start offset, the first that the brokers still have.
         """
-        stretch = self.archive.stretches.get(partition)
-        empty = [] if stretch is None else stretch.blocks.empty
-        found = [(max(one, begin), min(two, end, kept)) for one, two in empty]
+        part = self.archive.archived.get(partition)
+        empty = [] if part is None else part.blocks.empty
+        found = [(max(one, begin), min(two, end, log_start)) for one, two in empty]
         missing = [each for each in found if each[0] < each[1]]
         return [] if missing and self._is_compacted(partition[0]) else missing
 
@@ -83,14 +83,14 @@ class HybridCluster(Cluster):
 
     def next_there(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the first offset at or after each position that is in the archive or on the brokers."""
-        kept = self.log_starts(positions)
-        return {each: self._next_there(each, at, kept[each]) for each, at in positions.items()}
+        log_starts = self.log_starts(positions)
+        return {each: self._next_there(each, at, log_starts[each]) for each, at in positions.items()}
 
-    def _next_there(self, partition: Partition, position: int, kept: int) -> int:
-        stretch = self.archive.stretches.get(partition)
-        if stretch is None or position >= stretch.cut:
-            return max(position, kept)
-        return position if position >= stretch.begin else max(position, min(kept, stretch.begin))
+    def _next_there(self, partition: Partition, position: int, log_start: int) -> int:
+        part = self.archive.archived.get(partition)
+        if part is None or position >= part.cut:
+            return max(position, log_start)
+        return position if position >= part.begin else max(position, min(log_start, part.begin))
 
     def check_ends(self, partitions: Iterable[Partition]) -> None:
         """Check that the archive belongs to these topics.
@@ -100,13 +100,13 @@ class HybridCluster(Cluster):
         """
         read = list(partitions)
         there, ends = self.partitions(), self.latest(read)
-        for (topic, number), stretch in self.archive.stretches.items():
+        for (topic, number), part in self.archive.archived.items():
             problem = None
             if topic in there and number not in there[topic]:
                 problem = f"has records of topic {topic} partition {number}, and the topic has partitions"
                 problem += f" {there[topic]}"
-            elif ends.get((topic, number), stretch.cut) < stretch.cut:
-                problem = f"goes up to offset {stretch.cut - 1:,} of topic {topic} partition {number}, and the topic"
+            elif ends.get((topic, number), part.cut) < part.cut:
+                problem = f"goes up to offset {part.cut - 1:,} of topic {topic} partition {number}, and the topic"
                 problem += f" ends before {ends[topic, number]:,}"
             if problem is not None:
                 msg = f"{self._what}: {self.archive.what} {problem}: it was made anew, or the archive is another one's"
@@ -122,14 +122,14 @@ class HybridCluster(Cluster):
         Raises:
             ConfigurationError: Some of the records to be read are in neither part.
         """
-        kept, wrong = self.log_starts(begins), []
+        log_starts, wrong = self.log_starts(begins), []
         for partition, begin in begins.items():
-            first = kept[partition]
+            first = log_starts[partition]
             end = max(begin, first) if ends is None else ends[partition]
             sections = self.archive.sections(partition, begin, end)
             gone = [(each.begin, min(each.end, first)) for each in sections if not each.is_archived]
-            stretch = self.archive.stretches.get(partition)
-            end = end if stretch is None or ends is not None else max(end, stretch.cut)
+            part = self.archive.archived.get(partition)
+            end = end if part is None or ends is not None else max(end, part.cut)
             for one, two in sorted([*gone, *self.lost(partition, begin, end, first)]):
                 if one < two:
                     topic, number = partition

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import cojoin as cj
 from cojoin.kafka.archive import archive_counts
 from cojoin.kafka.archive.archive_files import archived as archived_rows
-from cojoin.kafka.archive.archive_index import ArchiveIndex, Layout, Piece, Stretch
+from cojoin.kafka.archive.archive_index import ArchivedPartition, ArchiveIndex, Layout, Piece
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.fetching import PIECE_BYTES
@@ -236,7 +236,7 @@ def test_a_cluster_answers_for_both_parts(mixed: tuple[str, Path, pa.Table]) -> 
     servers, _, _ = mixed
     one, two = ("archived-mixed", 0), ("archived-mixed", 1)
     begins = np.array([START + 600_000, START + 1_200_000, START + 3_600_000])
-    held = Stretch.of(begins, np.array([11, 10, 29]), START + 9_999_999, [Piece("file:/a", one, 10, 30)])
+    held = ArchivedPartition.of(begins, np.array([11, 10, 29]), START + 9_999_999, [Piece("file:/a", one, 10, 30)])
     index = ArchiveIndex("archive", 600_000, (START + 700_000,), {one: held}, Layout({}, None))
     cluster = connected(ClusterOptions(servers), "input 'x'", index)
     assert isinstance(cluster, HybridCluster)
@@ -483,4 +483,4 @@ def test_an_archive_that_grew_is_counted_again(spark: SparkSession, refusing: st
     assert source._archived() is first
     grown = source._archived(again=True)
     assert grown is not None
-    assert grown.stretches["archived-refused", 0].cut == 8
+    assert grown.archived["archived-refused", 0].cut == 8
