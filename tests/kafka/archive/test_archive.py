@@ -431,7 +431,7 @@ def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
     archive = shares(tmp_path, "archived-lost", archived)
     lost = "topic archived-lost partition 0: offsets 20 to 39 (20 records)"
     source = cj.kafka.source(servers, "archived-lost", schema="id long", archive=archive)
-    with refused(lost, "neither archive parquet", 'data_loss="skip"', "transactions that were aborted"):
+    with refused(lost, "neither archive parquet", 'data_loss="skip"', "records of aborted transactions"):
         source.check(is_new=True)
     later = replace(source, range=cj.kafka.source(servers, "archived-lost", schema="id long", from_=40).range)
     later.check(is_new=True)
