@@ -88,10 +88,11 @@ def replay_hard(
         folder: For the output and the checkpoint; the topics are called after it.
         kinds: Of the topics: some of ``hard_topics.KINDS``.
         seed: Of the random numbers.
-        trades: How many there are; there are a tenth as many versions.
+        trades: How many there are; there are a tenth as many versions, but 300 at least: of fewer, compaction may find
+            none that it could remove.
         limit: How many records of an input a batch may hold.
     """
-    topics = fill_hard(servers, folder.name, kinds, seed=seed, trades=trades, versions=trades // 10)
+    topics = fill_hard(servers, folder.name, kinds, seed=seed, trades=trades, versions=max(300, trades // 10))
     names = (servers, topics.trades, topics.customers)
     begun = time.monotonic()
     first = run(historic(*names, max_records=limit, to=MIDDLE), folder).progress
