@@ -211,7 +211,7 @@ def plain(run):
     """Read both inputs, shuffle by key, write all rows."""
     trades, customers = (spark.readStream.schema(SCHEMAS[name]).parquet(name) for name in COUNTS)
     both = trades.unionByName(customers, allowMissingColumns=True).repartition("customer")
-    writer = both.writeStream.format("delta").option("checkpointLocation", f"plain_checkpoint/{run}")
+    writer = both.writeStream.format("delta").option("checkpointLocation", str(Path("plain_checkpoint", run).resolve()))
     writer.trigger(availableNow=True).start(f"plain/{run}").awaitTermination()
 
 
