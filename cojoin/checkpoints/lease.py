@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.lease_liveness import forget_owner, holder_is_alive, process_started, register_owner
 from cojoin.checkpoints.lease_record import (
@@ -82,14 +82,7 @@ class Lease:
             _refuse_ended(files, before)
             if holder_is_alive(files, before, text, patience_seconds):
                 raise _taken(files, before)
-        record = LeaseRecord(
-            epoch=1 if before is None else before.epoch + 1,
-            owner=str(uuid.uuid4()),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            process_started=process_started(os.getpid()),
-            beat_seconds=beat_seconds,
-        )
+        record = _next_record(before, beat_seconds=beat_seconds)
         lease = cls(files, record)
         # Registered before it is written: another thread that reads it must not take the holder for dead.
         register_owner(record.owner)
@@ -123,6 +116,9 @@ class Lease:
             why = f"{LEASE_FILE} is gone: the checkpoint was deleted under the running query"
         elif now.ended is not None:
             why = f"the checkpoint was ended: {now.ended}"
+        elif now.released:
+            # Only release 0.5.0 notes an end of its own here.
+            why = f"another query took over at epoch {now.epoch}, and has ended"
         else:
             why = f"another query took over at epoch {now.epoch} ({now})"
         msg = (
@@ -205,16 +201,19 @@ def end(files: CheckpointFiles, reason: str) -> None:
     before, _ = read_lease(files)
     if before is not None and before.ended is not None:
         return
-    record = LeaseRecord(
+    write_record(files, _next_record(before, released=True, ended=reason))
+
+
+def _next_record(before: LeaseRecord | None, **values: Any) -> LeaseRecord:
+    """Return the record with which this process takes over from a former holder."""
+    return LeaseRecord(
         epoch=1 if before is None else before.epoch + 1,
         owner=str(uuid.uuid4()),
         host=socket.gethostname(),
         pid=os.getpid(),
         process_started=process_started(os.getpid()),
-        released=True,
-        ended=reason,
+        **values,
     )
-    write_record(files, record)
 
 
 def _refuse_ended(files: CheckpointFiles, record: LeaseRecord) -> None:

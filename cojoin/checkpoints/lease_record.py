@@ -106,8 +106,8 @@ def read_lease(files: CheckpointFiles) -> tuple[LeaseRecord | None, str]:
     if own is None:
         return record, text
     said = from_text(files, name, _HEARTBEAT_FORM, own, dict)
-    if said["owner"] == record.owner:
-        record = replace(record, released=said["released"], ended=said["ended"])
+    if said["owner"] == record.owner and not record.released:
+        record = replace(record, beat=said["beat"], released=said["released"], ended=said["ended"])
     return record, text + own
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Arguments", "SideArguments", "parse_arguments"]
 
+_START = ("checkpoint", "checkpoint_interval", "retained_checkpoints", "cut_back_output", "allow_data_loss")
+"""The options that are arguments of ``Joined.start`` as they are."""
+
 
 @dataclass(frozen=True)
 class SideArguments:
@@ -100,13 +103,7 @@ def _complete(typed: Arguments) -> None:
     every, then_live = vars(typed).get("every"), vars(typed).get("then_live")
     typed.trigger = Trigger.processing_time(every) if every else Trigger.available_now(drain=typed.drain)
     typed.then_live = Trigger.processing_time(then_live) if then_live else None
-    typed.start = {
-        name: vars(typed)[name]
-        for name in (
-            *("checkpoint", "checkpoint_interval", "retained_checkpoints"),
-            *("cut_back_output", "allow_data_loss"),
-        )
-    }
+    typed.start = {name: vars(typed)[name] for name in _START}
 
 
 def _origin(typed: Arguments) -> Checkpoint | None:

@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.lakes import Lake, asof_lake, function_lake
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
+    """The directory of a checkpoint, which is not there yet."""
+    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
 
 
 @pytest.fixture(scope="session")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from cojoin.checkpoints import lease_record
+from cojoin.checkpoints.lease_liveness import process_started
 from cojoin.storage.documents import write_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cojoin.storage.small_files import CheckpointFiles
+
+on_linux = pytest.mark.skipif(process_started(os.getpid()) is None, reason="only /proc tells of another process")
 
 
 def stored(files: CheckpointFiles) -> dict[str, Any]:

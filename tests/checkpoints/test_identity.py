@@ -12,13 +12,13 @@ import cojoin as cj
 from cojoin.checkpoints.identity import check_evolution, claim_checkpoint, describe_query, note_sources, read_query
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
-from cojoin.storage.small_files import CheckpointFiles
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from cojoin.storage.small_files import CheckpointFiles
+
 
 pytestmark = pytest.mark.spark
 
@@ -31,11 +31,6 @@ def query(*, operation: Any = None, key_groups: int = 8, **settings: Any) -> dic
     )
     right = InputSpec("customers", SCHEMA, ("customer_id",), "event_time")
     return describe_query(operation or AsofJoin().describe(), (left, right), SCHEMA, key_groups)
-
-
-@pytest.fixture
-def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
-    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
 
 
 def test_a_query_keeps_its_id(files: CheckpointFiles) -> None:

@@ -7,31 +7,18 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.lease import Lease, end
-from cojoin.checkpoints.lease_liveness import forget_owner, is_live, process_started
+from cojoin.checkpoints.lease_liveness import forget_owner, is_live
 from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.storage.small_files import CheckpointFiles
-from tests.checkpoints.leases import held_by, said, stored
+from tests.checkpoints.leases import held_by, on_linux, said, stored
 from tests.spark.refused import refused
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
 pytestmark = pytest.mark.spark
-
-on_linux = pytest.mark.skipif(process_started(os.getpid()) is None, reason="only /proc tells of another process")
-
-
-@pytest.fixture
-def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
-    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
 
 
 def test_a_free_checkpoint_is_taken_held_and_given_back(files: CheckpointFiles) -> None:

@@ -13,23 +13,13 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.lease_liveness import is_live, process_started
-from cojoin.storage.small_files import CheckpointFiles
-from tests.checkpoints.leases import beating, held_by, stored
+from tests.checkpoints.leases import beating, held_by, on_linux, stored
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
+    from cojoin.storage.small_files import CheckpointFiles
 
 pytestmark = pytest.mark.spark
-
-on_linux = pytest.mark.skipif(process_started(os.getpid()) is None, reason="only /proc tells of another process")
-
-
-@pytest.fixture
-def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
-    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
 
 
 @on_linux

@@ -15,21 +15,13 @@ import cojoin as cj
 from cojoin.checkpoints.lease import Lease, end
 from cojoin.checkpoints.lease_liveness import is_live, process_started
 from cojoin.checkpoints.lease_record import LeaseRecord, ended, holder
-from cojoin.storage.small_files import CheckpointFiles
 from tests.checkpoints.leases import said
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
+    from cojoin.storage.small_files import CheckpointFiles
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
-    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
 
 
 @pytest.mark.parametrize("damage", ["", '{"format": 1}', "[]"])
