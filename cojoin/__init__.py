@@ -8,7 +8,8 @@
     )
     pair.asof_join().to_dataframe()
 
-Names that need Spark are imported at their first use, so the engine and its tests run without Spark.
+Names are imported at their first use, so importing the package costs little, and rows in memory are joined without
+loading Spark.
 """
 
 from __future__ import annotations
@@ -16,40 +17,43 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
-from cojoin.engine.side_outputs import OutputTag
-from cojoin.engine.state import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateTtlConfig,
-    ValueStateDescriptor,
-)
-from cojoin.engine.time.timers import TimeDomain
-from cojoin.engine.time.watermark_strategies import WatermarkGenerator, WatermarkStrategy
-from cojoin.engine.values.rows import Row
-from cojoin.errors import (
-    CheckpointError,
-    CodecError,
-    CojoinError,
-    ConfigurationError,
-    EnvironmentSetupError,
-    FunctionError,
-    QueryFailedError,
-    SchemaError,
-    did_you_mean,
-)
+from cojoin.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from cojoin import kafka
+    from cojoin import kafka, plots, testing
+    from cojoin.api.connect import connect
+    from cojoin.api.connected_inputs import ConnectedInputs
+    from cojoin.api.debug import debug
+    from cojoin.api.diff import diff
+    from cojoin.api.joined import Joined
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.inspect.explain import explain
     from cojoin.checkpoints.inspect.read import read_progress, read_state, savepoint
-    from cojoin.spark.connect import ConnectedInputs, connect
-    from cojoin.spark.input import Input
-    from cojoin.spark.joined import Joined
+    from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
+    from cojoin.engine.input import Input
+    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.state import (
+        AggregateFunction,
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        StateTtlConfig,
+        ValueStateDescriptor,
+    )
+    from cojoin.engine.time.timers import TimeDomain
+    from cojoin.engine.time.watermark_strategies import WatermarkGenerator, WatermarkStrategy
+    from cojoin.engine.values.rows import Row
+    from cojoin.errors import (
+        CheckpointError,
+        CodecError,
+        CojoinError,
+        ConfigurationError,
+        EnvironmentSetupError,
+        FunctionError,
+        QueryFailedError,
+        SchemaError,
+    )
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.session.spark_session import spark_session
@@ -87,37 +91,68 @@ __all__ = [
     "WatermarkGenerator",
     "WatermarkStrategy",
     "connect",
+    "debug",
+    "diff",
     "explain",
     "kafka",
+    "plots",
     "read_progress",
     "read_state",
     "savepoint",
     "sinks",
     "sources",
     "spark_session",
+    "testing",
 ]
 
 __version__ = "0.5.0"
 
 _LAZY = {
+    "AggregateFunction": "cojoin.engine.state",
+    "AggregatingStateDescriptor": "cojoin.engine.state",
     "Checkpoint": "cojoin.checkpoints.checkpoint",
-    "ConnectedInputs": "cojoin.spark.connect",
-    "Input": "cojoin.spark.input",
-    "Joined": "cojoin.spark.joined",
+    "CheckpointError": "cojoin.errors",
+    "CodecError": "cojoin.errors",
+    "CojoinError": "cojoin.errors",
+    "ConfigurationError": "cojoin.errors",
+    "ConnectedInputs": "cojoin.api.connected_inputs",
+    "Context": "cojoin.engine.functions",
+    "EnvironmentSetupError": "cojoin.errors",
+    "FunctionError": "cojoin.errors",
+    "Input": "cojoin.engine.input",
+    "Joined": "cojoin.api.joined",
+    "KeyedCoProcessFunction": "cojoin.engine.functions",
+    "ListStateDescriptor": "cojoin.engine.state",
+    "MapStateDescriptor": "cojoin.engine.state",
+    "OutputTag": "cojoin.engine.side_outputs",
     "Query": "cojoin.spark.query.query",
+    "QueryFailedError": "cojoin.errors",
+    "ReducingStateDescriptor": "cojoin.engine.state",
+    "Row": "cojoin.engine.values.rows",
+    "RuntimeContext": "cojoin.engine.functions",
+    "SchemaError": "cojoin.errors",
+    "StateTtlConfig": "cojoin.engine.state",
+    "TimeDomain": "cojoin.engine.time.timers",
     "Trigger": "cojoin.spark.query.triggers",
-    "connect": "cojoin.spark.connect",
+    "ValueStateDescriptor": "cojoin.engine.state",
+    "WatermarkGenerator": "cojoin.engine.time.watermark_strategies",
+    "WatermarkStrategy": "cojoin.engine.time.watermark_strategies",
+    "connect": "cojoin.api.connect",
+    "debug": "cojoin.api.debug",
+    "diff": "cojoin.api.diff",
     "explain": "cojoin.checkpoints.inspect.explain",
     "kafka": "cojoin.kafka",
+    "plots": "cojoin.plots",
     "read_progress": "cojoin.checkpoints.inspect.read",
     "read_state": "cojoin.checkpoints.inspect.read",
     "savepoint": "cojoin.checkpoints.inspect.read",
     "sinks": "cojoin.spark.sinks.sinks",
     "sources": "cojoin.spark.sources.sources",
     "spark_session": "cojoin.spark.session.spark_session",
+    "testing": "cojoin.testing",
 }
 
-_MODULES = {"kafka", "sinks", "sources"}
+_MODULES = {"kafka", "plots", "sinks", "sources", "testing"}
 
 
 def __getattr__(name: str) -> Any:

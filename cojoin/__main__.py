@@ -1,8 +1,8 @@
 """The entry point of the command line: ``cojoin`` or ``python -m cojoin``.
 
-The exit codes are 0 for success, 1 for a result that differs from pandas', 2 for an error that the user can correct, 3
-for an unexpected error and 130 for Ctrl-C. An error is printed as one message, in which option values that may be
-secrets are masked.
+The exit codes are 0 for success, 1 for a result that differs (from pandas', or in ``cojoin diff`` from the other
+version's), 2 for an error that the user can correct, 3 for an unexpected error and 130 for Ctrl-C. An error is printed
+as one message, in which option values that may be secrets are masked.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Arguments) -> int:
     # Imported here so that --help and errors in arguments need not wait for Spark's import.
+    if arguments.command == "demo" and arguments.local:
+        from cojoin.cli.local_demo import run_local_demo  # noqa: PLC0415
+
+        return run_local_demo(arguments)
     if arguments.command == "demo":
         from cojoin.cli.demo import run_demo  # noqa: PLC0415
 
@@ -72,6 +76,10 @@ def _run(arguments: Arguments) -> int:
         from cojoin.cli.checkpoints import run_checkpoints  # noqa: PLC0415
 
         return run_checkpoints(arguments)
+    if arguments.command == "diff":
+        from cojoin.cli.diff_command import run_diff  # noqa: PLC0415
+
+        return run_diff(arguments)
     from cojoin.cli.run import run_join  # noqa: PLC0415
 
     return run_join(arguments)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import cojoin as cj
+
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"```python\n(?P<code>.*?)```", re.DOTALL)
@@ -24,13 +26,18 @@ def test_the_blocks_run_and_give_what_they_say(spark, capsys):
     assert len(codes) == 4
     for code in codes:
         exec(compile(code, str(README), "exec"), namespace)
-    tiers = [row.tier for row in namespace["enriched"].orderBy("trade_id").collect()]
-    assert tiers == [None, "silver", "gold"]
-    assert [row.tier for row in namespace["tiers"].orderBy("trade_id").collect()] == [None, "silver", "gold"]
+    enriched = namespace["pair"].asof_join()
+    assert enriched.to_arrow()["tier"].to_pylist() == [None, "silver", "gold"]
+    assert namespace["tiers"].sort_values("trade_id")["tier"].tolist() == [None, "silver", "gold"]
     written = spark.read.format("delta").load(f"{namespace['lake']}/enriched")
     assert [row.tier for row in written.orderBy("trade_id").collect()] == [None, "silver", "gold"]
     assert namespace["query"].progress.is_conserved
     assert "watermark (UTC)" in capsys.readouterr().out
+    # The same examples on Spark.
+    frames = {name: spark.createDataFrame(namespace[f"{name}_df"]) for name in ("trades", "customers")}
+    pair = cj.connect(*(cj.Input(frame, **namespace["columns"], name=name) for name, frame in frames.items()))
+    for joined in (pair.asof_join(), pair.process(namespace["Tiers"](), "trade_id long, tier string")):
+        assert [row.tier for row in joined.to_dataframe().orderBy("trade_id").collect()] == [None, "silver", "gold"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeAlias
 
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.storage.locations import as_location
+from cojoin.storage.locations import as_location, without_login
 from cojoin.storage.session_settings import check_session
 from cojoin.storage.small_files import CheckpointFiles
 
@@ -23,7 +24,7 @@ Moment: TypeAlias = int | datetime | None
 """A batch's number; a datetime with a time zone, for the last batch at or before it; None for the newest."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoint:
     """A query's checkpoint at one batch, which can be read and restored.
 
@@ -50,6 +51,19 @@ class Checkpoint:
         if self.at is not None and not is_batch and not is_time:
             msg = f"at: expected a batch's number, a datetime with a time zone, or None for the newest, got {self.at!r}"
             raise ConfigurationError(msg)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(path={without_login(self.path)!r}, at={self.at!r})"
+
+    def _repr_html_(self) -> str:
+        return display_of(self._display, "Checkpoint").html()
+
+    def _display(self) -> Display:
+        moment = "the newest snapshot" if self.at is None else f"batch {self.at}"
+        if isinstance(self.at, datetime):
+            moment = f"the last one at or before {self.at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f} UTC"
+        ways = "read_state and read_progress read it, restore_from= continues with it."
+        return Display(f"Checkpoint {without_login(self.path)}, {moment}", notes=[ways])
 
 
 def open_files(spark: SparkSession, path: str) -> CheckpointFiles:

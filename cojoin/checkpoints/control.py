@@ -47,6 +47,7 @@ __all__ = [
     "plan_drain",
     "plan_first_batch",
     "plan_look_at_the_clock",
+    "planned_entry",
     "register_messages",
     "resumed_batches",
     "source_offsets",
@@ -140,6 +141,17 @@ def plan_drain(files: CheckpointFiles) -> bool:
     return True
 
 
+def planned_entry(spark: SparkSession) -> str:
+    """Return the line of metadata with which Spark would plan a new query's first batch now."""
+    # Only Spark knows which settings a query keeps from its first batch on.
+    metadata = java_class(spark, "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
+    entry = json.loads(metadata.apply(0, int(1000 * time.time()), spark._jsparkSession.conf()).json())  # noqa: SLF001
+    entry["conf"] = {
+        name: spark.conf.get(name, value) if value is None else value for name, value in entry["conf"].items()
+    }
+    return json.dumps(entry)
+
+
 def plan_first_batch(spark: SparkSession, files: CheckpointFiles, sources: Sequence[str], control: int) -> None:
     """Plan a restored query's first batch, which reads only the control input.
 
@@ -149,15 +161,10 @@ def plan_first_batch(spark: SparkSession, files: CheckpointFiles, sources: Seque
         sources: The offset of each other source at the end of the batch.
         control: The number of the entry in the control input's log.
     """
-    # Only Spark knows which settings a query keeps from its first batch on.
-    metadata = java_class(spark, "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
-    entry = json.loads(metadata.apply(0, int(1000 * time.time()), spark._jsparkSession.conf()).json())  # noqa: SLF001
-    entry["conf"] = {
-        name: spark.conf.get(name, value) if value is None else value for name, value in entry["conf"].items()
-    }
     # Without this file, Spark takes the logs for damaged.
     files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
-    files.write(f"{_OFFSETS}/0", "\n".join([_VERSION, json.dumps(entry), *sources, json.dumps({"logOffset": control})]))
+    offsets = [*sources, json.dumps({"logOffset": control})]
+    files.write(f"{_OFFSETS}/0", "\n".join([_VERSION, planned_entry(spark), *offsets]))
 
 
 def begin_after(files: CheckpointFiles, sources: Sequence[str]) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.cli.hints import in_options
 from cojoin.cli.kafka_arguments import KafkaArguments, check_kafka, kafka_arguments
 from cojoin.cli.options import build_parser
@@ -25,6 +24,7 @@ from cojoin.storage.locations import is_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.cli.typed_locations import Location
     from cojoin.spark.sources.secrets import Secrets
 
@@ -79,7 +79,7 @@ def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
     if typed.command == "demo":
         return typed
     typed.conf = dict(typed.conf)
-    if typed.command == "checkpoints" and typed.action != "restore":
+    if typed.command == "diff" or (typed.command == "checkpoints" and typed.action != "restore"):
         return typed
     try:
         _complete(typed)
@@ -108,6 +108,9 @@ def _complete(typed: Arguments) -> None:
 
 def _origin(typed: Arguments) -> Checkpoint | None:
     if typed.restore_from is not None:
+        # Imported here so that commands without Spark need not wait for its import.
+        from cojoin.checkpoints.checkpoint import Checkpoint  # noqa: PLC0415
+
         return Checkpoint(typed.restore_from, typed.at)
     given = {"--at": typed.at, "--cut-back-output": typed.cut_back_output, "--allow-data-loss": typed.allow_data_loss}
     for option, value in given.items():

@@ -8,28 +8,26 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-
 from cojoin.cli import run_report
 from cojoin.cli.day import CUSTOMERS_DDL, DAY, OUT_OF_ORDERNESS, TRADES_DDL, Day, make_day
+from cojoin.cli.demo_result import telling_rows, verify
 from cojoin.cli.embedded_spark import local_session
 from cojoin.cli.run_report import say, tell
-from cojoin.cli.verification import Verdict, compare, expected_rows, without_rejected
 from cojoin.cli.waiting import wait_for
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from cojoin.api.joined import Joined
     from cojoin.cli.arguments import Arguments
-    from cojoin.spark.joined import Joined
+    from cojoin.cli.verification import Verdict
 
 __all__ = ["run_demo"]
 
 # A short run gains more from quick compilation than from fast code.
 _SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-_SHOWN = 6
 _MARK = ".cojoin-demo"
 
 
@@ -106,12 +104,12 @@ def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
     tell(run_report.conservation(drained))
 
     output: pa.Table = spark.read.format("delta").load(target).toArrow()
-    shown = _telling_rows(output)
+    shown = telling_rows(output)
     if shown.num_rows:
         say(f"\nOf {output.num_rows:,} joined rows, {shown.num_rows} of customer {shown['customer_id'][0]}:\n")
         say(run_report.rows(shown))
     say()
-    return _verify(enriched, day, output, drained.watermark)
+    return verify(enriched.plan, day, output, drained.watermark)
 
 
 def _joined(folder: Path) -> Joined:
@@ -129,26 +127,3 @@ def _joined(folder: Path) -> Joined:
         for name, schema in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
     ]
     return cj.connect(*inputs, key_groups=4).asof_join()
-
-
-def _verify(enriched: Joined, day: Day, output: pa.Table, watermark: int) -> Verdict:
-    plan = enriched.plan
-    tables = without_rejected(day.trades, plan.left, None), without_rejected(day.customers, plan.right, None)
-    verdict = compare(expected_rows(plan.operation, plan.inputs, tables, watermark), output)  # type: ignore[arg-type]
-    say(run_report.verdict(verdict))
-    return verdict
-
-
-def _telling_rows(output: pa.Table) -> pa.Table:
-    """Return successive trades of one customer between which the record in force changes most, ideally from none."""
-    ordered = output.sort_by([("customer_id", "ascending"), ("event_time", "ascending")])
-    keys = ordered["customer_id"].to_numpy()
-    versions = ordered["customers_event_time"].cast(pa.int64()).fill_null(-1).to_numpy()
-    changes = np.zeros(len(keys), dtype=np.int64)
-    changes[1:] = (keys[1:] == keys[:-1]) & (versions[1:] != versions[:-1])
-    total = np.cumsum(changes)
-    starts = np.arange(max(0, len(keys) - _SHOWN + 1))
-    ends = starts + _SHOWN - 1
-    score = (total[ends] - total[starts]) + (versions[starts] == -1)
-    score[keys[starts] != keys[ends]] = -1
-    return ordered.slice(int(np.argmax(score)), _SHOWN) if len(score) else ordered.slice(0, _SHOWN)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cojoin import __version__
 from cojoin.cli import typed_values
 from cojoin.cli.checkpoint_options import add_checkpoints, add_restore_options
+from cojoin.cli.diff_options import DIFF_ABOUT, DIFF_EXAMPLES, add_diff
 from cojoin.cli.kafka_options import (
     REPLAY_ABOUT,
     REPLAY_EXAMPLES,
@@ -38,11 +39,13 @@ _DEMO_ABOUT = """\
 Makes a day of trades and of changes to customers' records as files, out of order,
 joins each trade with the record in force at its event time on an embedded Spark,
 writes a Delta table, and compares it with pandas' merge_asof. Needs Java 17 or later.
+With --local it joins them in this process instead, without Spark and Java.
 Exits with 0 if the two are equal, with 1 if they differ."""
 
 _DEMO_EXAMPLES = """\
 examples:
   cojoin demo
+  cojoin demo --local
   cojoin demo --rows 2000000 --directory ./cojoin-demo
 """
 
@@ -121,6 +124,7 @@ def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, a
     replay = _command(commands, "replay", "join the history of Kafka topics", REPLAY_ABOUT, REPLAY_EXAMPLES)
     replay.usage = REPLAY_USAGE
     _add_run(replay, replays=True)
+    add_diff(_command(commands, "diff", "compare two versions of a join", DIFF_ABOUT, DIFF_EXAMPLES), _add_spark)
     restore = add_checkpoints(commands, _command, partial(_add_run, restores=True), _add_spark)
     return parser, {"run": run, "replay": replay, "checkpoints": restore}
 
@@ -159,6 +163,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--directory", metavar="PATH", help="write the files here and keep them (default: a temporary folder)"
     )
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and print its path")
+    parser.add_argument("--local", action="store_true", help="join in this process, without Spark; writes no files")
 
 
 def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays: bool = False) -> None:

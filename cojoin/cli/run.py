@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.api.joined import Joined
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.cli.arguments import Arguments, SideArguments
     from cojoin.cli.typed_locations import Location
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.spark.joined import Joined
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.sources.sources import Source
@@ -118,8 +118,8 @@ class _Run:
         return made if ahead is None else made.with_max_ahead(milliseconds(ahead, "--max-ahead"))
 
     def _joined(self, sources: Sequence[Source]) -> Joined:
-        from cojoin.spark.connect import connect  # noqa: PLC0415 - Java is checked before Spark is touched
-        from cojoin.spark.input import Input  # noqa: PLC0415
+        from cojoin.api.connect import connect  # noqa: PLC0415 - Java is checked before Spark is touched
+        from cojoin.engine.input import Input  # noqa: PLC0415
 
         left, right = (Input(source, **side.declared) for side, source in zip(self._sides, sources, strict=True))
         return connect(left, right, key_groups=self._arguments.key_groups).asof_join(**vars(self._arguments.join))

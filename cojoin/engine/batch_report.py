@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.display import Display, display_of
 from cojoin.engine.formats import format_time, text_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError
@@ -32,7 +33,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InputReport:
     """The counters and watermarks of one input after a batch.
 
@@ -76,13 +77,22 @@ class InputReport:
         """Whether every row is accounted for."""
         return self.rows_in == self.done + self.buffered + sum(self.rejected.values())
 
+    def __repr__(self) -> str:
+        return display_of(lambda: Display(self._line()), "InputReport").text()
+
+    def _line(self) -> str:
+        return (
+            f"Input {self.name!r}: {_rows(self.rows_in)} in, {self.done:,} done, {self.buffered:,} buffered, "
+            f"{sum(self.rejected.values()):,} rejected; watermark {format_time(self.watermark)}, {self.status}"
+        )
+
     @property
     def lag(self) -> int | None:
         """How many milliseconds the watermark is behind the largest timestamp; None before there is a watermark."""
         return None if self.watermark == NONE else max(0, self.max_timestamp - self.watermark)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchReport:
     """The report of a query after a batch.
 
@@ -181,7 +191,7 @@ class BatchReport:
         reason, and how many late rows were applied, since the query's first batch.
         """
         rejected = [
-            f"{_rows(count)} of {each.name!r} {_REASONS[reason]}"
+            f"{_rows(count)} of {each.name!r} {_REASONS.get(reason, reason)}"
             for each in self.inputs
             for reason, count in sorted(each.rejected.items())
             if count
@@ -218,10 +228,34 @@ class BatchReport:
                 )
         return text
 
+    def __repr__(self) -> str:
+        return display_of(self._display, "BatchReport").text()
+
+    def _repr_html_(self) -> str:
+        return display_of(self._display, "BatchReport").html()
+
+    def _display(self) -> Display:
+        return Display(self.headline(), self.table_rows(), [self.ending()])
+
+    def headline(self) -> str:
+        """Return a line that says of which batch the report is, its watermark, and what holds that back."""
+        if self.batch_id < 0:
+            return "Before the first batch"
+        when = f", at {format_time(self.processing_time)} UTC" if self.processing_time > 0 else ""
+        held = f", held back by {self.holding_input!r}" if self.holding_input else ""
+        return (
+            f"After batch {self.batch_id}{when}: watermark {format_time(self.watermark)}{held}; "
+            f"{_rows(self.rows_out)} out"
+        )
+
     def table(self) -> str:
         """Return the counts and watermarks as a text table."""
+        return text_table(self.table_rows())
+
+    def table_rows(self) -> list[tuple[str, ...]]:
+        """Return the counts and watermarks as rows of texts, one for each input; the first row is the header."""
         header = ("input", "rows in", "done", "buffered", "rejected", "late applied", "watermark (UTC)", "held by")
-        rows = [header]
+        rows: list[tuple[str, ...]] = [header]
         for each in self.inputs:
             rejected = sum(each.rejected.values())
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(each.rejected.items()))
@@ -237,7 +271,7 @@ class BatchReport:
                     _held_by(each),
                 )
             )
-        return text_table(rows)
+        return rows
 
 
 def _rows(count: int) -> str:

@@ -1,16 +1,18 @@
-"""Times, spans of time, sizes and tables as texts for people."""
+"""Times, spans of time, sizes, rows and tables as texts for people."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.rows import Row
+from cojoin.engine.values.texts import show_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["format_bytes", "format_span", "format_time", "text_table"]
+__all__ = ["format_bytes", "format_span", "format_time", "show_row", "show_value", "text_table"]
 
 
 def format_time(timestamp: int) -> str:
@@ -60,10 +62,33 @@ def format_bytes(size: int) -> str:
     return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def show_row(values: Mapping[str, Any]) -> str:
+    """Return a row's values as text.
+
+    >>> show_row({"trade_id": 17, "tier": None})
+    'trade_id=17, tier=null'
+    """
+    return ", ".join(f"{name}={show_value(value)}" for name, value in values.items())
+
+
+def show_value(value: Any) -> str:
+    """Return a value as text: times in UTC, a null as ``null``, other values as Python writes them."""
+    if value is None:
+        return "null"
+    if hasattr(value, "isoformat"):
+        return str(value).removesuffix("+00:00")
+    if isinstance(value, Row):
+        return f"({show_row(value.as_dict())})"
+    return show_text(value) if isinstance(value, str) else repr(value)
+
+
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of texts as an aligned table; the first row is the header, and numbers are right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    numeric = [all(row[column].replace(",", "").isdigit() for row in rows[1:]) for column in range(len(rows[0]))]
+    numeric = [
+        all(row[column].replace(",", "").removeprefix("-").isdigit() for row in rows[1:])
+        for column in range(len(rows[0]))
+    ]
     lines = []
     for row in rows:
         cells = [

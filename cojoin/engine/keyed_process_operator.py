@@ -40,6 +40,7 @@ from cojoin.errors import CheckpointError, CojoinError, FunctionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.keyed_process import KeyedCoProcess
     from cojoin.engine.operator import Batch
@@ -83,6 +84,10 @@ class KeyedCoProcessOperator(Operator):
     def gather(self, make: Callable[[Context], list[Any]]) -> None:
         """Replace the list that collects what callbacks yield with one that reads the context; for test harnesses."""
         self._yielded = make(self._context)
+
+    def watch(self, make: Callable[[KeyedCoProcessFunction], KeyedCoProcessFunction]) -> None:
+        """Replace the function with one that calls it, before any batch; for tools that look at each callback."""
+        self._function = make(self._function)
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Call the function for the due rows and timers of every touched key."""

@@ -36,7 +36,7 @@ from cojoin.engine.state.at_rest import decode_keys, entry_of, rows_of, size_of
 from cojoin.engine.state.handles import as_declared, create_state
 from cojoin.engine.state.segmented_table import MAX_CHUNKS, Expired, SegmentedTable
 from cojoin.engine.state.touched import TouchedKeys
-from cojoin.engine.state.ttl import Clock, Expiry, ServiceClock, without_expired
+from cojoin.engine.state.ttl import Clock, Expiry, ServiceClock, without_accesses, without_expired
 from cojoin.engine.time.timers import TimeDomain, Timers, TimerService
 from cojoin.engine.values.key_context import NO_KEY, KeyContext
 from cojoin.engine.values.rows import describe_columns
@@ -286,15 +286,52 @@ class KeyedStateBackend(RuntimeContext):
         Raises:
             FunctionError: The key does not fit the key columns.
         """
-        expiries, found = self._expiries(), {}
-        for name, table in self._tables.items():
-            rows = rows_of(table.read_all(), self._key_schema, key, self._owner)
-            expiry = expiries.get(name)
-            if expiry is not None and not expiry.returns_expired:
-                rows = without_expired(rows, expiry.cutoff())
+        found = {}
+        for name in self._tables:
+            rows = self._unexpired(name, rows_of(self._tables[name].read_all(), self._key_schema, key, self._owner))
             if rows.num_rows:
                 found[name.removeprefix(_STATE)] = entry_of(rows)
         return found
+
+    def current_entries(self) -> dict[str, Any]:
+        """Return what ``state_of`` returns for the current key, within a callback, without changing anything."""
+        found = {}
+        for name, state in self._states.items():
+            codes, values = state.dump() or self._stored(_STATE + name)
+            rows = pa.table({_VALUE: values}).filter(pa.array(np.array(codes) == self.key_context.code, pa.bool_()))
+            rows = self._unexpired(_STATE + name, rows)
+            if rows.num_rows:
+                found[name] = entry_of(rows)
+        return found
+
+    def current_timers(self) -> list[tuple[str, int]]:
+        """Return the current key's timers within a callback, sorted: their domains, and their epoch milliseconds."""
+        domains = (TimeDomain.EVENT_TIME.value, TimeDomain.PROCESSING_TIME.value)
+        found = zip(domains, self._domains.values(), strict=True)
+        return sorted((domain, each) for domain, timers in found for each in timers.of_key(self.key_context.code)[1])
+
+    def entries(self) -> dict[str, pa.Table]:
+        """Return the entries of all keys in every state, between batches, without changing anything.
+
+        Returns:
+            By state name: the key columns and, as the last column, what ``state_of`` returns.
+        """
+        found = {}
+        for name, stored in self._tables.items():
+            table = self._unexpired(name, stored.read_all())
+            values = without_accesses(table.column(table.num_columns - 1))
+            found[name.removeprefix(_STATE)] = self._keys_of(table).append_column(_VALUE, values)
+        return found
+
+    def _unexpired(self, name: str, rows: pa.Table) -> pa.Table:
+        """Return rows of a state without those that a read does not return."""
+        expiry = self._expiries().get(name)
+        return rows if expiry is None or expiry.returns_expired else without_expired(rows, expiry.cutoff())
+
+    def timer_tables(self) -> dict[str, pa.Table]:
+        """Return the timers that wait, between batches, by domain: the key columns and the epoch milliseconds."""
+        domains = (TimeDomain.EVENT_TIME.value, TimeDomain.PROCESSING_TIME.value)
+        return dict(zip(domains, (self._timers_at_rest[name] for name in self._domains), strict=True))
 
     def timers_of(self, key: Any = None) -> list[tuple[Any, str, int]]:
         """Return the timers that wait, between batches.

@@ -12,7 +12,8 @@ The law of conservation, for each input: rows in = rows done + rows buffered + r
 first batch. Subclasses count the rows that they have done, and the rows that wait in buffers of their own. A version of
 a join is done once the watermark has reached it, although the join keeps it.
 
-It costs a filter of all buffered rows in each batch.
+It costs a comparison of each buffered row's time in each batch, and a copy of the buffered and the due rows where some
+are due and others are not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyarrow as pa
 from cojoin.engine.inputs import fault_table, rejected_table, split_admitted
 from cojoin.engine.operator_snapshot import RestorableOperator
 from cojoin.engine.time.watermarks import END_OF_TIME
-from cojoin.engine.values.tables import concat
+from cojoin.engine.values.tables import concat, up_to_millis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -160,7 +161,7 @@ class Operator(RestorableOperator):
         """Split rows into those to process and those to reject; count the rejected and the late ones."""
         spec, counts = self.inputs[side], self.counts[side]
         admitted, rejected = split_admitted(rows, spec, self.processing_time)
-        late = spec.millis(admitted) <= watermark
+        late = up_to_millis(spec.micros(admitted), watermark)
         if spec.event_time is not None and late.any():
             if self._late[side] == "reject":
                 rejected["late"] = admitted.filter(pa.array(late))
@@ -184,10 +185,13 @@ class Operator(RestorableOperator):
         """
         due, held = [], []
         for spec, table in zip(self.inputs, waiting, strict=True):
-            is_due = spec.millis(table) <= after
+            is_due = up_to_millis(spec.micros(table), after)
             if not self._holds_rows or is_due.all():
                 due.append(table)
                 held.append(table.slice(0, 0))
+            elif not is_due.any():
+                due.append(table.slice(0, 0))
+                held.append(table)
             else:
                 due.append(table.filter(pa.array(is_due)))
                 held.append(table.filter(pa.array(~is_due)))

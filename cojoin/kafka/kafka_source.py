@@ -7,6 +7,7 @@ checkpoint keeps.
 
 from __future__ import annotations
 
+import json
 import uuid
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from cojoin.kafka.archive.archive import Archive, Wanted
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.cluster_options import ClusterOptions
 from cojoin.kafka.losses import gaps_since, moved_behind
+from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point
+from cojoin.kafka.positions import positions_of
 from cojoin.kafka.ranges import Range
 from cojoin.kafka.reader import data_source
 from cojoin.kafka.reading import Reading
@@ -31,7 +34,7 @@ from cojoin.kafka.topics import Topics
 from cojoin.spark.sources.sources import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
     from cojoin.kafka.tasks import Gap
+    from cojoin.spark.sources.sources import PlacedAt
 
 __all__ = ["DataLoss", "KafkaSource", "Tombstones", "Undecodable"]
 
@@ -113,6 +117,11 @@ class KafkaSource(Source):
         return False
 
     @property
+    def title(self) -> str:
+        """The source in words, without secrets."""
+        return self.cluster.mask(f"kafka {self.topics} at {self.cluster.bootstrap_servers}")
+
+    @property
     def what(self) -> str:
         """The source's name in messages."""
         return f"source kafka {self.topics}"
@@ -136,6 +145,10 @@ class KafkaSource(Source):
     def with_max_ahead(self, max_ahead_ms: int) -> KafkaSource:
         """Return this source with a limit on record timestamps: those further ahead of the clock are not trusted."""
         return replace(self, range=replace(self.range, max_ahead_ms=max_ahead_ms))
+
+    def why_endless(self) -> str | None:
+        """Return what to do about a source without an end; None where it has one."""
+        return None if self.range.is_bounded else f"{self.what} has no to=; say where it ends, such as to='latest'"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
         """Return what distinguishes this source from others: its topics, sorted by name."""
@@ -243,6 +256,32 @@ class KafkaSource(Source):
         gaps = self._gaps(what, offset)
         return moved_behind(gaps, offset) if gaps and offset is not None else offset
 
+    def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt]:
+        """Return the records between positions that can be decoded, and a function that says where a row is.
+
+        Raises:
+            ConfigurationError: Records of the range no longer exist.
+            QueryFailedError: No broker answers.
+        """
+        read = [positions_of(json.loads(end)) for end in ends]
+        if begin is None:
+            first = dict(self.range.from_)
+        else:
+            # A partition that the query did not know at the last position is not read.
+            begun = positions_of(json.loads(begin))
+            first = {ALL: LATEST, **{each: EARLIEST if each not in begun else _at(begun[each]) for each in read[-1]}}
+        asked = Range(first, {each: _at(offset) for each, offset in read[-1].items()}, what)
+        frame = replace(self, range=asked, beside=None).open(streaming=False)
+
+        def places(rows: pa.Table) -> list[int]:
+            columns = [rows.column(name).to_pylist() for name in (*self.partition, *self.sequence)]
+            return [
+                next((place for place, end in enumerate(read) if offset < end.get((topic, number), 0)), len(read))
+                for topic, number, offset in zip(*columns, strict=True)
+            ]
+
+        return frame, places
+
     def _gaps(self, what: str, offset: str | None) -> list[Gap]:
         with closing(self._connect(what)) as cluster:
             return gaps_since(cluster, self.topics, what, offset)
@@ -290,6 +329,10 @@ class KafkaSource(Source):
         parts = tuple(sorted({column.source for column in self.columns.values()}))
         wanted = Wanted(self.what, self.topics, self.schema, parts, self.max_drift_ms, self.range)
         return self.archive.index(wanted, again=again)
+
+
+def _at(offset: int) -> Point:
+    return Point("offset", offset)
 
 
 def _struct(schema: str) -> pa.StructType:

@@ -27,7 +27,13 @@ The harness does not simulate:
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.testing.captured_keys import CapturedKeys
+from cojoin.testing.determinism.check import DeterminismReport, check_determinism
+from cojoin.testing.determinism.determinism_error import DeterminismError
 from cojoin.testing.events import (
     Element,
     Event,
@@ -44,8 +50,15 @@ from cojoin.testing.harness import Harness, RegressingWatermarks
 from cojoin.testing.harness_inputs import HarnessInput
 from cojoin.testing.harness_tables import parse_table
 
+if TYPE_CHECKING:
+    from cojoin.capture.capture import CapturedTest, capture
+
 __all__ = [
     "AsofJoin",
+    "CapturedKeys",
+    "CapturedTest",
+    "DeterminismError",
+    "DeterminismReport",
     "Element",
     "Event",
     "Harness",
@@ -61,5 +74,15 @@ __all__ = [
     "Timer",
     "Watermark",
     "assert_output",
+    "capture",
+    "check_determinism",
     "parse_table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # It needs the joins as users meet them, which the harness knows nothing of.
+    if name in ("CapturedTest", "capture"):
+        return getattr(import_module("cojoin.capture.capture"), name)
+    msg = f"module 'cojoin.testing' has no attribute {name!r}"
+    raise AttributeError(msg)

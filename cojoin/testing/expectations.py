@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.side_outputs import OutputTag
 
-__all__ = ["assert_output"]
+__all__ = ["assert_output", "difference"]
 
 
 def assert_output(
@@ -68,20 +68,62 @@ def assert_output(
     wanted = [cells(row) for row in wanted_rows]
     if any_order:
         found, wanted = sorted(found), sorted(wanted)
-    if found == wanted:
-        return
+    told = difference(wanted_names, wanted, found)
+    if told is not None:
+        msg = f"the output differs: - is missing, + is too much\n{told}"
+        raise AssertionError(msg)
+
+
+def difference(
+    names: Sequence[str],
+    wanted: Sequence[tuple[str, ...]],
+    found: Sequence[tuple[str, ...]],
+    context: int | None = None,
+) -> str | None:
+    """Return a table of the rows in which two outputs differ; None if they are equal.
+
+    Args:
+        names: The columns.
+        wanted: The expected rows, as cells; those that are missing get the mark ``-``.
+        found: The rows that came, as cells; those that are too much get the mark ``+``.
+        context: How many equal rows are shown before and after each difference; None shows all.
+
+    >>> print(difference(["tier"], [("gold",), ("silver",), ("none",)], [("gold",), ("silver",)], context=1))
+      tier
+      ------
+      ... 1 equal row
+      silver
+    - none
+    """
+    if list(found) == list(wanted):
+        return None
     lines: list[tuple[str, ...]] = []
     marks: list[str] = []
-    for kind, start, stop, first, last in SequenceMatcher(None, wanted, found, autojunk=False).get_opcodes():
-        missing, extra = wanted[start:stop], found[first:last]
+    pieces = SequenceMatcher(None, wanted, found, autojunk=False).get_opcodes()
+    for place, (kind, start, stop, first, last) in enumerate(pieces):
         if kind == "equal":
-            lines += missing
-            marks += [" "] * len(missing)
+            kept = _shortened(wanted[start:stop], context, place > 0, place < len(pieces) - 1)
+            lines += kept
+            marks += [" "] * len(kept)
         else:
-            lines += [*missing, *extra]
-            marks += ["-"] * len(missing) + ["+"] * len(extra)
-    msg = f"the output differs: - is missing, + is too much\n{format_table(wanted_names, lines, marks)}"
-    raise AssertionError(msg)
+            lines += [*wanted[start:stop], *found[first:last]]
+            marks += ["-"] * (stop - start) + ["+"] * (last - first)
+    return format_table(names, lines, marks)
+
+
+def _shortened(
+    rows: Sequence[tuple[str, ...]], context: int | None, after: bool, before: bool
+) -> Sequence[tuple[str, ...]]:
+    """Return equal rows that stand after or before a difference without those that are far from it."""
+    if context is None:
+        return rows
+    head, tail = context if after else 0, context if before else 0
+    left_out = len(rows) - head - tail
+    if left_out <= 0:
+        return rows
+    width = len(rows[0])
+    told = (f"... {left_out} equal row{'s' if left_out > 1 else ''}", *[""] * (width - 1))
+    return [*rows[:head], told, *rows[len(rows) - tail :]]
 
 
 def _rows(actual: Harness | Sequence[Any], tag: OutputTag | str | None, schema: Any) -> tuple[pa.Schema, Sequence[Any]]:

@@ -8,7 +8,7 @@ time, and ``harness_calls`` runs each call as a micro-batch of its own. ``outcom
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from cojoin.engine.functions import KeyedCoProcessFunction
 from cojoin.engine.keyed_process import KeyedCoProcess
@@ -30,16 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    import pyarrow as pa
     from typing_extensions import Self
 
     from cojoin.engine.functions import Order
-    from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Operator
+    from cojoin.engine.plan import Operation
     from cojoin.engine.side_outputs import OutputTag
     from cojoin.testing.events import Event
 
-__all__ = ["Harness", "Operation", "RegressingWatermarks"]
+__all__ = ["Harness", "RegressingWatermarks"]
 
 RegressingWatermarks: TypeAlias = Literal["error", "ignore"]
 """How a harness treats a watermark below the partition's current one.
@@ -47,16 +46,6 @@ RegressingWatermarks: TypeAlias = Literal["error", "ignore"]
 - *error*: it raises a ``HarnessError``, because such a watermark is usually a mistake of the test.
 - *ignore*: the watermark changes nothing, as in a job, and as in Flink.
 """
-
-
-class Operation(Protocol):
-    """What a harness runs: the configuration of a join or of a function."""
-
-    def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Return the columns of the output."""
-
-    def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> Operator:
-        """Return a new operator for one key group."""
 
 
 class Harness(Outcome, Inspection, HarnessElements, HarnessTime):
@@ -200,7 +189,7 @@ class Harness(Outcome, Inspection, HarnessElements, HarnessTime):
             CodecError: The bytes are not a snapshot of a harness.
             CheckpointError: The snapshot is of another operation, or its columns can't become those of this harness.
         """
-        states, now = decode_states(data)
+        states, now, _ = decode_states(data)
         operators = [self._create() for _ in self._operators]
         restore_states(operators, states)
         self.close()

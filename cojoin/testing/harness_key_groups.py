@@ -1,4 +1,4 @@
-"""The key groups of a harness: the assignment of keys to them, and their states as bytes.
+"""The key groups of a harness or of a stepper: the assignment of keys to them, and their states as bytes.
 
 A restore into another number of key groups merges the states and splits them by key again (``rescaling``).
 """
@@ -6,7 +6,7 @@ A restore into another number of key groups merges the states and splits them by
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,26 @@ from cojoin.engine.values.rows import decode_rows
 from cojoin.errors import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from cojoin.engine.operator import Operator
 
-__all__ = ["decode_states", "encode_states", "groups_of", "restore_states"]
+__all__ = ["SavedStates", "decode_states", "encode_states", "groups_of", "restore_parts", "restore_states"]
+
+
+class SavedStates(NamedTuple):
+    """A snapshot of a harness or of a stepper."""
+
+    states: list[bytes]
+    """The state of each key group."""
+
+    processing_time: int
+    """The clock, in epoch milliseconds; 0 if it is unknown."""
+
+    batch_id: int
+    """The last micro-batch's number, as a stepper counts them; -1 before the first one, and in a harness."""
 
 
 def groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
@@ -34,26 +47,28 @@ def groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
     return np.array(numbers, dtype=np.int64)
 
 
-def encode_states(states: Sequence[bytes], processing_time: int) -> bytes:
-    """Return the states of all key groups, and the processing time in epoch milliseconds, as one snapshot."""
+def encode_states(states: Sequence[bytes], processing_time: int, batch_id: int = -1) -> bytes:
+    """Return the states of all key groups as one snapshot; the arguments are the parts of ``SavedStates``."""
     table = pa.table({"state": pa.array(states, pa.binary())})
-    return codec.encode({"harness": 1, "processing_time": processing_time}, {"states": table})
+    header = {"harness": 1, "processing_time": processing_time, "batch_id": batch_id}
+    return codec.encode(header, {"states": table})
 
 
-def decode_states(data: bytes) -> tuple[list[bytes], int]:
-    """Return the states of all key groups, and the processing time in epoch milliseconds.
+def decode_states(data: bytes) -> SavedStates:
+    """Return the parts of a snapshot.
 
     Raises:
-        CodecError: The bytes are not a snapshot of a harness.
+        CodecError: The bytes are not a snapshot of a harness or of a stepper.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        msg = f"restore: expected the bytes that a harness's snapshot() gave, got {data!r}"
+        msg = f"restore: expected the bytes that a harness's snapshot() or a stepper's gave, got {data!r}"
         raise CodecError(msg)
     header, tables = codec.decode(data)
     if "harness" not in header:
-        msg = "restore: expected what a harness's snapshot() gave, got the state of a single operator"
+        msg = "restore: expected what snapshot() of a harness or stepper gave, got the state of a single operator"
         raise CodecError(msg)
-    return tables["states"].column(0).to_pylist(), header["processing_time"]
+    states = tables["states"].column(0).to_pylist()
+    return SavedStates(states, header["processing_time"], header.get("batch_id", -1))
 
 
 def restore_states(operators: Sequence[Operator], states: Sequence[bytes]) -> None:
@@ -67,8 +82,28 @@ def restore_states(operators: Sequence[Operator], states: Sequence[bytes]) -> No
             operator.restore(state)
         return
     headers, tables = zip(*map(codec.decode, states), strict=True)
+    restore_parts(operators, merged_header(headers), assemble(tables))
+
+
+def restore_parts(
+    operators: Sequence[Operator],
+    header: Mapping[str, Any],
+    tables: Mapping[str, pa.Table],
+    *,
+    keeps_counts: bool = True,
+) -> None:
+    """Restore new operators from a whole state.
+
+    Args:
+        operators: The operators of all key groups.
+        header: The header of all key groups together (``rescaling.merged_header``).
+        tables: The tables of all keys; a missing one is empty.
+        keeps_counts: Whether the counters of rows done and rejected go on.
+
+    Raises:
+        CheckpointError: The state is of another operation, or its columns can't become the inputs'.
+    """
     count = len(operators)
-    pieces = cut(assemble(tables), operators[0].inputs, lambda keys: groups_of(keys, count), count)
-    header = merged_header(headers)
+    pieces = cut(tables, operators[0].inputs, lambda keys: groups_of(keys, count), count)
     for group, (operator, piece) in enumerate(zip(operators, pieces, strict=True)):
-        operator.load_parts(header, piece, keeps_counts=group == 0)
+        operator.load_parts(header, piece, keeps_counts=keeps_counts and group == 0)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
-import pyarrow as pa
-
 from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
-from cojoin.engine.ordering import OrderedPart, total_order
 from cojoin.engine.values.rows import Row, decode_rows
-from cojoin.engine.values.tables import take_rows
 from cojoin.testing.checks import found_partition, input_number, key_values
 from cojoin.testing.events import Timer
+from cojoin.testing.state_tables import WAITING, opened, waiting_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +18,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.watermarks import Status
 
 __all__ = ["Inspection"]
-
-_WAITING = (("waiting", "left"), ("right",))
-"""The tables of a join's state that hold waiting rows, for each input."""
 
 
 class Inspection:
@@ -51,7 +44,8 @@ class Inspection:
         found: dict[str, Any] = {}
         for operator in self._operators:
             if isinstance(operator, KeyedCoProcessOperator):
-                found.update(_state_of(self._to_look_at(operator), key))
+                with opened(self._to_look_at(operator)) as backend:
+                    found.update(backend.state_of(key))
             else:
                 found.update(self._rows_of(operator, wanted))
         return found
@@ -67,7 +61,7 @@ class Inspection:
     def _rows_of(self, operator: Operator, wanted: tuple[Any, ...]) -> dict[str, list[Row]]:
         found = {}
         for name, table in operator.state_tables().items():
-            spec = self._inputs[name not in _WAITING[0]]
+            spec = self._inputs[name not in WAITING[0]]
             rows = decode_rows(table.select(spec.schema.names))
             keys = decode_rows(spec.keys(table))
             if mine := [row for row, each in zip(rows, keys, strict=True) if tuple(each) == wanted]:
@@ -112,16 +106,7 @@ class Inspection:
 
     def buffered(self, number: Literal[1, 2]) -> list[Row]:
         """Return the rows of an input that wait for the watermark or for matching rows, in total order."""
-        number = input_number(number)
-        spec, tables = self._inputs[number - 1], []
-        for operator in self._operators:
-            kept: dict[str, Any] = {} if isinstance(operator, KeyedCoProcessOperator) else operator.state_tables()
-            tables.append(operator.held_rows()[number - 1])
-            tables += [kept[name].select(spec.schema.names) for name in _WAITING[number - 1] if name in kept]
-        whole = pa.concat_tables(tables)
-        one_key = np.zeros(whole.num_rows, dtype=np.int64)
-        order = total_order([OrderedPart(one_key, spec.micros(whole), 0, whole, spec.source_order)])
-        return decode_rows(take_rows(whole, order))
+        return decode_rows(waiting_table(self._operators, input_number(number) - 1))
 
     def current_watermark(self) -> int:
         """Return the operator's watermark in epoch milliseconds; ``-2**63`` until every input has one."""
@@ -160,16 +145,3 @@ class Inspection:
         """Return the time of the earliest processing-time timer of all keys in epoch milliseconds, or None."""
         stores = [each.state_backend for each in self._operators if isinstance(each, KeyedCoProcessOperator)]
         return min((timer for store in stores if (timer := store.earliest_timers()[1]) is not None), default=None)
-
-
-def _state_of(operator: KeyedCoProcessOperator, key: Any) -> dict[str, Any]:
-    """Return a key's current states; the function must have declared them, as expiry depends on their descriptors."""
-    service, was_open = operator.state_backend.timer_service, operator._opened  # noqa: SLF001
-    service.watermark, service.processing_time = operator.watermark.current(), operator.processing_time
-    operator._context._timestamp = None  # noqa: SLF001 - no row is current
-    operator._open()  # noqa: SLF001
-    try:
-        return operator.state_backend.state_of(key)
-    finally:
-        if not was_open:
-            operator.close()

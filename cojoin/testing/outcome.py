@@ -6,12 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.batch_report import BatchReport
+from cojoin.engine.descriptions import describe_operation
+from cojoin.engine.display import Display, display_of
+from cojoin.engine.formats import format_time
 from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.testing.events import Event, Record, Rejected, SideRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -85,9 +88,27 @@ class Outcome:
 
         ``print(harness.report().table())`` shows them.
         """
+        return self._report([len(operator.snapshot()) for operator in self._operators])
+
+    def __repr__(self) -> str:
+        return display_of(self._display, "Harness").text()
+
+    def _repr_html_(self) -> str:
+        return display_of(self._display, "Harness").html()
+
+    def _display(self) -> Display:
+        # The size of the state is left out: it takes a snapshot.
+        report = self._report([0] * len(self._operators))
+        left, right = self._inputs
+        head = f"Harness: {describe_operation(self._operation)} of {left.name!r} with {right.name!r}"
+        calls = "before the first call" if self._calls == 0 else f"call{'s' * (self._calls != 1)}: {self._calls:,}"
+        said = f"{calls}; watermark {format_time(report.watermark)}; rows out {report.rows_out:,}"
+        return Display(head, report.table_rows(), [said])
+
+    def _report(self, sizes: Sequence[int]) -> BatchReport:
         groups = [
-            {"key_group": group, "state_bytes": len(operator.snapshot()), "emitted": {}, **operator.report()}
-            for group, operator in enumerate(self._operators)
+            {"key_group": group, "state_bytes": size, "emitted": {}, **operator.report()}
+            for group, (operator, size) in enumerate(zip(self._operators, sizes, strict=True))
         ]
         groups[0]["emitted"] = dict(self._emitted)
         names = (self._inputs[0].name, self._inputs[1].name)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cojoin.testing.events import Element
     from cojoin.testing.harness_inputs import BoundInput
 
-__all__ = ["Call", "Prepared", "output_watermark", "prepare_call", "run_call"]
+__all__ = ["Call", "Prepared", "check_conservation", "output_watermark", "prepare_call", "run_call"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def run_call(call: Call, prepared: Prepared, operators: Sequence[Operator], oper
         ]
         batch = Batch((left, right), [*controls, *call.controls], call.end, call.processing_time, resumed=call.resumed)
         events += _events(operator, operation, batch)
-        _check_conservation(operator, call)
+        check_conservation(operator)
     return events
 
 
@@ -166,12 +166,17 @@ def _rejected(table: pa.Table) -> list[Event]:
     ]
 
 
-def _check_conservation(operator: Operator, call: Call) -> None:
-    for side, counts in zip(call.sides, operator.report()["inputs"], strict=True):
+def check_conservation(operator: Operator) -> None:
+    """Check that an operator has lost no row, and counted none twice.
+
+    Raises:
+        HarnessError: It has.
+    """
+    for spec, counts in zip(operator.inputs, operator.report()["inputs"], strict=True):
         rejected = sum(counts["rejected"].values())
         if counts["rows_in"] != counts["done"] + counts["buffered"] + rejected:
             msg = (
-                f"{side.what}: rows were lost, or counted twice: {counts['rows_in']} in, but {counts['done']} done + "
-                f"{counts['buffered']} buffered + {rejected} rejected"
+                f"input {spec.name!r}: rows were lost, or counted twice: {counts['rows_in']} in, but {counts['done']} "
+                f"done + {counts['buffered']} buffered + {rejected} rejected"
             )
             raise HarnessError(msg)

@@ -9,9 +9,8 @@ import pytest
 
 from cojoin.__main__ import main
 
-pytestmark = pytest.mark.spark
 
-
+@pytest.mark.spark
 def test_the_demo_ends_equal_with_its_table(tmp_path):
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "cojoin", "demo", "--rows", "3000", "--directory", str(folder)]
@@ -37,3 +36,18 @@ def test_the_demo_does_not_empty_a_folder_that_is_not_its_own(tmp_path, capsys):
     assert main(["demo", "--directory", str(tmp_path)]) == 2
     assert "it is neither empty nor an earlier demo's" in capsys.readouterr().err
     assert (tmp_path / "precious.txt").exists()
+
+
+def test_the_local_demo_needs_no_spark(capsys):
+    before = set(sys.modules)
+    assert main(["demo", "--local", "--rows", "3000"]) == 0
+    said = capsys.readouterr().out
+    assert "equal, row for row, all 2,995." in said
+    assert "Nothing is lost" in said
+    assert "customers_event_time" in said
+    assert not [name for name in set(sys.modules) - before if name.startswith(("pyspark", "py4j"))]
+
+
+def test_the_local_demo_refuses_what_is_about_files(capsys):
+    assert main(["demo", "--local", "--keep"]) == 2
+    assert "--local writes no files; leave out --directory, --keep and --log" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from cojoin.engine.operator import OUTPUT, Batch, Emission, Operator
 from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.engine.values.tables import concat, take_rows
+from cojoin.engine.values.tables import concat, take_rows, up_to_millis
 from tests.streams import CUSTOMERS, TRADES, Rows, Streams, map_side, specs, table
 
 if TYPE_CHECKING:
@@ -171,6 +171,13 @@ def test_concat_leaves_out_empty_tables_but_keeps_their_schema() -> None:
     assert concat([empty]).schema == TRADES
     assert concat([full.slice(0, 0), full, full]).num_rows == 2
     assert concat([full.slice(0, 0), full]) is full
+
+
+def test_a_time_is_up_to_a_millisecond_until_its_last_microsecond_and_no_limit_is_passed() -> None:
+    first, last = -(1 << 63), (1 << 63) - 1
+    micros = np.array([first, -1_001, -1_000, -1, 0, 999, 1_000, last])
+    for millis in (first, first // 1_000 - 1, first // 1_000, -2, -1, 0, 1, last // 1_000, last):
+        assert up_to_millis(micros, millis).tolist() == [each // 1_000 <= millis for each in micros.tolist()]
 
 
 def test_rows_are_taken_of_any_chunks() -> None:

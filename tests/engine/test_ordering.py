@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.ordering import OrderedPart, arrival_order, combine, sort_keys, total_order
+from cojoin.engine.ordering import OrderedPart, arrival_order, sort_keys, sort_part, total_order
 from cojoin.engine.values.encoding import encode_column
 from cojoin.engine.values.types import parse_type
 
@@ -66,16 +67,6 @@ def test_all_nans_are_the_same() -> None:
     assert len(set(keys.tolist())) == 1
 
 
-LIMITS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3)
-
-
-@given(st.lists(st.tuples(LIMITS, LIMITS, LIMITS)))
-def test_combined_columns_sort_and_tie_as_the_columns_do(rows: list[tuple[int, int, int]]) -> None:
-    columns = [np.array([row[place] for row in rows], dtype=np.int64) for place in range(3)]
-    folded = combine(*columns).tolist()
-    assert [[a < b for b in folded] for a in folded] == [[a < b for b in rows] for a in rows]
-
-
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(-2, 2), st.integers(0, 1), st.sampled_from([None, NAN, 1.0])))
 
 
@@ -107,6 +98,30 @@ def test_the_order_of_arrival_is_key_input_sequence_content(left: list[Any], rig
     spelled = [(code, rank, sequence, content(value), micros) for rank, rows in ((0, left), (1, right))
                for code, micros, sequence, value in rows]  # fmt: skip
     assert [spelled[position][:-1] for position in order] == sorted(each[:-1] for each in spelled)
+
+
+@given(ROWS, ROWS, st.booleans())
+def test_rows_that_were_kept_in_order_and_others_make_the_order_of_all(
+    kept: list[Any], fresh: list[Any], by_key: bool
+) -> None:
+    """Also where others are earlier than the rows that were kept, and where these have another order of keys."""
+    table = part(kept, 0)
+    order = sort_part(table).order if by_key else np.lexsort((sort_part(table).order.argsort(), -table.codes))
+    rows = [*(kept[position] for position in order), *fresh]
+    whole = part(rows, 0)
+    merged = sort_part(replace(whole, settled=len(kept)))
+    expected = total_order([whole])
+    spelled = [(*row[:3], content(row[3])) for row in rows]
+    assert [spelled[position] for position in merged.order] == [spelled[position] for position in expected]
+    assert merged.codes.tolist() == whole.codes[expected].tolist()
+    assert merged.micros.tolist() == whole.micros[expected].tolist()
+
+
+def test_settled_rows_are_not_compared_again_unless_another_row_ties_with_them() -> None:
+    tied = [(0, 0, 1, 1.0), (0, 0, 0, 1.0)]
+    assert sort_part(replace(part(tied, 0), settled=2)).order.tolist() == [0, 1]
+    assert sort_part(replace(part([*tied, (0, 1, 0, 1.0)], 0), settled=2)).order.tolist() == [0, 1, 2]
+    assert sort_part(replace(part([*tied, (0, 0, 2, 1.0)], 0), settled=2)).order.tolist() == [1, 0, 2]
 
 
 def test_without_a_sequence_content_decides_column_by_column_as_declared() -> None:

@@ -65,10 +65,12 @@ class Things:
         other = cj.Input(self.right if right is None else right, key="k", event_time="ts", name="customers")
         return cj.connect(self.input(left), other, **settings)
 
-    def stream(self) -> cj.Joined:
+    def streams(self) -> list[Any]:
         read = self.folder / "in"
-        left, right = (cj.sources.files(read, "parquet", schema=each.schema) for each in (self.left, self.right))
-        return self.pair(left, right).asof_join()
+        return [cj.sources.files(read, "parquet", schema=each.schema) for each in (self.left, self.right)]
+
+    def stream(self) -> cj.Joined:
+        return self.pair(*self.streams()).asof_join()
 
     def start(self, **settings: Any) -> cj.Query:
         shared: dict[str, Any] = {"output": cj.sinks.delta(self.folder / "out"), "trigger": NOW}
@@ -86,14 +88,16 @@ def things(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Thi
 REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
     # Sources.
     ("pandas", lambda t: t.pair(pd.DataFrame({"k": [1]})), cj.ConfigurationError,
-     ("input 'trades': expected a DataFrame of Spark's or one of cojoin.sources, got pandas.DataFrame; make it one of "
-     "Spark's with spark.createDataFrame(...)")),
-    ("arrow", lambda t: t.pair(pa.table({"k": [1]})), cj.ConfigurationError, "got pyarrow.Table; make it one"),
+     ("input 'trades' is in memory, input 'customers' is Spark's; both must be of one kind: make 'trades' one of "
+      "Spark's with spark.createDataFrame(...), or take 'customers' into memory with df.toArrow() if it fits")),
+    ("arrow", lambda t: t.pair(right=pa.table({"k": [1]})), cj.ConfigurationError,
+     "input 'customers' is in memory, input 'trades' is Spark's; both must be of one kind: make 'customers' one of"),
     ("a text", lambda t: t.pair("/lake/trades"), cj.ConfigurationError,
      "got str; did you mean cojoin.sources.delta('/lake/trades')?"),
     ("a path", lambda t: t.pair(Path("/lake")), cj.ConfigurationError, "did you mean cojoin.sources.delta("),
     ("nothing", lambda t: cj.connect(cj.Input(None, "k", "ts"), t.input()), cj.ConfigurationError,  # type: ignore[arg-type]
-     "input 'left': expected a DataFrame of Spark's or one of cojoin.sources, got NoneType"),
+     ("input 'left': expected a DataFrame of Spark's, one of cojoin.sources, or rows in memory (pandas, pyarrow, or "
+      "anything with __arrow_c_stream__), got NoneType")),
     ("no input", lambda t: cj.connect(t.left, t.right), cj.ConfigurationError,  # type: ignore[arg-type]
      "left input: expected a cojoin.Input, got DataFrame"),
     ("a column twice but for case", lambda t: t.pair(t.left.withColumnRenamed("v", "ID")), cj.SchemaError,
@@ -254,13 +258,21 @@ def test_paths_may_be_those_of_pathlib(things: Things) -> None:
 
 def test_very_many_key_groups_are_warned_of_and_few_are_not(things: Things) -> None:
     with pytest.warns(
-        UserWarning, match=r"key_groups=10000: a run will take 8 to 20 seconds on 2 cores however few"
+        UserWarning, match=r"key_groups=10000: each micro-batch will take 8 to 20 seconds on 2 cores however few"
     ) as told:
-        things.pair(key_groups=10_000)
+        things.pair(*things.streams(), key_groups=10_000)
     assert Path(told[0].filename).name == Path(__file__).name
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        things.pair(key_groups=1_000)
+        things.pair(*things.streams(), key_groups=1_000)
+
+
+def test_small_static_inputs_have_few_key_groups_however_many_are_named(things: Things) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        joined = things.pair(key_groups=10_000).asof_join()
+    assert joined.plan.key_groups == 1
+    assert [row.w for row in joined.to_dataframe().collect()] == ["x"]
 
 
 def test_a_collation_that_is_only_carried_is_told_and_its_texts_are_kept(things: Things) -> None:

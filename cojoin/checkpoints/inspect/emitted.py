@@ -10,12 +10,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.findings import Finding
-from cojoin.checkpoints.inspect.key_state import show_row
 from cojoin.checkpoints.inspect.output_rows import FoundRows, Output, OutputRow, find_rejected, find_rows
 from cojoin.checkpoints.inspect.read import read_progress
 from cojoin.checkpoints.inspect.sentences import describe_row
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.formats import format_time
+from cojoin.engine.formats import format_time, show_row
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.types import parse_schema
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from cojoin.checkpoints.checkpoint import open_files
 from cojoin.checkpoints.inspect.emitted import EmittedRows
 from cojoin.checkpoints.inspect.findings import Explanation, Finding
-from cojoin.checkpoints.inspect.key_state import BUFFERS, show_row
+from cojoin.checkpoints.inspect.key_state import BUFFERS
 from cojoin.checkpoints.inspect.read import as_checkpoint, read_state
 from cojoin.checkpoints.inspect.sentences import Since, state_findings
 from cojoin.checkpoints.inspect.state_rows import as_key, as_values, find
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.spark_state_store import committed_batches, open_batch
-from cojoin.engine.formats import format_time
+from cojoin.engine.formats import format_time, show_row
 from cojoin.engine.rescaling import key_columns
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cojoin.engine.formats import format_time
+from cojoin.engine.formats import format_time, show_row, show_value
 from cojoin.engine.state.at_rest import entry_of
 from cojoin.engine.values.rows import Row, decode_rows
-from cojoin.engine.values.texts import show_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +24,6 @@ __all__ = [
     "KeyTimer",
     "key_state",
     "plain",
-    "show_row",
-    "show_value",
 ]
 
 BUFFERS: Mapping[str, tuple[int, str]] = {
@@ -164,26 +161,6 @@ def key_state(state: QueryState, key: Values, found: Mapping[str, Found]) -> Key
         sorted(timers, key=lambda timer: (timer.timestamp, timer.domain)),
         left_out,
     )
-
-
-def show_row(values: Mapping[str, Any]) -> str:
-    """Return a row's values as text.
-
-    >>> show_row({"trade_id": 17, "tier": None})
-    'trade_id=17, tier=null'
-    """
-    return ", ".join(f"{name}={show_value(value)}" for name, value in values.items())
-
-
-def show_value(value: Any) -> str:
-    """Return a value as text: times in UTC, a null as ``null``, other values as Python writes them."""
-    if value is None:
-        return "null"
-    if hasattr(value, "isoformat"):
-        return str(value).removesuffix("+00:00")
-    if isinstance(value, Row):
-        return f"({show_row(value.as_dict())})"
-    return show_text(value) if isinstance(value, str) else repr(value)
 
 
 def plain(value: Any) -> Any:

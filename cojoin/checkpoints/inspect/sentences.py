@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cojoin.checkpoints.inspect.findings import Finding
-from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE, show_row, show_value
+from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE
 from cojoin.checkpoints.inspect.waits import Wait, wait_for_clock, wait_for_watermark
-from cojoin.engine.formats import format_time
+from cojoin.engine.formats import format_time, show_row, show_value
 from cojoin.engine.joins.search import shift
 from cojoin.engine.state.at_rest import entry_of
 from cojoin.engine.time.watermarks import END_OF_TIME

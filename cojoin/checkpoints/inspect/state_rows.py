@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.values import codec
 from cojoin.engine.values.coercion import coercer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.stored_state import StoredState
     from cojoin.engine.inputs import InputSpec
 
-__all__ = ["Found", "Values", "as_key", "as_values", "find"]
+__all__ = ["Found", "Values", "as_key", "as_values", "find", "having"]
 
 _FAULT = "@fault"
 """The name under which a task returns an error in place of a table; no table of a state begins with ``@``."""
@@ -100,13 +101,17 @@ def as_key(key: Any, spec: InputSpec) -> Values:
     return as_values({name: declared[name] for name in names}, spec, "key")
 
 
-def find(state: StoredState, wanted: Mapping[str, Values], limit: int = 1_000) -> dict[str, Found]:
+def find(
+    state: StoredState, wanted: Mapping[str, Values], limit: int | None = 1_000, *, key_group: int | None = None
+) -> dict[str, Found]:
     """Return the rows that have given values, from several tables of a state at once.
 
     Args:
         state: The state.
         wanted: For each table, the values that its rows must have; tables that the state does not have are skipped.
-        limit: The most rows of a table to return.
+        limit: The most rows of a table to return; None returns all.
+        key_group: The key group to which all wanted rows belong, in a snapshot, so that only its content is read; None
+            reads all.
 
     Returns:
         The rows found, for each wanted table of the state; without rows where nothing was found.
@@ -129,7 +134,8 @@ def find(state: StoredState, wanted: Mapping[str, Values], limit: int = 1_000) -
 
     pieces: dict[str, list[pa.Table]] = {name: [schema.empty_table()] for name, schema in schemas.items()}
     totals = dict.fromkeys(schemas, 0)
-    for row in state.contents.mapInArrow(search, "name string, total long, piece binary").collect():
+    contents = state.contents if key_group is None else state.contents.where(F.col("key_group") == key_group)
+    for row in contents.mapInArrow(search, "name string, total long, piece binary").collect():
         if row.name == _FAULT:
             raise CheckpointError(bytes(row.piece).decode())
         _, tables = codec.decode(bytes(row.piece))
@@ -142,19 +148,20 @@ def _search(
     groups: Iterable[Mapping[str, pa.Table]],
     wanted: Mapping[str, Values],
     schemas: Mapping[str, pa.Schema],
-    limit: int,
+    limit: int | None,
 ) -> Iterator[pa.RecordBatch]:
     for tables in groups:
         for name, values in wanted.items():
             if name not in tables or not tables[name].num_rows:
                 continue
-            rows = _having(evolve(tables[name], schemas[name], f"table {name!r}"), values)
+            rows = having(evolve(tables[name], schemas[name], f"table {name!r}"), values)
             if rows.num_rows:
                 piece = codec.encode({}, {name: rows.slice(0, limit).combine_chunks()})
                 yield pa.RecordBatch.from_pydict({"name": [name], "total": [rows.num_rows], "piece": [piece]})
 
 
-def _having(table: pa.Table, values: Values) -> pa.Table:
+def having(table: pa.Table, values: Values) -> pa.Table:
+    """Return the rows of a table that have given values."""
     for name, value in values.items():
         if not table.num_rows:
             break

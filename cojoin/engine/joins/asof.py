@@ -22,8 +22,9 @@ preceding version matches. A late left row is rejected. If it is applied, it is 
 kept or still arrive, so its match depends on what was removed. A late version is applied: it can match waiting rows,
 and later rows if it is the key's newest.
 
-It costs a sort of the batch's rows, of the waiting rows and of the versions kept in memory, then one or two binary
-searches for each left row; no Python for each row. Versions in segments are read and sorted only for touched keys.
+It costs a sort of the batch's rows, a merge with the waiting rows and with the versions kept in memory, and then one or
+two binary searches for each left row, or for each version where these are fewer; no Python for each row. Versions in
+segments are read and sorted only for touched keys.
 
 The semantics are those of pandas' ``merge_asof``, except that of equal following times the last one matches; backward
 they are those of DuckDB's ``ASOF JOIN``.

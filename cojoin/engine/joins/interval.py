@@ -12,9 +12,9 @@ it has reached both x and x - ``lower``. There are no ties to break: every row p
 exact to the microsecond. A late row is rejected; if it is applied, it is joined with the rows that are still kept, and
 forgotten at once if its time is over.
 
-It costs for each batch a sort of the rows kept, as integers, for each new row a binary search, and then the pairs; no
-Python for each row. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; unlike the first it emits at the watermark, so
-its output is in event-time order.)
+It costs for each batch a sort of the new rows as integers, a merge with the rows kept, for each new row a binary
+search, and then the pairs; no Python for each row. Once after a restore, the rows kept are sorted too, since they may
+come in any order. (Flink's ``IntervalJoin`` and ``TimeIntervalJoin``; here the output is in event-time order.)
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_schema
-from cojoin.engine.joins.search import at, ranges, shift, sort_sides
+from cojoin.engine.joins.search import at, expand, ranges, shift, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
+from cojoin.engine.sorting import stable_argsort
 from cojoin.engine.time.durations import Duration, microseconds
 from cojoin.engine.values.choices import check_flag, check_word
 from cojoin.engine.values.tables import concat, event_millis, take_rows
@@ -142,18 +143,16 @@ class IntervalJoinOperator(Operator):
         self.output_delay_ms = -(-max(abs(self._lower), abs(self._upper)) // 1_000)
         self._kept: Sides = (left.schema.empty_table(), right.schema.empty_table())
         self._matched = (np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))
+        # Whether the rows kept are in the total order within each key.
+        self._settled = True
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Join the due rows with the kept rows and with each other, then forget rows that can't match any more."""
         del before, last_event
-        rows = (concat([self._kept[0], due[0]]), concat([self._kept[1], due[1]]))
-        if (
-            not due[0].num_rows
-            and not due[1].num_rows
-            and not any((self._ends(side, self.inputs[side].micros(rows[side])) <= after).any() for side in (0, 1))
-        ):
+        if not due[0].num_rows and not due[1].num_rows and not self._any_ended(after):
             return
-        sides = sort_sides(self.inputs, rows)
+        rows = (concat([self._kept[0], due[0]]).combine_chunks(), concat([self._kept[1], due[1]]).combine_chunks())
+        sides = sort_sides(self.inputs, rows, self.waiting_rows() if self._settled else (0, 0))
         fresh = [side.order >= kept.num_rows for side, kept in zip(sides, self._kept, strict=True)]
         lefts, rights = self._pairs(sides, fresh)
         matched, ends, lonely = [], [], []
@@ -169,13 +168,11 @@ class IntervalJoinOperator(Operator):
         codes = np.concatenate([sides[0].codes[lefts], sides[0].codes[lonely[0]], sides[1].codes[lonely[1]]])
         lefts = np.concatenate([lefts, lonely[0], no_left])
         rights = np.concatenate([rights, no_right, lonely[1]])
-        in_order = np.lexsort((rights, lefts, releases, codes))
+        in_order = stable_argsort(codes, releases, lefts, rights)
         self._forget(sides, matched, [each > after for each in ends])
-        left_rows, right_rows = (np.append(side.order, -1) for side in sides)
         for start in range(0, len(in_order), _ROWS_AT_ONCE):
             piece = in_order[start : start + _ROWS_AT_ONCE]
-            table = self._columns.take(rows, left_rows[lefts[piece]], right_rows[rights[piece]])
-            yield Emission(OUTPUT, table)
+            yield Emission(OUTPUT, self._columns.take(sides, lefts[piece], rights[piece]))
 
     def _pairs(
         self, sides: tuple[SortedRows, SortedRows], fresh: list[NDArray[np.bool_]]
@@ -183,11 +180,14 @@ class IntervalJoinOperator(Operator):
         """Return the pairs with a new row: new left rows with all right rows, old left rows with new right rows."""
         left, right = sides
         new_left, old_left, new_right = np.flatnonzero(fresh[0]), np.flatnonzero(~fresh[0]), np.flatnonzero(fresh[1])
-        probes, found = _expand(*ranges(left.pick(new_left), right, self._lower, self._upper))
-        others, behind = _expand(*ranges(right.pick(new_right), left.pick(old_left), -self._upper, -self._lower))
-        return (
-            np.concatenate([new_left[probes], old_left[behind]]),
-            np.concatenate([found, new_right[others]]),
+        probes, found = expand(*ranges(left.pick(new_left), right, self._lower, self._upper))
+        others, behind = expand(*ranges(right.pick(new_right), left.pick(old_left), -self._upper, -self._lower))
+        return np.concatenate([new_left[probes], old_left[behind]]), np.concatenate([found, new_right[others]])
+
+    def _any_ended(self, watermark: int) -> bool:
+        return any(
+            bool((self._ends(side, self.inputs[side].micros(kept)) <= watermark).any())
+            for side, kept in enumerate(self._kept)
         )
 
     def _ends(self, side: int, micros: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -202,10 +202,8 @@ class IntervalJoinOperator(Operator):
     ) -> None:
         for counts, each in zip(self.counts, kept, strict=True):
             counts.done += int((~each).sum())
-        self._kept = (
-            take_rows(sides[0].table, sides[0].order[kept[0]]),
-            take_rows(sides[1].table, sides[1].order[kept[1]]),
-        )
+        left, right = (take_rows(side.table, side.order[each]) for side, each in zip(sides, kept, strict=True))
+        self._kept, self._settled = (left, right), True
         self._matched = (matched[0][kept[0]], matched[1][kept[1]])
 
     def waiting_rows(self) -> tuple[int, int]:
@@ -229,14 +227,7 @@ class IntervalJoinOperator(Operator):
             flags = [] if table is None else table.columns[-1].to_numpy()
             matched.append(np.asarray(flags, dtype=bool))
         self._kept, self._matched = (kept[0], kept[1]), (matched[0], matched[1])
-
-
-def _expand(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return ranges as pairs: the number of each range with each position in it."""
-    counts = stops - starts
-    numbers = np.repeat(np.arange(len(counts)), counts)
-    offsets = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return numbers, starts[numbers] + offsets
+        self._settled = False
 
 
 def _flag_name(schema: pa.Schema) -> str:

@@ -1,11 +1,11 @@
-"""The columns of a join's result, by one rule for every join, and its rows, built from row positions.
+"""The columns of a join's result, by one rule for every join, and its rows, built from places in sorted rows.
 
 The result has the left's columns unchanged, so the key comes once, under the left's name; then the right's columns
 without its key. The right's event time becomes ``<right's name>_event_time`` where its name is taken; any other equal
 names need ``suffixes``. The right's columns are nullable, since a row may have no match. Where a right row may stand
 without a left row, the left's columns are nullable too, except the key, which then holds the right's (SQL's ``USING``).
 
-It costs one Arrow ``take`` for each column, and no Python for each row.
+It costs one Arrow ``take`` for each column, or two where rows are repeated, and no Python for each row.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.engine.joins.search import at
 from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.operator import Sides
+    from cojoin.engine.joins.search import SortedRows
 
 __all__ = ["JoinedColumns", "Suffixes", "joined_schema"]
 
@@ -102,28 +103,38 @@ class JoinedColumns:
     schema: pa.Schema
     without: Collection[str] = ()
 
-    def take(self, rows: Sides, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.Table:
+    def take(self, rows: tuple[SortedRows, SortedRows], left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.Table:
         """Return the result's rows.
 
         Args:
             rows: The rows of both inputs.
-            left: For each row of the result the position of its left row, or -1.
-            right: For each row of the result the position of its right row, or -1.
+            left: For each row of the result the place of its left row in the sorted rows, or -1.
+            right: For each row of the result the place of its right row in the sorted rows, or -1.
         """
-        payload = [name for name in rows[1].column_names if name not in self.right.key and name not in self.without]
-        columns = _take(rows[0], left).columns
-        if (left < 0).any():
-            keys = _take(self.right.keys(rows[1]), right)
+        names = rows[1].table.column_names
+        payload = [name for name in names if name not in self.right.key and name not in self.without]
+        columns = _take(rows[0], rows[0].table.column_names, left).columns
+        if _some_missing(left):
+            keys = _take(rows[1], self.right.key, right)
             for name, key in zip(self.left.key, keys.columns, strict=True):
-                place = rows[0].column_names.index(name)
+                place = rows[0].table.column_names.index(name)
                 columns[place] = pc.coalesce(columns[place], key)
-        return pa.Table.from_arrays([*columns, *_take(rows[1].select(payload), right).columns], schema=self.schema)
+        return pa.Table.from_arrays([*columns, *_take(rows[1], payload, right).columns], schema=self.schema)
 
 
-def _take(table: pa.Table, positions: NDArray[np.int64]) -> pa.Table:
-    """Return rows by position, nulls for -1; taking strings is many times faster from one chunk for each column."""
-    missing = positions < 0
-    return table.combine_chunks().take(pa.array(positions, mask=missing if missing.any() else None))
+def _take(rows: SortedRows, names: Sequence[str], places: NDArray[np.int64]) -> pa.Table:
+    """Return some columns of the rows at some places, nulls for -1."""
+    # Taking strings is many times faster from one chunk for each column.
+    table = rows.table.select(list(names)).combine_chunks()
+    missing = places < 0 if _some_missing(places) else None
+    if len(places) > len(rows):
+        # Neighbours in the result are mostly neighbours in the sorted rows, which spares the processor's caches.
+        return table.take(pa.array(rows.order)).take(pa.array(places, mask=missing))
+    return table.take(pa.array(at(rows.order, places), mask=missing))
+
+
+def _some_missing(positions: NDArray[np.int64]) -> bool:
+    return len(positions) > 0 and int(positions.min()) < 0
 
 
 def _check(suffixes: Suffixes | None) -> None:

@@ -7,7 +7,8 @@ Of several rows in one microsecond, the last in the total order is in force, for
 ``merge_asof`` takes the first in a search forward.) Arithmetic on microseconds saturates instead of wrapping, since an
 event time may be any 64-bit integer.
 
-It costs a sort of one integer for each row, and a binary search for each row; no Python for each row.
+It costs a sort of one integer for each row, or a merge where rows were kept in order (``ordering``). It costs a binary
+search for each row of the side that has fewer, and no Python for each row.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cojoin.engine.ordering import OrderedPart, combine, total_order
+from cojoin.engine.ordering import OrderedPart, sort_part
+from cojoin.engine.sorting import combine
 from cojoin.engine.values.keys import encode_keys
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
 
-__all__ = ["Neighbours", "SortedRows", "at", "distance", "ranges", "shift", "sort_sides"]
+__all__ = ["Neighbours", "SortedRows", "at", "distance", "expand", "ranges", "shift", "sort_sides"]
 
 _SIGN = np.uint64(1 << 63)
 _LAST = np.uint64((1 << 63) - 1)
@@ -57,16 +59,28 @@ class SortedRows:
         return SortedRows(self.table, self.order[positions], self.codes[positions], self.micros[positions])
 
 
-def sort_sides(inputs: tuple[InputSpec, InputSpec], rows: Sides) -> tuple[SortedRows, SortedRows]:
-    """Return the rows of both sides sorted by key, then by the total order."""
+def sort_sides(
+    inputs: tuple[InputSpec, InputSpec], rows: Sides, settled: tuple[int, int] = (0, 0)
+) -> tuple[SortedRows, SortedRows]:
+    """Return the rows of both sides sorted by key, then by the total order.
+
+    Args:
+        inputs: The left and the right input.
+        rows: Their rows.
+        settled: How many of each side's first rows are known to be in the total order within each key.
+    """
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
-    return _sort(inputs[0], rows[0], codes[0], 1), _sort(inputs[1], rows[1], codes[1], 0)
+    left, right = (
+        _sort(spec, table, each, rank, count)
+        for spec, table, each, rank, count in zip(inputs, rows, codes, (1, 0), settled, strict=True)
+    )
+    return left, right
 
 
-def _sort(spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int) -> SortedRows:
-    micros = spec.micros(table)
-    order = total_order([OrderedPart(codes, micros, rank, table, spec.source_order)])
-    return SortedRows(table, order, codes[order], micros[order])
+def _sort(spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int, settled: int) -> SortedRows:
+    return SortedRows(
+        table, *sort_part(OrderedPart(codes, spec.micros(table), rank, table, spec.source_order, settled))
+    )
 
 
 class Neighbours:
@@ -82,21 +96,18 @@ class Neighbours:
     def __init__(self, left: SortedRows, right: SortedRows, tolerance: int | None, *, exact: bool) -> None:
         self._left, self._right, self._exact = left, right, exact
         self._tolerance = None if tolerance is None else _clipped(tolerance)
-        both = _combined(left.codes, left.micros, right.codes, right.micros)
-        self._rows, self._versions = both[: len(left)], both[len(left) :]
+        self._rows, self._versions = combine((left.codes, left.micros), (right.codes, right.micros))
 
     def behind(self) -> NDArray[np.int64]:
         """Return the newest version at or before each row; of one microsecond's the last in the total order."""
         side: Literal["left", "right"] = "right" if self._exact else "left"
-        return self._near(np.searchsorted(self._versions, self._rows, side=side) - 1)
+        return self._near(_places(self._versions, self._rows, side) - 1)
 
     def ahead(self) -> NDArray[np.int64]:
         """Return the earliest version at or after each row; of one microsecond's the last in the total order."""
         side: Literal["left", "right"] = "left" if self._exact else "right"
-        first = np.searchsorted(self._versions, self._rows, side=side)
-        found = np.where(first < len(self._right), first, -1)
-        last = np.searchsorted(self._versions, at(self._versions, found), side="right") - 1
-        return self._near(np.where(found >= 0, last, -1))
+        last_of_time = np.searchsorted(self._versions, self._versions, side="right") - 1
+        return self._near(np.append(last_of_time, -1)[_places(self._versions, self._rows, side)])
 
     def _near(self, found: NDArray[np.int64]) -> NDArray[np.int64]:
         valid = (found >= 0) & (at(self._right.codes, found) == self._left.codes)
@@ -113,11 +124,8 @@ def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[N
         equal if there are none.
     """
     lowest, highest = shift(probe.micros, low), shift(probe.micros, high)
-    times = np.concatenate([lowest, highest])
-    both = _combined(np.concatenate([probe.codes, probe.codes]), times, built.codes, built.micros)
-    count, others = len(probe), both[2 * len(probe) :]
-    starts = np.searchsorted(others, both[:count], side="left")
-    stops = np.searchsorted(others, both[count : 2 * count], side="right")
+    first, last, others = combine((probe.codes, lowest), (probe.codes, highest), (built.codes, built.micros))
+    starts, stops = _places(others, first, "left"), _places(others, last, "right")
     # No time lies beyond the limits of 64 bits, so nothing matches there.
     if low > 0:
         stops = np.where(distance(lowest, probe.micros) < _clipped(low), starts, stops)
@@ -126,13 +134,21 @@ def ranges(probe: SortedRows, built: SortedRows, low: int, high: int) -> tuple[N
     return starts, np.maximum(starts, stops)
 
 
+def expand(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ranges as pairs: the number of each range with each position in it."""
+    counts = stops - starts
+    numbers = np.repeat(np.arange(len(counts)), counts)
+    offsets = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return numbers, starts[numbers] + offsets
+
+
 def at(values: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
     """Return the values at some positions; -1 returns a meaningless value, even where there are no values.
 
     >>> at(np.array([7, 8]), np.array([1, 0])).tolist(), len(at(np.array([], dtype=int), np.array([-1])))
     ([8, 7], 1)
     """
-    return np.append(values, 0)[positions]
+    return values[positions] if len(values) else np.zeros(len(positions), dtype=values.dtype)
 
 
 def distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -159,10 +175,12 @@ def shift(micros: NDArray[np.int64], by: int | NDArray[np.uint64]) -> NDArray[np
     return signed
 
 
-def _combined(
-    codes: NDArray[np.int64], micros: NDArray[np.int64], other_codes: NDArray[np.int64], other_micros: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    return combine(np.concatenate([codes, other_codes]), np.concatenate([micros, other_micros]))
+def _places(values: NDArray[np.int64], wanted: NDArray[np.int64], side: Literal["left", "right"]) -> NDArray[np.int64]:
+    """Return what ``searchsorted`` returns for sorted numbers; the fewer are searched for among the more."""
+    if len(wanted) <= len(values):
+        return np.searchsorted(values, wanted, side=side)
+    starts = np.searchsorted(wanted, values, side="left" if side == "right" else "right")
+    return np.repeat(np.arange(len(values) + 1), np.diff(starts, prepend=0, append=len(wanted)))
 
 
 def _clipped(micros: int) -> Any:

@@ -16,8 +16,9 @@ A late left row is rejected. A late version is applied, since it is valid for ev
 forgotten tombstone, it brings its key back, except with ``retention``: then a tombstone is kept as long as any version
 that it ends could match.
 
-It costs a sort of the batch's rows and of the versions kept, then a binary search for each left row; no Python for each
-row. (Flink's event-time temporal table join, ``FOR SYSTEM_TIME AS OF``.)
+It costs a sort of the batch's rows, a merge with the versions kept, and then a binary search for each left row, or for
+each version where these are fewer; no Python for each row. (Flink's event-time temporal table join, ``FOR SYSTEM_TIME
+AS OF``.)
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ A key's rows are emitted in the order of their emission times, and equal ones in
 It removes a left row when the row is emitted, and a version when no row can match it any more. A version is counted as
 done when the watermark has reached it, whether it is still kept or not.
 
-It costs a sort of the batch's rows, of the waiting rows and of the versions in memory, as integers; no Python for each
-row. Versions in segments (``segmented_table``) are looked up by the keys of the batch and of all waiting rows. An
+It costs a sort of the batch's rows as integers, and a merge with the waiting rows and with the versions in memory; no
+Python for each row. Once after a restore, the rows kept are sorted too, since they may come in any order. Versions in
+segments (``segmented_table``) are looked up by the keys of the batch and of all waiting rows, and sorted with it. An
 expired version there is counted until it is read or compacted.
 """
 
@@ -23,6 +24,7 @@ import numpy as np
 from cojoin.engine.joins.output_columns import JoinedColumns
 from cojoin.engine.joins.search import shift, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
+from cojoin.engine.sorting import stable_argsort
 from cojoin.engine.state.segmented_table import Expired, SegmentedTable
 from cojoin.engine.values.tables import concat, event_millis, take_rows
 
@@ -84,6 +86,8 @@ class VersionedJoinOperator(Operator):
         self._columns = JoinedColumns(*inputs, schema, without)
         self._waiting = inputs[0].schema.empty_table()
         self._versions = self._new_versions(inputs[1].schema.empty_table())
+        # Whether the waiting rows and the versions in memory are in the total order within each key.
+        self._settled = True
 
     def _new_versions(self, versions: pa.Table) -> SegmentedTable:
         right = self.inputs[1]
@@ -105,26 +109,45 @@ class VersionedJoinOperator(Operator):
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Join the left rows whose emission time is reached, and remove versions that no row can match any more."""
         del before, last_event
-        left = concat([self._waiting, due[0]])
-        if not left.num_rows and not due[1].num_rows:
+        if not self._waiting.num_rows and not due[0].num_rows and not due[1].num_rows:
             self._expire_versions(after)
             return
+        left = concat([self._waiting, due[0]]).combine_chunks()
         touched = [spec.keys(rows) for spec, rows in zip(self.inputs, (left, due[1]), strict=True)]
-        right = concat([self._versions.take(touched), due[1]])
-        rows, versions = sort_sides(self.inputs, (left, right))
+        taken = self._versions.take(touched)
+        right = concat([taken, due[1]]).combine_chunks()
+        rows, versions = sort_sides(self.inputs, (left, right), self._settled_rows(taken))
         matches, emission_times = self._decide(rows, versions)
-        released = emission_times <= after
-        self.counts[0].done += int(released.sum())
+        waits = np.flatnonzero(emission_times > after)
+        self.counts[0].done += len(rows) - len(waits)
         self.counts[1].done += due[1].num_rows
-        self._waiting = take_rows(left, rows.order[~released])
-        kept = versions.order[self._kept(versions, matches[~released], after)]
+        self._waiting = take_rows(left, rows.order[waits])
+        kept = versions.order[self._kept(versions, matches[waits], after)]
         self._versions.put_back(take_rows(right, kept), kept)
+        self._settled = True
         self._expire_versions(after)
-        chosen = np.flatnonzero(released & (matches >= 0) if self._inner else released)
-        if len(chosen):
-            chosen = chosen[np.lexsort((emission_times[chosen], rows.codes[chosen]))]
-            found = np.append(versions.order, -1)[matches[chosen]]
-            yield Emission(OUTPUT, self._columns.take((left, right), rows.order[chosen], found))
+        yield Emission(OUTPUT, self._output(rows, versions, Decision(matches, emission_times), after))
+
+    def _settled_rows(self, versions: pa.Table) -> tuple[int, int]:
+        """Return how many of the waiting rows and of the taken versions are in the total order within their keys."""
+        if not self._settled:
+            return 0, 0
+        # Rows that a restored segment holds may be in any order.
+        return self._waiting.num_rows, 0 if self._versions.segments else versions.num_rows
+
+    def _output(self, rows: SortedRows, versions: SortedRows, decision: Decision, after: int) -> pa.Table:
+        """Return the joined rows that are released, by key, emission time and total order."""
+        matches, times = decision
+        chosen = times <= after
+        if self._inner:
+            chosen &= matches >= 0
+        places, codes = np.arange(len(rows)), rows.codes
+        if not chosen.all():
+            places, codes, matches, times = places[chosen], codes[chosen], matches[chosen], times[chosen]
+        if not ((times[1:] >= times[:-1]) | (codes[1:] != codes[:-1])).all():
+            in_order = stable_argsort(codes, times)
+            places, matches = places[in_order], matches[in_order]
+        return self._columns.take((rows, versions), places, matches)
 
     def _kept(self, right: SortedRows, matched_by_waiting: NDArray[np.int64], watermark: int) -> NDArray[np.bool_]:
         """Return which of the sorted versions to keep: each key's newest, and those that match a waiting row.
@@ -169,6 +192,7 @@ class VersionedJoinOperator(Operator):
         versions = self.input_rows(1, tables.get("versions"))
         self._waiting = self.input_rows(0, tables.get("waiting"))
         self._versions = self._new_versions(versions)
+        self._settled = False
 
     def segmented_tables(self) -> dict[str, SegmentedTable]:
         """Return the versions, whose rows may lie in segments, since a batch touches few of their keys."""

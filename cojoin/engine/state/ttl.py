@@ -36,6 +36,7 @@ __all__ = [
     "check_ttl",
     "split_type",
     "timed_type",
+    "without_accesses",
     "without_expired",
 ]
 
@@ -178,6 +179,24 @@ def split_type(stored: pa.DataType) -> tuple[pa.DataType, str | None]:
     elif pa.types.is_map(stored):
         dtype = pa.map_(stored.key_type, dtype)
     return dtype, domain
+
+
+def without_accesses(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return what a state stores without the last accesses; the same column where it stores none.
+
+    Args:
+        column: The last column of a state's table.
+    """
+    if split_type(column.type)[1] is None:
+        return column
+    entries = column.combine_chunks()
+    if pa.types.is_map(entries.type):
+        plain = pa.MapArray.from_arrays(entries.offsets, entries.keys, entries.items.field(0))
+    elif pa.types.is_list(entries.type):
+        plain = pa.ListArray.from_arrays(entries.offsets, entries.values.field(0))
+    else:
+        plain = entries.field(0)
+    return pa.chunked_array([plain])
 
 
 def without_expired(table: pa.Table, cutoff: int) -> pa.Table:

@@ -1,8 +1,11 @@
 """Keys as small integers.
 
 All vectorised work on keys (sorting, joining, finding the touched ones) uses codes: equal keys of any of the given
-tables get equal codes from 0 to n - 1. The codes have no meaning beyond one call. It costs one dictionary encoding for
-each key column: some 20 to 60 ns a row.
+tables get equal codes from 0 to n - 1. The codes have no meaning beyond one call. The keys of a single column are
+numbered in the order in which they first come.
+
+It costs some 12 ns a row for integers that lie close together, which are looked up in a table, and one dictionary
+encoding for each other key column: some 40 ns a row for integers, and up to 200 ns for strings of many keys.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ __all__ = ["KEYABLE", "encode_keys", "is_keyable"]
 
 KEYABLE = "boolean, tinyint, smallint, int, bigint, string, binary, date, timestamp, timestamp_ntz, decimal"
 """Spark's types that a key column may have: each value has one representation (floats have two zeros and NaN)."""
+
+_SPARSEST = 4
+"""How many numbers for each row a table of numbers may have; a sparser one costs more than hashing the rows."""
 
 
 def is_keyable(dtype: pa.DataType) -> bool:
@@ -66,13 +72,37 @@ def encode_keys(tables: Sequence[pa.Table]) -> tuple[list[NDArray[np.int64]], in
 
 
 def _encode_column(chunks: list[pa.Array]) -> tuple[NDArray[np.int64], int]:
+    """Return the codes of all chunks' values, in the order in which the values first come, and how many there are."""
     whole = pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
     if pa.types.is_boolean(whole.type):
         whole = whole.cast(pa.int8())
+    if pa.types.is_signed_integer(whole.type) and len(whole):
+        values = whole.to_numpy(zero_copy_only=False)
+        low, high = int(values.min()), int(values.max())
+        if high - low < _SPARSEST * len(values):
+            return _encode_dense(values.astype(np.int64) - low, high - low + 1)
     encoded = whole.dictionary_encode()
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
 
 
+def _encode_dense(values: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], int]:
+    """Return what ``_encode_column`` returns, for integers from 0 to below a limit."""
+    missing = len(values)
+    first = np.full(limit, missing, dtype=np.int64)
+    # Of several rows with one value the last that is assigned stays, so the first row goes last.
+    first[values[::-1]] = np.arange(missing - 1, -1, -1)
+    rows = np.sort(first[first < missing])
+    first[values[rows]] = np.arange(len(rows))
+    return first[values], len(rows)
+
+
 def _renumber(combined: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Return the ranks of numbers that are not negative, and how many distinct ones there are."""
+    limit = int(combined.max()) + 1 if len(combined) else 0
+    if limit <= _SPARSEST * len(combined):
+        present = np.zeros(limit, dtype=bool)
+        present[combined] = True
+        ranks = np.cumsum(present) - 1
+        return ranks[combined], int(np.count_nonzero(present))
     distinct, codes = np.unique(combined, return_inverse=True)
     return codes.astype(np.int64).reshape(-1), len(distinct)

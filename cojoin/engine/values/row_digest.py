@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from cojoin.engine.values.key_hashes import mixed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-__all__ = ["add_digests", "rows_digest"]
+__all__ = ["add_digests", "row_hashes", "rows_digest"]
 
 _MASK = (1 << 64) - 1
 _ODD, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
@@ -43,14 +45,30 @@ def rows_digest(table: pa.Table) -> int:
     >>> rows_digest(one) == add_digests(rows_digest(one.slice(1)), rows_digest(one.slice(0, 1)))
     True
     """
-    digest = 0
+    return sum(int(hashes.sum(dtype=np.uint64)) for hashes in _hashed_blocks(table, 0)) & _MASK
+
+
+def row_hashes(table: pa.Table, seed: int = 0) -> NDArray[np.uint64]:
+    """Return the hash of each row, from 0 to 2**64 - 1; equal rows have equal hashes.
+
+    Args:
+        table: The rows. The order and types of the columns matter, their names do not.
+        seed: A number that changes all hashes, so that different rows whose hashes are equal get different ones.
+
+    >>> one, two, three = row_hashes(pa.table({"id": [1, 2, 1], "tier": ["gold", None, "gold"]})).tolist()
+    >>> one == three, one == two
+    (True, False)
+    """
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *_hashed_blocks(table, seed)])
+
+
+def _hashed_blocks(table: pa.Table, seed: int) -> Iterator[NDArray[np.uint64]]:
     # A block's hashes and words stay in the processor's cache.
     for block in table.to_batches(max_chunksize=_BLOCK_ROWS):
-        hashes = np.zeros(block.num_rows, dtype=np.uint64)
+        hashes = np.full(block.num_rows, seed, dtype=np.uint64)
         for column in block.columns:
             _add_column(hashes, column)
-        digest += int(mixed(hashes).sum(dtype=np.uint64))
-    return digest & _MASK
+        yield mixed(hashes)
 
 
 def add_digests(*digests: int) -> int:

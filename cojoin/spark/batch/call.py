@@ -16,13 +16,11 @@ as a whole for each key group and batch.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -30,11 +28,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
-from cojoin.engine.inputs import REJECTED_SCHEMA
+from cojoin.engine.garbage_collection import without_garbage_collection
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.operator import OUTPUT, REJECTED, Batch, Operator
-from cojoin.engine.state.segments import SegmentContext, SegmentOptions
-from cojoin.engine.time.operator_watermark import TimePolicy
+from cojoin.engine.operator import Batch
+from cojoin.engine.state.segments import SegmentContext
 from cojoin.engine.user_frames import user_traceback
 from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column, read_message, write_messages
@@ -47,8 +44,7 @@ from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cojoin.engine.inputs import InputSpec
-    from cojoin.engine.side_outputs import OutputTag
+    from cojoin.engine.plan import Plan
     from cojoin.engine.state.segments import SegmentStore
     from cojoin.engine.time.control_rows import Control
 
@@ -58,8 +54,6 @@ __all__ = [
     "SNAPSHOT",
     "STATE_DDL",
     "STATISTICS",
-    "Operation",
-    "Plan",
     "StaticCall",
     "StreamingCall",
 ]
@@ -76,79 +70,6 @@ HOLDS_PROPERTY = "cojoin.holds"
 """The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
 
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
-
-
-class Operation(Protocol):
-    """What is done with the two inputs: the configuration of a join or of a function."""
-
-    def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
-        """Return the columns of the output."""
-
-    def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> Operator:
-        """Return a new operator for one key group."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return a description as JSON values; operations with equal descriptions may use the same checkpoint."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The operation and its inputs, as they are sent to the workers with the call.
-
-    Attributes:
-        operation: The join or function.
-        left: The left input.
-        right: The right input.
-        key_groups: The number of key groups.
-        time: How the operator's watermark follows its inputs' watermarks.
-        segments: The flush and compaction settings, for a query with a checkpoint of cojoin's; None disables segments.
-    """
-
-    operation: Operation
-    left: InputSpec
-    right: InputSpec
-    key_groups: int
-    time: TimePolicy = field(default_factory=TimePolicy)
-    segments: SegmentOptions | None = field(default_factory=SegmentOptions)
-
-    @property
-    def inputs(self) -> tuple[InputSpec, InputSpec]:
-        """The two inputs, left first."""
-        return self.left, self.right
-
-    @property
-    def output(self) -> pa.Schema:
-        """The columns of the main output."""
-        return self.operation.output_schema(self.left, self.right)
-
-    @property
-    def side_outputs(self) -> tuple[OutputTag, ...]:
-        """The tags of a function's side outputs."""
-        return getattr(self.operation, "side_outputs", ())
-
-    @property
-    def outputs(self) -> dict[str, tuple[int, pa.Schema]]:
-        """Each output's name, with the kind of its rows among the emitted rows and its columns."""
-        beside = {tag.tag_id: tag.schema for tag in self.side_outputs}
-        schemas = {OUTPUT: self.output, REJECTED: REJECTED_SCHEMA, **beside}
-        return {name: (kind, schema) for kind, (name, schema) in enumerate(schemas.items(), start=STATISTICS + 1)}
-
-    @property
-    def follows_clock(self) -> bool:
-        """Whether the watermark or idleness of an input depends on processing time (its strategy ``needs_clock``).
-
-        The property of the same name of a watermark generator does not include idleness.
-        """
-        return any(spec.watermark.needs_clock for spec in self.inputs)
-
-    @property
-    def needs_clock(self) -> bool:
-        """Whether the query needs no-data batches: it ``follows_clock``, or a function sets processing-time timers."""
-        return self.follows_clock or bool(getattr(self.operation, "sets_processing_time_timers", False))
-
-    def create_operator(self) -> Operator:
-        """Return a new operator for one key group."""
-        return self.operation.create_operator(self.left, self.right, self.time)
 
 
 class StreamingCall:
@@ -186,7 +107,7 @@ class StreamingCall:
             Rows of ``(kind, payload)``.
         """
         try:
-            with _without_garbage_collection():
+            with without_garbage_collection():
                 yield from self._run(key, frames, state)
         except FunctionError as error:
             # Spark would show the frames of cojoin and not those of the user's function.
@@ -260,7 +181,7 @@ class StaticCall:
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Run the operator over all packed rows of a key group; return rows of ``(kind, payload)``."""
         try:
-            with _without_garbage_collection():
+            with without_garbage_collection():
                 emitted = self._run(packed)
         except FunctionError as error:
             raise error.with_traceback(user_traceback(error)) from None
@@ -280,21 +201,6 @@ class StaticCall:
             ]
         finally:
             operator.close()
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Disable the worker process's garbage collection during a call, also while the call's generator is suspended.
-
-    The rows of a call stay alive until its end, and scanning them would take a fifth of its time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _batch_id() -> int:

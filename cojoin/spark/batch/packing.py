@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.inputs import InputSpec, reject_reasons, watermark_marks
-from cojoin.engine.time.control_rows import ONE_PARTITION, Control
+from cojoin.engine.observed import ObservedTimes
+from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.ipc import binary_column, write_messages
 from cojoin.engine.values.rows import decode_column, decode_rows
@@ -30,8 +30,9 @@ from cojoin.engine.values.texts import dump_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
     from pyspark.sql import Column
+
+    from cojoin.engine.inputs import InputSpec
 
 __all__ = [
     "CONTROL_TAG",
@@ -152,30 +153,13 @@ class Packer:
         return [(json.dumps(place, default=str), value) for place, value in zip(places, values, strict=False)]
 
     def _observe(self, rows: pa.Table, seen: _Seen) -> None:
-        """Record each source partition's largest timestamp and mark; rejected rows do not count."""
         seen.any_row = True
-        admitted = _moves_time(rows, self.spec, seen.processing_time)
-        if not admitted.any():
-            return
-        millis = self.spec.timestamps(rows)
-        marks = watermark_marks(rows, self.spec, millis, seen.processing_time)
-        if not self.spec.partition:
-            seen.observe(ONE_PARTITION, int(millis[admitted].max()), int(marks[admitted].max()))
-            return
-        # Columns are named by position, since a user's column may have any name.
-        places = [f"p{at}" for at in range(len(self.spec.partition))]
-        columns = [rows.column(name) for name in self.spec.partition]
-        table = pa.table([*columns, pa.array(millis), pa.array(marks)], names=[*places, "timestamp", "mark"])
-        largest = table.filter(pa.array(admitted)).group_by(places).aggregate([("timestamp", "max"), ("mark", "max")])
-        partitions = zip(*(decode_column(largest.column(name), str) for name in places), strict=True)
-        maxima = [largest.column(name).to_pylist() for name in ("timestamp_max", "mark_max")]
-        for partition, timestamp, mark in zip(partitions, *maxima, strict=True):
-            seen.observe(json.dumps(partition, default=str), timestamp, mark)
+        seen.times.add(rows, self.spec, seen.processing_time)
 
     def _controls(self, seen: _Seen) -> pa.RecordBatch:
-        shared = {"input": self.tag, "partitions": seen.partitions, "processing_time": seen.processing_time}
-        if seen.marks != seen.partitions:
-            shared["marks"] = seen.marks
+        shared = {"input": self.tag, "partitions": seen.times.partitions, "processing_time": seen.processing_time}
+        if seen.times.marks != seen.times.partitions:
+            shared["marks"] = seen.times.marks
         if seen.source_watermarks:
             shared |= {"source_watermarks": seen.source_watermarks, "unread": sorted(seen.unread)}
         if self.max_apart_ms is not None and seen.agreement(self.max_apart_ms) is not None:
@@ -191,8 +175,7 @@ class _Seen:
     """The times, markers and row counts that a map task has seen."""
 
     def __init__(self) -> None:
-        self.partitions: dict[str, int] = {}
-        self.marks: dict[str, int] = {}
+        self.times = ObservedTimes()
         self.source_watermarks: dict[str, int] = {}
         self.newest: dict[str, int] = {}
         self.unread: set[str] = set()
@@ -203,12 +186,9 @@ class _Seen:
 
     def agreement(self, max_apart_ms: int) -> bool | None:
         """Return whether the record timestamps are near the rows' event times; None if no partition has both."""
-        both = [(newest, self.partitions[name]) for name, newest in self.newest.items() if name in self.partitions]
+        times = self.times.partitions
+        both = [(newest, times[name]) for name, newest in self.newest.items() if name in times]
         return all(newest - timestamp <= max_apart_ms for newest, timestamp in both) if both else None
-
-    def observe(self, partition: str, timestamp: int, mark: int) -> None:
-        self.partitions[partition] = max(self.partitions.get(partition, timestamp), timestamp)
-        self.marks[partition] = max(self.marks.get(partition, mark), mark)
 
 
 def key_group(keys: Sequence[Column], key_groups: int) -> Column:
@@ -232,13 +212,6 @@ def read_control(payload: bytes) -> Control | None:
         agrees=message.get("agrees"),
         unread=message.get("unread", ()),
     )
-
-
-def _moves_time(rows: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.bool_]:
-    # The event time of a row with a null key is valid, so such a row still advances the watermark.
-    reasons = reject_reasons(rows, spec, processing_time)
-    moves: NDArray[np.bool_] = reasons <= 1
-    return moves
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

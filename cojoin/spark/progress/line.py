@@ -1,8 +1,9 @@
 """Shows how far a query has come while it is waited for.
 
-In a terminal and in a notebook's cell it is one line that tqdm redraws in place. Elsewhere, and where ``TERM`` is
-``dumb``, it is shown only where it is asked for, as a plain line every few seconds after new batches. The last state
-stays. It costs a look at the newest report four times a second, in the thread that waits.
+In a terminal it is one line that tqdm redraws in place, and in a notebook's cell one output that IPython updates
+(``notebook_cell``). Elsewhere, and where ``TERM`` is ``dumb``, it is shown only where it is asked for, as a plain line
+every few seconds after new batches. The last state stays. It costs a look at the newest report four times a second, in
+the thread that waits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tqdm import tqdm
 from tqdm.utils import disp_len
 
 from cojoin.spark.progress.figures import Figures
+from cojoin.spark.progress.notebook_cell import NotebookCell, is_notebook
 from cojoin.spark.progress.postfix import postfix_parts
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ _LIVE = "{elapsed}{postfix}"
 
 
 class _Nowhere:
-    """Where tqdm draws while plain lines are written instead."""
+    """Where tqdm draws while its line is shown in another way."""
 
     def write(self, text: str) -> None:
         """Drop a text."""
@@ -58,10 +60,10 @@ class ProgressLine:
     ) -> None:
         self._query, self._span = query, span
         self._figures = Figures(time.monotonic(), query.progress, total=total)
-        # A notebook shows what goes to standard error as an error.
-        self._in_notebook = type(sys.stdout).__module__.startswith("ipykernel")
-        self._stream: TextIO = sys.stdout if self._in_notebook else sys.stderr
-        self._redraws = self._in_notebook or (self._stream.isatty() and os.environ.get("TERM") != "dumb")
+        self._cell = NotebookCell() if is_notebook() else None
+        self._stream: TextIO = sys.stderr
+        is_terminal = self._cell is None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._redraws = self._cell is not None or is_terminal
         self._enabled = self._redraws if enabled is None else enabled
         self._bar: tqdm[Any] | None = None
         self._unit, self._shown = "", ""
@@ -70,19 +72,20 @@ class ProgressLine:
     def __enter__(self) -> ProgressLine:  # noqa: PYI034 - Self needs Python 3.11
         if self._enabled:
             bar: tqdm[Any] = tqdm(
-                file=self._stream if self._redraws else _Nowhere(),
+                file=self._stream if self._redraws and self._cell is None else _Nowhere(),
                 bar_format=_LIVE,
                 postfix="starting",
                 miniters=1,
                 mininterval=0,
                 dynamic_ncols=self._redraws,
+                ascii=None if self._cell is None else False,
             )
             # TQDM_DISABLE turns it off.
             self._bar = None if bar.disable else bar
             known = bar.format_dict
-            if self._in_notebook or (self._redraws and min(known["ncols"] or 0, known["nrows"] or 0) < 2):
+            if self._redraws and (self._cell or min(known["ncols"] or 0, known["nrows"] or 0) < 2):
                 # tqdm shows nothing in a terminal that doesn't know its size and says 0.
-                bar.dynamic_ncols, bar.ncols, bar.nrows = False, 120 if self._in_notebook else 79, 24
+                bar.dynamic_ncols, bar.ncols, bar.nrows = False, 120 if self._cell else 79, 24
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -107,7 +110,10 @@ class ProgressLine:
         if self._redraws:
             if str(self._bar) != self._shown:
                 self._shown = str(self._bar)
-                self._bar.refresh()
+                if self._cell is None:
+                    self._bar.refresh()
+                else:
+                    self._cell.show(self._shown)
             return
         now, batches = time.monotonic(), self._query.batches
         if final or (now - self._written_at >= _PLAIN_SECONDS and batches != self._written_batches):
@@ -136,7 +142,7 @@ class ProgressLine:
 
     def _postfix(self, known: Mapping[str, Any]) -> str:
         """Return what the line has room for: tqdm itself would cut in the middle of a number."""
-        encoding, kept = self._stream.encoding or "utf-8", ""
+        encoding, kept = ("utf-8" if self._cell else self._stream.encoding or "utf-8"), ""
         for part in postfix_parts(self._figures):
             longer = kept + part.encode(encoding, "replace").decode(encoding)
             line = tqdm.format_meter(**{**known, "ncols": None, "postfix": longer})

@@ -39,7 +39,7 @@ from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.row_digest import add_digests
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
-from cojoin.spark.batch.call import SNAPSHOT, STATISTICS, Plan
+from cojoin.spark.batch.call import SNAPSHOT, STATISTICS
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.query.cleaning import Cleaning
 from cojoin.spark.query.failures import explain
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.engine.plan import Plan
     from cojoin.spark.sinks.sink import Sink, SinkWriter
     from cojoin.spark.sinks.written_files import FileTarget
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-    from cojoin.spark.input import BoundInput
+    from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["HistoryHolds"]

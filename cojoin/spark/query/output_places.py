@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.manifest import Manifest
-    from cojoin.spark.input import BoundInput
+    from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.sinks.sinks import Sink
 
 __all__ = ["check_places", "check_unchanged"]

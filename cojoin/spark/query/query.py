@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.control import drain_is_promised, plan_drain, plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
+from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.spark.progress.line import ProgressLine
 from cojoin.spark.query.failures import explain
+from cojoin.spark.query.query_display import query_display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.spark.batch.call import Plan
+    from cojoin.engine.display import Display
+    from cojoin.engine.plan import Plan
     from cojoin.spark.query.triggers import Trigger
 
 __all__ = ["Query"]
@@ -62,6 +65,15 @@ class Query:
         self._stream: StreamingQuery | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return display_of(self._display, "Query").text()
+
+    def _repr_html_(self) -> str:
+        return display_of(self._display, "Query").html()
+
+    def _display(self) -> Display:
+        return query_display(self, self._plan, self._files.root)
 
     @property
     def progress(self) -> BatchReport | None:

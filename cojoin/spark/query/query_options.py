@@ -17,8 +17,8 @@ from cojoin.spark.sinks.sinks import Sink, as_sink, delta
 from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:
+    from cojoin.engine.plan import Plan
     from cojoin.engine.time.durations import Duration
-    from cojoin.spark.batch.call import Plan
     from cojoin.storage.small_files import CheckpointFiles
 
 __all__ = ["QueryOptions"]

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from cojoin.spark.batch.call import Plan
-    from cojoin.spark.input import BoundInput
+    from cojoin.engine.plan import Plan
+    from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.sources.sources import Source
 
@@ -61,7 +61,7 @@ def start_query(
     Args:
         plan: What the workers execute.
         inputs: The two inputs.
-        emit: A function that returns the stream of what the calls emit (``Joined._emitted``).
+        emit: A function that returns the stream of what the calls emit (``SparkExecution``).
         options: How the query runs.
 
     Returns:

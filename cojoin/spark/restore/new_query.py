@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.spark.batch.call import Plan
+    from cojoin.engine.plan import Plan
     from cojoin.spark.restore.restoration import RestoreOptions
     from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.sources import Source

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.snapshots import Snapshot
-    from cojoin.spark.batch.call import Plan
+    from cojoin.engine.plan import Plan
     from cojoin.spark.restore.new_query import NewQuery
 
 __all__ = ["check_restore", "finish_restoration", "write_restoration"]

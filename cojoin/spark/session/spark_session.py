@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import EnvironmentSetupError
 from cojoin.spark.session.jars import jar_settings
+from cojoin.spark.session.log_settings import log_settings
 from cojoin.spark.session.submit_settings import without_jars
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def spark_session(
 ) -> SparkSession:
     """Return a Spark session with Delta and, if requested, Spark's Kafka source.
 
-    An active session is returned unchanged. cojoin also works with a session that the user made.
+    An active session is returned unchanged. cojoin also works with a session that the user made. A new one logs
+    warnings and errors, without those that come at every start, unless the user has a Log4j configuration.
 
     The jars are fetched once, by one process at a time, into ``~/.cache/cojoin/jars`` or the folder that the
     environment variable ``COJOIN_JARS`` names; later starts need no network. They come from the repositories and
@@ -62,6 +64,7 @@ def spark_session(
     if not str(master or "").startswith("sc://"):
         check_java()
         given |= jar_settings(given, kafka=kafka)
+        given |= log_settings(given)
     # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Otherwise every JVM thread that allocates native memory keeps what it freed in its own arena.

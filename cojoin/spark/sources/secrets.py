@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cojoin.storage.locations import LOGIN, MASK, without_login
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -19,11 +21,8 @@ __all__ = ["Secrets", "logins", "may_be_secret", "without_login"]
 _TELLING = re.compile(
     r"pass|secret|token|key|cred|private|jaas|sas\b|(?<!o)auth|oauthbearer\.config|\.pem", re.IGNORECASE
 )
-# In Azure's URLs, what precedes the @ is a container and no login.
-_LOGIN = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^/\s]+)@", re.IGNORECASE)
 _PART = re.compile(r"\"([^\"]+)\"|'([^']+)'|=([^\s;\"']+)")
 _FEW = 4
-_MASK = "***"
 
 
 class Secrets:
@@ -63,9 +62,9 @@ class Secrets:
         """
         for value in self._values:
             if len(value) >= _FEW:
-                text = text.replace(value, _MASK)
+                text = text.replace(value, MASK)
             else:
-                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", _MASK, text)
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, text)
         return without_login(text)
 
 
@@ -80,17 +79,8 @@ def may_be_secret(name: str) -> bool:
 
 def logins(text: str) -> set[str]:
     """Return the logins in the URLs of a text, as ``name:password``, and their passwords alone."""
-    found = set(_LOGIN.findall(text))
+    found = set(LOGIN.findall(text))
     return found | {login.partition(":")[2] for login in found} - {""}
-
-
-def without_login(text: str) -> str:
-    """Return a text in which the name and password in each URL are masked.
-
-    >>> without_login("s3a://me:opensesame@lake/trades"), without_login("abfss://lake@shop.dfs.core.windows.net/trades")
-    ('s3a://***@lake/trades', 'abfss://lake@shop.dfs.core.windows.net/trades')
-    """
-    return _LOGIN.sub(f"://{_MASK}@", text)
 
 
 def _parts(value: str) -> set[str]:

@@ -8,30 +8,34 @@ its partitions and its span of time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import SparkSession
 
 from cojoin.engine.values.types import as_schema, parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.sources.format_options import as_options
+from cojoin.spark.sources.secrets import without_login
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from cojoin.storage.locations import Location, as_location, is_path
 from cojoin.storage.small_files import CheckpointFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Source", "delta", "files"]
+__all__ = ["PlacedAt", "Source", "delta", "files"]
+
+PlacedAt: TypeAlias = "Callable[[pa.Table], list[int]]"
+"""A function that returns, for each row of a source, the number of the first position after it."""
 
 _FORMATS = ("parquet", "json", "csv", "orc", "avro", "text", "xml")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Source:
     """A description of where rows come from, made by ``delta``, ``files`` or ``cojoin.kafka.source``.
 
@@ -50,6 +54,14 @@ class Source:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The source in words, without secrets."""
+        return f"{self.format} {without_login(self.location or '')}".rstrip()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.title})"
 
     def identity(self, spark: SparkSession) -> dict[str, str | None]:
         """Return what identifies the source, independent of spelling and without options, which may contain secrets.
@@ -90,6 +102,13 @@ class Source:
         del max_ahead_ms
         return self
 
+    def why_endless(self) -> str | None:
+        """Return why a static read of the source is not what a stream of it reads, and what to do; None if it is."""
+        given = [name for name in self.options if name.lower() in ("startingversion", "startingtimestamp")]
+        if not given:
+            return None
+        return f"{given[0]} is an option of streams; leave it out, or read the range with spark.read"
+
     def check(self, *, is_new: bool) -> None:
         """Check the source before the query starts.
 
@@ -116,6 +135,22 @@ class Source:
     def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
         """Return the position moved past what ``lost_since`` returns for the same arguments."""
         return with_losses_accepted(spark, what, self.format, self.location, offset)
+
+    def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt] | None:
+        """Return the rows between positions as a static DataFrame, if the source can tell which row is where.
+
+        Args:
+            what: The input, for messages.
+            begin: The first position, a line of Spark's offset log; None if nothing was read before.
+            ends: The positions after it, one or more, ascending.
+
+        Returns:
+            The rows from the first position to the last, and a function that returns, for each collected row, the
+            number of the first of ``ends`` that is after it (their count if none is). None for a source that only
+            Spark's own stream reads by position, as Delta tables and folders of files.
+        """
+        del what, begin, ends
+        return None
 
     def span(self) -> tuple[int, int] | None:
         """Return the first and the last time of its present content, in epoch milliseconds; None if unknown."""

@@ -9,6 +9,7 @@ import pytest
 
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins.output_columns import JoinedColumns, joined_schema
+from cojoin.engine.joins.search import SortedRows
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 
@@ -107,7 +108,12 @@ def test_where_a_right_row_may_stand_alone_only_the_key_may_not_be_null() -> Non
     )
 
 
-def test_rows_are_put_together_from_positions_and_the_key_from_whichever_row_there_is() -> None:
+def in_order(table: pa.Table, order: list[int]) -> SortedRows:
+    unused = np.zeros(len(order), dtype=np.int64)
+    return SortedRows(table, np.array(order, dtype=np.int64), unused, unused)
+
+
+def test_rows_are_put_together_from_places_in_sorted_rows_and_the_key_from_whichever_row_there_is() -> None:
     right = spec("r", "x int, y string, at timestamp, v int", "x y", "at")
     left = spec("l", "a int, at timestamp, b string", "a b", "at")
     columns = JoinedColumns(left, right, joined_schema(left, right, None, optional_left=True))
@@ -115,13 +121,17 @@ def test_rows_are_put_together_from_positions_and_the_key_from_whichever_row_the
         pa.table([[1, 2], [0, 0], ["p", "q"]], schema=left.schema),
         pa.table([[3, 2], ["s", "q"], [0, 0], [7, 8]], schema=right.schema).slice(0, 2),
     )
-    table = columns.take(rows, np.array([1, -1, 0]), np.array([1, 0, -1]))
+    sides = (in_order(rows[0], [1, 0]), in_order(rows[1], [0, 1]))
+    table = columns.take(sides, np.array([0, -1, 1]), np.array([1, 0, -1]))
     assert table.schema == columns.schema
     assert table.select(["a", "b", "v"]).to_pylist() == [
         {"a": 2, "b": "q", "v": 8},
         {"a": 3, "b": "s", "v": 7},
         {"a": 1, "b": "p", "v": None},
     ]
-    nothing = (rows[0].slice(2), rows[1].slice(2))
+    again = columns.take(sides, np.array([0, -1, 1, 1]), np.array([1, 0, -1, 1]))
+    assert again.slice(0, 3) == table
+    assert again.slice(3).select(["a", "b", "v"]).to_pylist() == [{"a": 1, "b": "p", "v": 8}]
+    nothing = (in_order(rows[0].slice(2), []), in_order(rows[1].slice(2), []))
     assert columns.take(nothing, np.array([], dtype=int), np.array([], dtype=int)).num_rows == 0
-    assert columns.take((rows[0], nothing[1]), np.array([0]), np.array([-1])).column("v").to_pylist() == [None]
+    assert columns.take((sides[0], nothing[1]), np.array([0]), np.array([-1])).column("v").to_pylist() == [None]

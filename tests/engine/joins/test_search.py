@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cojoin.engine.joins.search import Neighbours, SortedRows, ranges, shift
 
@@ -37,6 +39,20 @@ def test_a_version_of_the_rows_own_microsecond_is_passed_over_where_that_is_aske
 def test_the_tolerance_itself_is_within() -> None:
     assert near(side((0, 3), (0, 7)), VERSIONS, 2) == [[-1, 1], [1, 2]]
     assert near(side((0, 3), (0, 7)), VERSIONS, 1) == [[-1, -1], [-1, -1]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), max_size=12), st.integers(0, 12), st.booleans())
+def test_neighbours_are_the_same_whichever_side_has_fewer_rows(
+    rows: list[tuple[int, int]], cut: int, exact: bool
+) -> None:
+    left, right = sorted(rows[:cut]), sorted(rows[cut:])
+    behind, ahead = near(side(*left), side(*right), exact=exact)
+    for (code, micros), before, after in zip(left, behind, ahead, strict=True):
+        times = [each if key == code and (exact or each != micros) else None for key, each in right]
+        old = [(each, place) for place, each in enumerate(times) if each is not None and each <= micros]
+        new = [(each, -place) for place, each in enumerate(times) if each is not None and each >= micros]
+        assert before == (max(old)[1] if old else -1)
+        assert after == (-min(new)[1] if new else -1)
 
 
 def test_nothing_is_next_to_nothing() -> None:

@@ -69,6 +69,36 @@ def test_rows_of_several_tables_have_equal_codes_exactly_if_their_keys_are_equal
     assert len(set(by_code.values())) == count
 
 
+NUMBERS = st.lists(st.integers(-3, 3) | st.sampled_from([-128, 127]), max_size=9)
+
+
+@pytest.mark.parametrize("dtype", [pa.int8(), pa.int32(), pa.int64()])
+@pytest.mark.parametrize("offset", [0, (1 << 62) - 1, -(1 << 62)])
+@given(st.lists(NUMBERS, min_size=1, max_size=3))
+def test_the_keys_of_a_column_are_numbered_as_they_first_come_whether_close_together_or_not(
+    dtype: pa.DataType, offset: int, numbers: list[list[int]]
+) -> None:
+    moved = offset if dtype == pa.int64() else 0
+    codes, count = encode_keys([pa.table({"k": pa.array([each + moved for each in some], dtype)}) for some in numbers])
+    whole = [each for some in numbers for each in some]
+    order = list(dict.fromkeys(whole))
+    assert [code for some in codes for code in some.tolist()] == [order.index(each) for each in whole]
+    assert count == len(order)
+
+
+@pytest.mark.parametrize("spread", [1, 1_000])
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
+def test_a_key_of_several_columns_is_numbered_by_the_numbers_of_its_columns(
+    spread: int, keys: list[tuple[int, int]]
+) -> None:
+    table = pa.table({name: [key[place] * spread for key in keys] for place, name in enumerate("ab")})
+    parts = [encode_keys([table.select([name])])[0][0].tolist() for name in "ab"]
+    ranks = {pair: rank for rank, pair in enumerate(sorted(set(zip(*parts, strict=True))))}
+    (codes,), count = encode_keys([table])
+    assert codes.tolist() == [ranks[pair] for pair in zip(*parts, strict=True)]
+    assert count == len(ranks)
+
+
 def test_tables_without_chunks_have_no_codes() -> None:
     empty = pa.schema([("k", pa.string())]).empty_table()
     without_chunks = pa.Table.from_arrays([pa.chunked_array([], pa.string())], ["k"])

@@ -17,8 +17,9 @@ from cojoin.engine.inputs import REJECTED_SCHEMA, InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.plan import Plan
 from cojoin.engine.values.ipc import read_message, write_messages
-from cojoin.spark.batch.call import STATISTICS, Plan, StaticCall, StreamingCall
+from cojoin.spark.batch.call import STATISTICS, StaticCall, StreamingCall
 
 TIME = pa.timestamp("us", "UTC")
 NOW = 1_768_000_000_000

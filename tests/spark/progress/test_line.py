@@ -434,12 +434,16 @@ def test_a_real_notebook_holds_the_last_state_alone(monkeypatch):
         "with ProgressLine(query, span=lambda: (NOON - DAY, NOON + DAY)) as line:\n"
         "    for batch in range(4):\n"
         "        query.progress, query.batches = report(batch, 0, NOON - DAY // (batch + 1)), batch\n"
+        "        print('batch', batch)\n"
         "        line.wait(threading.Event(), 0.6)\n"
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    # The frames that were drawn over one another are merged as a browser merges them.
-    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3", coalesce_streams=True).execute()
-    (output,) = notebook.cells[0]["outputs"]
-    assert (output["output_type"], output["name"]) == ("stream", "stdout")
-    (shown,) = output["text"].splitlines()
-    assert shown.startswith(" 38%|███▊      | 00:02, 01-15 trades 06:00:00, customers 06:00:00, ")
+    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    printed, shown, *more = notebook.cells[0]["outputs"]
+    # What the cell prints meanwhile comes before and after the line, and never into it.
+    assert "".join(each["text"] for each in (printed, *more)) == "".join(f"batch {batch}\n" for batch in range(4))
+    assert shown["output_type"] == "display_data"
+    assert shown["data"].keys() == {"text/plain"}
+    assert shown["data"]["text/plain"].startswith(
+        " 38%|███▊      | 00:02, 01-15 trades 06:00:00, customers 06:00:00, "
+    )

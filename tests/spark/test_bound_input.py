@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.spark.input import BoundInput
+from cojoin.spark.bound_input import BoundInput
 from tests.spark.data import MORNING, rows
 from tests.spark.refused import refused
 
@@ -145,17 +145,6 @@ def test_an_event_time_of_another_type_is_refused_with_the_cure(two_frames: Any,
 def test_the_cure_for_a_time_without_zone_holds_in_any_session_zone(spark: Any) -> None:
     frame = spark.sql("select to_timestamp(timestamp_ntz'2024-03-01 08:00:00.000001' || ' Europe/Berlin') event_time")
     assert rows(frame) == [(MORNING + 1,)]
-
-
-def test_a_source_that_is_none_is_refused(two_frames: Any) -> None:
-    with pytest.raises(cj.ConfigurationError) as caught:
-        bind("/lake/trades")
-    assert str(caught.value) == (
-        "input 'trades': expected a DataFrame of Spark's or one of cojoin.sources, got str; "
-        "did you mean cojoin.sources.delta('/lake/trades')?"
-    )
-    with refused("left input: expected a cojoin.Input, got DataFrame"):
-        BoundInput(two_frames[0], "left", 1)
 
 
 def test_columns_that_cannot_travel_are_refused(spark: Any, two_frames: Any) -> None:

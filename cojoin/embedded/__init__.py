@@ -1,0 +1,1 @@
+"""The embedded way: joins of rows in memory, executed in this process by the operators that Spark's workers use."""

@@ -1,0 +1,165 @@
+"""Rows in memory as Arrow tables with Spark's types: pandas, pyarrow, and whatever has ``__arrow_c_stream__``.
+
+A pandas index with names becomes columns, the others are dropped, as Spark does. Rows keep their order. It costs one
+copy where a type must change, and none where it is Spark's already.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import pandas as pd
+import pyarrow as pa
+
+from cojoin.embedded.memory import check_memory
+from cojoin.engine.input_columns import check_names
+from cojoin.engine.values.spark_types import as_spark_column
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import ConfigurationError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["is_frame", "read_frame", "size_of"]
+
+_READ: WeakSet[Any] = WeakSet()
+"""The readers that were read; each can be read only once."""
+
+
+def is_frame(source: Any) -> bool:
+    """Return whether a value is rows in memory: a frame, a table, or a stream of Arrow batches."""
+    if any(each.__module__.split(".")[0] == "pyspark" for each in type(source).__mro__):
+        return False
+    return isinstance(source, pd.DataFrame) or any(
+        hasattr(source, name) for name in ("__arrow_c_stream__", "__arrow_c_array__")
+    )
+
+
+def size_of(source: Any) -> int:
+    """Return the size of rows in memory in bytes, as far as it is known before they are read; 0 if it is not."""
+    if isinstance(source, pd.DataFrame):
+        return int(source.memory_usage(index=False).sum())
+    return source.nbytes if isinstance(source, (pa.Table, pa.RecordBatch)) else 0
+
+
+def read_frame(source: Any, what: str) -> pa.Table:
+    """Return rows in memory as an Arrow table with Spark's types.
+
+    Args:
+        source: The rows.
+        what: The input, for messages, such as ``"input 'trades'"``.
+
+    Raises:
+        ConfigurationError: A reader was read before, or its rows do not fit into memory.
+        SchemaError: A column has a name or a type that is not allowed.
+    """
+    if isinstance(source, pd.DataFrame):
+        columns = dict(_pandas_columns(source, what))
+    else:
+        table = _read_arrow(source, what)
+        check_names(table.column_names, what)
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+    typed = {}
+    for name, column in columns.items():
+        place = f"{what}: column {name!r}"
+        typed[name] = as_spark_column(column, place)
+        try:
+            type_to_ddl(typed[name].type)
+        except SchemaError as error:
+            msg = f"{place} has the type {column.type}, which Spark has not; cast it to string, or drop it"
+            raise SchemaError(msg) from error
+    # Fields are nullable, as those of Spark's DataFrames from memory are.
+    return pa.Table.from_arrays(list(typed.values()), names=list(typed))
+
+
+def _pandas_columns(frame: pd.DataFrame, what: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    if all(name is not None for name in frame.index.names):
+        try:
+            frame = frame.reset_index()
+        except ValueError as error:
+            msg = f"{what}: its index has the name of a column: {error}; use .reset_index(drop=True)"
+            raise SchemaError(msg) from error
+    for name in frame.columns:
+        if not isinstance(name, str):
+            msg = f"{what}: column {name!r}: expected a text as its name; rename it, such as with .rename(columns=str)"
+            raise SchemaError(msg)
+    check_names(list(frame.columns), what)
+    for name in frame.columns:
+        yield name, _pandas_column(frame[name], f"{what}: column {name!r}")
+
+
+def _pandas_column(values: pd.Series[Any], place: str) -> pa.ChunkedArray:
+    if values.dtype == object:
+        _refuse_mixed(values, place)
+    try:
+        made = pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        msg = f"{place} ({values.dtype}) can't become an Arrow column: {error}; give all its values one type"
+        raise SchemaError(msg) from error
+    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+
+
+def _refuse_mixed(values: pd.Series[Any], place: str) -> None:
+    """Raise an error for an object column with values of several kinds, which Arrow would convert or refuse darkly."""
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    present = values[values.notna()]
+    if kind == "datetime":
+        zoned = [isinstance(each, datetime) and each.tzinfo is not None for each in present]
+        if any(zoned) and not all(zoned):
+            row = zoned.index(not zoned[0])
+            msg = (
+                f"{place} has times with and without a zone, such as {present.iloc[0]!r} and, in row "
+                f"{present.index[row]}, {present.iloc[row]!r}; say which zone is meant: pandas.to_datetime(column, "
+                f"utc=True) takes those without as UTC"
+            )
+            raise SchemaError(msg)
+    if kind in ("mixed", "mixed-integer"):
+        kinds = present.map(type)
+        if not all(issubclass(each, (list, tuple, dict)) or hasattr(each, "__array__") for each in kinds.unique()):
+            first = kinds.iloc[0]
+            other = kinds[kinds != first]
+            if len(other):
+                msg = (
+                    f"{place} has values of several types: {first.__name__} and, in row {other.index[0]}, "
+                    f"{other.iloc[0].__name__}; give all one type, such as with .astype(str)"
+                )
+                raise SchemaError(msg)
+
+
+def _read_arrow(source: Any, what: str) -> pa.Table:
+    if isinstance(source, pa.Table):
+        return source
+    if isinstance(source, pa.RecordBatch):
+        return pa.Table.from_batches([source])
+    if not hasattr(source, "__arrow_c_stream__"):
+        return pa.Table.from_batches([pa.record_batch(source)])
+    is_reader = isinstance(source, pa.RecordBatchReader)
+    if is_reader and source in _READ:
+        msg = f"{what}: the reader was read before, and gives its rows once; keep them: table = reader.read_all()"
+        raise ConfigurationError(msg)
+    try:
+        reader = source if is_reader else pa.RecordBatchReader.from_stream(source)
+        table = _read_all(reader, what)
+    except pa.ArrowException as error:
+        msg = f"{what}: its rows can't be read: {error}; a reader gives its rows once: table = reader.read_all()"
+        raise ConfigurationError(msg) from error
+    if is_reader:
+        _READ.add(source)
+        if not table.num_rows:
+            told = f"{what}: the reader gave no rows; if it was read before, keep its rows: table = reader.read_all()"
+            warnings.warn(told, stacklevel=2)
+    return table
+
+
+def _read_all(reader: pa.RecordBatchReader, what: str) -> pa.Table:
+    batches, size, checked = [], 0, 0
+    for batch in reader:
+        batches.append(batch)
+        size += batch.nbytes
+        if size - checked > 256 << 20:
+            check_memory(size, 0, what)
+            checked = size
+    return pa.Table.from_batches(batches, schema=reader.schema)

@@ -1,0 +1,136 @@
+"""One step of a stream without Spark: what came in, what came out, and what is kept after it.
+
+A step keeps the state after it as bytes, from which its tables are made when they are asked for. So a step costs what
+the state costs, and a list of many steps that many times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cojoin.embedded.result import as_pandas
+from cojoin.embedded.step_texts import step_html, step_text
+from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.testing.harness_key_groups import decode_states
+from cojoin.testing.state_tables import state_table, timer_table, waiting_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    import pyarrow as pa
+
+    from cojoin.engine.batch_report import BatchReport
+    from cojoin.engine.operator import Operator, Sides
+    from cojoin.engine.plan import Plan
+    from cojoin.engine.side_outputs import OutputTag
+
+__all__ = ["Step", "restored_operators"]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Step:
+    """One micro-batch of ``Joined.steps``; in a notebook it shows itself as tables.
+
+    Attributes:
+        plan: What is run.
+        rows: The rows of the left and of the right input that came in this step, as Arrow tables.
+        tables: Each output's rows of this step by its name: ``"output"``, ``"rejected"`` and the side outputs' tag ids.
+        report: The counts and watermarks after the step, as in a query's progress; ``print(step.report.table())``.
+        snapshot: All that is kept after the step, for ``Stepper.restore``.
+    """
+
+    plan: Plan
+    rows: Sides
+    tables: Mapping[str, pa.Table]
+    report: BatchReport
+    snapshot: bytes = field(repr=False)
+
+    @property
+    def batch_id(self) -> int:
+        """The step's number, from 0 on."""
+        return self.report.batch_id
+
+    @property
+    def processing_time(self) -> int:
+        """The step's processing time in epoch milliseconds; 0 if it is unknown."""
+        return self.report.processing_time
+
+    @property
+    def watermark(self) -> int:
+        """The operator's watermark after the step, in epoch milliseconds; ``-2**63`` while there is none.
+
+        After the step that ends the inputs it is ``2**63 - 1``.
+        """
+        return self.report.watermark
+
+    @property
+    def input_watermarks(self) -> tuple[int, int]:
+        """The watermarks of the left and of the right input after the step, as ``watermark``."""
+        left, right = self.report.inputs
+        return left.watermark, right.watermark
+
+    @property
+    def output(self) -> pa.Table:
+        """The rows of the main output."""
+        return self.tables[OUTPUT]
+
+    @property
+    def rejected(self) -> pa.Table:
+        """The rejected rows with their reasons."""
+        return self.tables[REJECTED]
+
+    @property
+    def side_outputs(self) -> dict[OutputTag, pa.Table]:
+        """The rows of each side output, by its tag."""
+        return {tag: self.tables[tag.tag_id] for tag in self.plan.side_outputs}
+
+    @cached_property
+    def waiting(self) -> Sides:
+        """The rows of the left and of the right input that wait for the watermark or for a match, in total order."""
+        return waiting_table(self._operators, 0), waiting_table(self._operators, 1)
+
+    @cached_property
+    def timers(self) -> pa.Table:
+        """The timers that wait, by time: the key columns, ``domain``, and ``timestamp`` in UTC to the millisecond."""
+        return timer_table(self._operators)
+
+    @cached_property
+    def state(self) -> pa.Table:
+        """What is kept of each key, besides waiting rows and timers.
+
+        For a function a row for each key that has a state: the key columns, and a column for each state. For as-of and
+        temporal joins the versions in force, with the right input's columns. For interval joins nothing.
+        """
+        return state_table(self._operators)
+
+    @cached_property
+    def _operators(self) -> list[Operator]:
+        return restored_operators(self.plan, decode_states(self.snapshot).states)
+
+    def to_pandas(self, output: Any = "main") -> pd.DataFrame:
+        """Return one output of this step as a pandas DataFrame; see ``Joined.to_pandas``.
+
+        Args:
+            output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output.
+
+        Raises:
+            ConfigurationError: The output does not exist.
+        """
+        return as_pandas(self.tables[self.plan.output_name(output)])
+
+    def __repr__(self) -> str:
+        return step_text(self)
+
+    def _repr_html_(self) -> str:
+        return step_html(self)
+
+
+def restored_operators(plan: Plan, states: Sequence[bytes]) -> list[Operator]:
+    """Return new operators, one for each key group, restored from their states."""
+    operators = [plan.create_operator() for _ in states]
+    for operator, state in zip(operators, states, strict=True):
+        operator.restore(state)
+    return operators

@@ -1,0 +1,114 @@
+"""``Input``: the declaration of an input; ``connect`` checks it against the columns of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.descriptions import describe_source, describe_watermark
+from cojoin.engine.display import Display, display_of
+from cojoin.engine.inputs import LatePolicy, check_late
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Input"]
+
+
+@dataclass(frozen=True, repr=False)
+class Input:
+    """One of the two inputs of ``connect``: its rows, and the columns with its key and its event time.
+
+    Attributes:
+        source: Where the rows are. A DataFrame of Spark's, streaming or static, or a source such as
+            ``cojoin.sources.delta("/lake/trades")``, which ``connect`` opens with the active session. Or rows in
+            memory, which are joined in this process without Spark: a pandas DataFrame, a pyarrow Table or reader, or
+            anything with ``__arrow_c_stream__``, such as a Polars DataFrame or a DuckDB relation.
+        key: The key column or columns. The keys of both inputs must have the same types in the same order; their names
+            may differ.
+        event_time: The event-time column, a ``timestamp`` (a time with a zone); or, for Spark's DataFrames, an
+            expression that makes one, such as ``F.timestamp_millis("ts")``, whose column is named by its alias, else
+            ``event_time``. None is an input without event time: its rows are never late and never wait. Only
+            ``process`` with ``order="arrival"`` accepts it.
+        name: The input's name in messages, progress and the result's columns; ``"left"`` or ``"right"`` if not given.
+        partition: The columns that identify a row's source partition, such as ``["topic", "partition"]``. Each
+            partition has its own watermark. Without these columns the input is one partition. A Kafka source sets
+            them itself.
+        sequence: The columns that order the rows of one partition at the source, such as ``"offset"``; they break ties
+            of event time. A Kafka source sets them itself.
+        watermark: The watermark strategy; by default rows are expected in the order of event time.
+        max_ahead: How far a row's event time may be after processing time, such as ``"1 day"`` or a ``timedelta``. A
+            row further ahead is rejected and does not advance the watermark; nor do timestamps of Kafka records that
+            are further ahead. None is no limit. It has no effect on static inputs.
+        late: How rows at or below the operator's watermark are treated: ``"reject"`` or ``"apply"``. None is the
+            operation's default. As-of and temporal joins reject late left rows and apply late versions; an interval
+            join rejects late rows of both inputs; functions apply late rows in arrival order and reject them in
+            event-time order.
+
+    Raises:
+        ConfigurationError: An attribute is invalid. Whether the columns exist and have the right types is checked by
+            ``connect``.
+
+    Example:
+        >>> trades = Input(trades_df, key="customer_id", event_time="event_time", name="trades")  # doctest: +SKIP
+    """
+
+    source: Any
+    key: str | Sequence[str]
+    event_time: Any
+    name: str = ""
+    partition: str | Sequence[str] = ()
+    sequence: str | Sequence[str] = ()
+    watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy)
+    max_ahead: Duration | None = "1 day"
+    late: LatePolicy | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            msg = f"input: name: expected a text, got {self.name!r}"
+            raise ConfigurationError(msg)
+        if not isinstance(self.watermark, WatermarkStrategy):
+            msg = (
+                f"{self._label}: watermark: expected a WatermarkStrategy, such as "
+                f'WatermarkStrategy.for_bounded_out_of_orderness("5 seconds"), got {self.watermark!r}'
+            )
+            raise ConfigurationError(msg)
+        if self.max_ahead is not None:
+            milliseconds(self.max_ahead, f"{self._label}: max_ahead")
+        check_late(self.late, self._label)
+
+    def __repr__(self) -> str:
+        return display_of(lambda: Display(self._line()), "Input").text()
+
+    def _repr_html_(self) -> str:
+        return display_of(lambda: Display(self._head, [("", ""), *self._settings()]), "Input").html()
+
+    @property
+    def _head(self) -> str:
+        return f"Input {self.name!r}" if self.name else "Input"
+
+    def _line(self) -> str:
+        (_, rows), *others = self._settings()
+        return f"{self._head}: {'; '.join([rows, *(f'{name} {value}' for name, value in others)])}"
+
+    def _settings(self) -> list[tuple[str, str]]:
+        def columns(named: Any) -> str:
+            return named if isinstance(named, str) else ", ".join(map(str, named))
+
+        settings = [
+            ("rows", describe_source(self.source)),
+            ("key", columns(self.key)),
+            ("event time", "none" if self.event_time is None else str(self.event_time)),
+            ("watermark", describe_watermark(self.watermark)),
+        ]
+        settings += [("partition", columns(self.partition))] if self.partition else []
+        settings += [("sequence", columns(self.sequence))] if self.sequence else []
+        settings += [("max_ahead", str(self.max_ahead))] if self.max_ahead != "1 day" else []
+        return [*settings, ("late", self.late)] if self.late else settings
+
+    @property
+    def _label(self) -> str:
+        return f"input {self.name!r}" if self.name else "input"

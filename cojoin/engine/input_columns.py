@@ -1,0 +1,189 @@
+"""The columns that an input's declaration names, found among its fields and checked, whatever its rows are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.engine.inputs import InputSpec
+from cojoin.engine.state.segments import HASH
+from cojoin.engine.values.keys import KEYABLE, is_keyable
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cojoin.engine.input import Input
+
+__all__ = ["InputColumns", "check_names", "check_pair"]
+
+
+@dataclass(frozen=True)
+class InputColumns:
+    """The columns of an input's rows, of which a declaration names some.
+
+    Attributes:
+        what: The input, for messages, such as ``"input 'trades'"``.
+        fields: The columns by name; timestamps with a zone are ``timestamp[us, UTC]``.
+        types: How the messages name the columns' types.
+        cures: What to do about an event-time column, by the name of its type.
+        default_partition: The columns that identify a source partition if the declaration names none.
+        default_sequence: The columns that order the rows of a source partition if the declaration names none.
+    """
+
+    what: str
+    fields: Mapping[str, pa.Field]
+    types: Mapping[str, str]
+    cures: Mapping[str, str]
+    default_partition: tuple[str, ...] = ()
+    default_sequence: tuple[str, ...] = ()
+
+    def spec(self, declared: Input, name: str, event_time: Any, max_ahead_ms: int | None) -> InputSpec:
+        """Return the input's specification.
+
+        Args:
+            declared: The user's declaration.
+            name: The input's name.
+            event_time: The name of the event-time column, or None.
+            max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None is any distance.
+
+        Raises:
+            SchemaError: A column does not exist or has the wrong type.
+        """
+        partition = self._names(declared.partition, "partition") or self.default_partition
+        sequence = self._names(declared.sequence, "sequence") or self.default_sequence
+        spec = InputSpec(
+            name=name,
+            schema=pa.schema(list(self.fields.values())),
+            key=self._key(declared.key),
+            event_time=self._event_time(event_time),
+            partition=tuple(self._find(column, "partition") for column in partition),
+            sequence=tuple(self._find(column, "sequence") for column in sequence),
+            watermark=declared.watermark,
+            max_ahead_ms=max_ahead_ms,
+            late=declared.late,
+        )
+        for column in spec.partition:
+            if pa.types.is_nested(self.fields[column].type):
+                msg = (
+                    f"{self.what}: partition column {column!r} has the type {self.types[column]}; name its parts as "
+                    f"columns"
+                )
+                raise SchemaError(msg)
+        return spec
+
+    def _names(self, declared: Any, role: str) -> tuple[Any, ...]:
+        if isinstance(declared, str):
+            return (declared,)
+        if isinstance(declared, (list, tuple)):
+            return tuple(declared)
+        msg = f"{self.what}: {role}: expected a column's name, or a list of names, got {declared!r}"
+        raise SchemaError(msg)
+
+    def _find(self, column: Any, role: str) -> str:
+        if not isinstance(column, str):
+            msg = f"{self.what}: {role}: expected a column's name, got {column!r}"
+            raise SchemaError(msg)
+        if column in self.fields:
+            return column
+        for name in self.fields:
+            if name.lower() == column.lower():
+                return name
+        msg = f"{self.what} has no {role} column {column!r}{did_you_mean(column, self.fields)}"
+        raise SchemaError(msg)
+
+    def _key(self, declared: Any) -> tuple[str, ...]:
+        key = tuple(self._find(column, "key") for column in self._names(declared, "key"))
+        if not key or len(set(key)) < len(key):
+            msg = f"{self.what}: key: expected one or more different columns, got {declared!r}"
+            raise SchemaError(msg)
+        for name in key:
+            if not is_keyable(self.fields[name].type):
+                msg = (
+                    f"{self.what}: key column {name!r} has the type {self.types[name]}, which can't be a key; "
+                    f"valid are {KEYABLE}"
+                )
+                raise SchemaError(msg)
+        return key
+
+    def _event_time(self, declared: Any) -> str | None:
+        if declared is None:
+            return None
+        name = self._find(declared, "event time")
+        dtype = self.fields[name].type
+        if not pa.types.is_timestamp(dtype) or dtype.tz is None:
+            spelled = self.types[name]
+            cure = self.cures.get(spelled, "cast it to timestamp")
+            msg = f"{self.what}: event time column {name!r}: expected a timestamp, got {spelled}; {cure}"
+            raise SchemaError(msg)
+        return name
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """Check that no two columns are one to Spark and Delta, and that none has a name of the state's own tables.
+
+    Args:
+        names: The names of the columns.
+        what: The input, for the message.
+
+    Raises:
+        SchemaError: A name is not allowed.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        equal = seen.get(name.lower())
+        if equal is not None:
+            apart = f"two columns {equal!r}" if equal == name else f"columns {equal!r} and {name!r}"
+            why = "" if equal == name else ", which differ only in case: to Spark and Delta they are one"
+            msg = f"{what} has {apart}{why}; rename or drop one"
+            raise SchemaError(msg)
+        seen[name.lower()] = name
+        if name == HASH:
+            msg = f"{what}: column {name!r}: the state's own tables have one of this name; rename it"
+            raise SchemaError(msg)
+
+
+def check_pair(left: InputSpec, right: InputSpec, cast: str) -> None:
+    """Check that two inputs have different names, and keys of the same types.
+
+    Args:
+        left: The left input.
+        right: The right input.
+        cast: How a column is cast, for the message, with fields ``{column}`` and ``{type}``.
+
+    Raises:
+        ConfigurationError: Both have one name.
+        SchemaError: The keys differ in number or type.
+    """
+    if left.name == right.name:
+        msg = f"both inputs are named {left.name!r}; give each a name= of its own"
+        raise ConfigurationError(msg)
+    if len(left.key) != len(right.key):
+        msg = (
+            f"input {left.name!r} has {len(left.key)} key columns ({', '.join(left.key)}), "
+            f"input {right.name!r} has {len(right.key)} ({', '.join(right.key)}); "
+            f"give both the same number, in the same order"
+        )
+        raise SchemaError(msg)
+    for first, second in zip(left.key, right.key, strict=True):
+        types = left.schema.field(first).type, right.schema.field(second).type
+        if types[0] != types[1]:
+            spelled = [type_to_ddl(dtype) for dtype in types]
+            msg = (
+                f"the key types differ: {first!r} of input {left.name!r} is {spelled[0]}, "
+                f"{second!r} of input {right.name!r} is {spelled[1]}; "
+                f"{_cure(first, second, spelled, cast)}"
+            )
+            raise SchemaError(msg)
+
+
+def _cure(first: str, second: str, types: list[str], cast: str) -> str:
+    """Return which column to cast to the wider type, or to string, so that no value is lost."""
+    wider = [*("tinyint", "smallint", "int", "bigint"), "string"]
+    if not set(types) <= set(wider):
+        return "cast one to the other's type"
+    column, target = (first, types[1]) if wider.index(types[0]) < wider.index(types[1]) else (second, types[0])
+    return f"cast one: {cast.format(column=repr(column), type=repr(target))}"

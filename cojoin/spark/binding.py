@@ -1,0 +1,116 @@
+"""Two inputs of Spark as one execution: the checks that need both, and the warnings before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from cojoin.engine.input_columns import check_pair
+from cojoin.engine.time.durations import milliseconds
+from cojoin.errors import ConfigurationError
+from cojoin.spark.bound_input import BoundInput
+from cojoin.spark.session.warming import warm_up
+from cojoin.spark.sources.sources import Source
+from cojoin.spark.spark_execution import SparkExecution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cojoin.engine.input import Input
+
+__all__ = ["bind_inputs"]
+
+_KEY_GROUPS = 32
+"""The number of key groups if the user names none; for static inputs the largest."""
+
+_BYTES_FOR_GROUP = 256 << 10
+"""How many bytes of static inputs make a key group worth its cost; with fewer, one call is quicker than two."""
+
+_CALL_MS = 1.5, 4.0
+"""The lower and the usual upper bound of what a key group costs per micro-batch, in milliseconds, even without rows."""
+
+_LONG_SECONDS = 5
+"""The estimated seconds per micro-batch from which the user is warned."""
+
+
+def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[SparkExecution, int, list[str]]:
+    """Return the execution of two inputs of Spark, the number of key groups, and warnings for the user.
+
+    Args:
+        left: The left input.
+        right: The right input.
+        key_groups: The number of key groups that the user named, or None.
+
+    Raises:
+        ConfigurationError: An input can't be opened, or the inputs do not fit together.
+        SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
+    """
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        warm_up(session)
+    left, right = _together(left, right)
+    first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
+    _check(first, second)
+    groups = _KEY_GROUPS if key_groups is None else key_groups
+    if not first.is_streaming:
+        groups = min(groups, 1 + sum(_size(each) for each in (first, second)) // _BYTES_FOR_GROUP)
+    return SparkExecution(first, second), groups, [*_changed_columns(first, second), *_cost(groups, first)]
+
+
+def _size(bound: BoundInput) -> int:
+    """Return the size of a static input in bytes, as Spark estimates it; of an unknown one, Spark says the largest."""
+    return int(bound.frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())  # noqa: SLF001 - no public way
+
+
+def _check(left: BoundInput, right: BoundInput) -> None:
+    one, two = left.spec, right.spec
+    if left.is_streaming != right.is_streaming and one.name != two.name:
+        stream, static = (one.name, two.name) if left.is_streaming else (two.name, one.name)
+        msg = (
+            f"input {stream!r} is a stream, input {static!r} is static; both must be of one kind: "
+            f"read {static!r} with spark.readStream, or {stream!r} with spark.read"
+        )
+        raise ConfigurationError(msg)
+    check_pair(one, two, "col({column}).cast({type})")
+
+
+def _together(left: Input, right: Input) -> tuple[Input, Input]:
+    """Return both inputs with sources that know ``max_ahead`` and each other, since Kafka's are read in step."""
+    left, right = _with_max_ahead(left), _with_max_ahead(right)
+    one, two = getattr(left, "source", None), getattr(right, "source", None)
+    if not (isinstance(one, Source) and isinstance(two, Source)):
+        return left, right
+    return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
+
+
+def _with_max_ahead(declared: Input) -> Input:
+    source = getattr(declared, "source", None)
+    if not isinstance(source, Source) or declared.max_ahead is None:
+        return declared
+    return replace(declared, source=source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead")))
+
+
+def _changed_columns(*inputs: BoundInput) -> Iterator[str]:
+    """Yield a warning for each column whose collation is lost."""
+    for each in inputs:
+        for name, collation in each.collated.items():
+            yield (
+                f"input {each.spec.name!r}: column {name!r} has the collation {collation}, which results and state do "
+                f"not keep: its texts stay as they are, and come out as UTF8_BINARY; collate the result anew where it "
+                f"matters"
+            )
+
+
+def _cost(key_groups: int, left: BoundInput) -> Iterator[str]:
+    """Yield a warning if the calls of all key groups, with or without rows, take long."""
+    cores = max(1, left.frame.sparkSession.sparkContext.defaultParallelism)
+    low, high = (key_groups * each / cores / 1000 for each in _CALL_MS)
+    if high >= _LONG_SECONDS:
+        yield (
+            f"key_groups={key_groups}: {'each micro-batch' if left.is_streaming else 'a run'} will take {low:,.0f} to "
+            f"{high:,.0f} seconds on {cores} cores however few its rows are, since a key group costs some "
+            f"milliseconds; results do not depend on their number, and a few for each core are right, such as "
+            f"key_groups={min(key_groups, max(32, 4 * cores))}"
+        )

@@ -1,0 +1,205 @@
+"""An input whose rows come through Spark: its source opened, its columns checked, its rows packed for the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
+from cojoin.engine.input_columns import InputColumns, check_names
+from cojoin.engine.key_groups import group_labels
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.texts import back_quoted
+from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.spark.batch.packing import (
+    GROUP_COLUMN,
+    MARK_COLUMN,
+    MARKER_COLUMNS,
+    NEWEST_COLUMN,
+    NOW_COLUMN,
+    PACKED_DDL,
+    Packer,
+    key_group,
+)
+from cojoin.spark.query.failures import explain
+from cojoin.spark.sources.sources import Source
+from cojoin.storage.session_settings import check_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cojoin.engine.input import Input
+
+__all__ = ["BoundInput"]
+
+
+_CURES = {
+    "timestamp_ntz": "it has no time zone; say which is meant: to_timestamp(col || ' Europe/Berlin')",
+    "bigint": "turn epoch milliseconds into one with timestamp_millis(col)",
+    "string": "turn it into one with to_timestamp(col)",
+}
+"""What to do about an event-time column, by its type."""
+
+
+class BoundInput:
+    """An input with its source opened and its columns resolved and checked.
+
+    Args:
+        declared: The user's declaration.
+        default_name: The name of the input if the user gave none.
+        tag: 1 (left) or 2 (right).
+
+    Raises:
+        ConfigurationError: The source can't be opened, or the declaration is invalid.
+        SchemaError: A column does not exist or has the wrong type.
+    """
+
+    def __init__(self, declared: Input, default_name: str, tag: Literal[1, 2]) -> None:
+        self.tag = tag
+        name = declared.name or default_name
+        self._what = f"input {name!r}"
+        defaults: Any = declared.source if isinstance(declared.source, Source) else None
+        self.source: Source | None = defaults
+        self._event_time = declared.event_time
+        self.frame, event_time = self._with_event_time(_open(declared.source, self._what), declared.event_time)
+        self._marker_columns = [each for each in MARKER_COLUMNS if self.source and each in self.frame.columns]
+        fields = self._columns()
+        columns = InputColumns(
+            self._what,
+            fields,
+            {name: self.frame.schema[name].dataType.simpleString() for name in fields},
+            _CURES,
+            defaults.partition if defaults else (),
+            defaults.sequence if defaults else (),
+        )
+        self.spec = columns.spec(declared, name, event_time, self._max_ahead(declared.max_ahead))
+        for role in ("key", "partition", "sequence"):
+            self._refuse_collated(getattr(self.spec, role), role)
+        self.spec.watermark.generator.check(self.spec.schema, self._what)
+
+    def _with_event_time(self, frame: DataFrame, declared: Any) -> tuple[DataFrame, Any]:
+        """Return the DataFrame with the column of an event-time expression added, and that column's name."""
+        if not isinstance(declared, Column):
+            return frame, declared
+        try:
+            made = frame.select(declared).columns
+        except PySparkException as error:
+            msg = f"{self._what}: event time: the expression does not fit its columns: {explain(error)}"
+            raise SchemaError(msg) from error
+        name = made[0] if made[0].isidentifier() else "event_time"
+        if name.lower() in {column.lower() for column in frame.columns}:
+            msg = (
+                f"{self._what}: event time: the expression's column {name!r} is there already; give it another .alias, "
+                f"or name the column itself as a text"
+            )
+            raise SchemaError(msg)
+        return frame.withColumn(name, declared), name
+
+    def rows_of(self, opened: DataFrame) -> DataFrame:
+        """Return the rows of this input's source, which was opened once more, with exactly the input's columns."""
+        frame, _ = self._with_event_time(opened, self._event_time)
+        return frame.select(*(frame[back_quoted(name)] for name in self.spec.schema.names))
+
+    @property
+    def title(self) -> str:
+        """Where the rows are, in words and without secrets."""
+        return self.source.title if self.source else f"{'streaming' if self.is_streaming else 'static'} DataFrame"
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the DataFrame is streaming."""
+        return bool(self.frame.isStreaming)
+
+    def _max_ahead(self, declared: Duration | None) -> int | None:
+        if declared is None or not self.is_streaming:
+            return None
+        return milliseconds(declared, f"{self._what}: max_ahead")
+
+    def _columns(self) -> dict[str, pa.Field]:
+        fields: dict[str, pa.Field] = {}
+        columns = [each for each in self.frame.schema.fields if each.name not in self._marker_columns]
+        check_names([each.name for each in columns], self._what)
+        for column in columns:
+            try:
+                dtype = to_arrow_type(column.dataType, timezone="UTC")
+            except (PySparkException, TypeError, ValueError) as error:
+                msg = (
+                    f"{self._what}: column {column.name!r} has the type {column.dataType.simpleString()}, "
+                    f"which has no Arrow form; cast it to string, or drop it"
+                )
+                raise SchemaError(msg) from error
+            fields[column.name] = pa.field(column.name, dtype)
+        return fields
+
+    @property
+    def collated(self) -> dict[str, str]:
+        """The columns with strings, nested or not, of a collation other than UTF8_BINARY, and the collation's name."""
+        found = {column.name: _collation(column.dataType) for column in self.frame.schema.fields}
+        return {name: collation for name, collation in found.items() if collation is not None}
+
+    def _refuse_collated(self, columns: Sequence[str], role: str) -> None:
+        """Raise an error for a collated key, partition or sequence column, since these are compared by their bytes."""
+        for name, collation in self.collated.items():
+            if name in columns:
+                plain = f"F.collate({name!r}, 'UTF8_BINARY')"
+                msg = (
+                    f"{self._what}: {role} column {name!r} has the collation {collation}, and cojoin compares texts by "
+                    f"their bytes; say which are equal: F.lower({plain}), or {plain} to tell them all apart"
+                )
+                raise SchemaError(msg)
+
+    def packed(self, key_groups: int) -> DataFrame:
+        """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
+        keys = [self.frame[back_quoted(name)] for name in self.spec.key]
+        group = key_group(keys, key_groups).alias(GROUP_COLUMN)
+        # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
+        columns = [self.frame[back_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
+        columns += [self.frame[name] for name in self._marker_columns]
+        frame = self.frame
+        if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
+            # The source's marks are per source partition; if the user names other partitions, only the rows count.
+            frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
+        if self.spec.max_ahead_ms is not None:
+            # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch gets the same value.
+            columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
+        apart = None if self.source is None else self.source.max_apart_ms
+        packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
+
+        def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return packer(batches)
+
+        return frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
+
+
+def _open(source: Any, what: str) -> DataFrame:
+    if isinstance(source, Source):
+        try:
+            return source.open()
+        except (PySparkException, Py4JJavaError) as error:
+            reason = explain(error)
+            if "DELTA_SCHEMA_NOT_SET" in reason:
+                reason = "there is no Delta table, or an empty one without columns"
+            msg = f"{what}: {source.format} {source.location or ''} can't be read: {reason}"
+            raise ConfigurationError(msg) from error
+    check_session(source.sparkSession, what)
+    return source
+
+
+def _collation(dtype: DataType) -> str | None:
+    """Return the first collation in a type other than UTF8_BINARY; None if there is none."""
+    if isinstance(dtype, StringType):
+        return None if dtype.isUTF8BinaryCollation() else dtype.collation
+    parts: list[DataType] = []
+    if isinstance(dtype, StructType):
+        parts = [each.dataType for each in dtype.fields]
+    elif isinstance(dtype, ArrayType):
+        parts = [dtype.elementType]
+    elif isinstance(dtype, MapType):
+        parts = [dtype.keyType, dtype.valueType]
+    return next((found for found in map(_collation, parts) if found is not None), None)

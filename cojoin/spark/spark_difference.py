@@ -1,0 +1,225 @@
+"""The comparison of two versions over inputs of Spark: one reading, one shuffle, and both versions in each key group.
+
+Only counts and differing rows leave the key groups. They are persisted on the executors' disks, so that the differing
+rows can be looked at without running both versions again, until the difference is garbage-collected.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.storagelevel import StorageLevel
+
+from cojoin.comparison.comparison import changed_settings
+from cojoin.comparison.difference import Counts, Difference, OutputDifference, examples_of
+from cojoin.comparison.differing_rows import changed_columns
+from cojoin.engine.input import Input
+from cojoin.engine.values.row_digest import add_digests, rows_digest
+from cojoin.engine.values.texts import back_quoted
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.spark.batch.comparing_call import COUNTS, DIFFERING_DDL, OTHER_CONTROL_TAG, ComparingCall
+from cojoin.spark.batch.packing import CONTROL_TAG
+from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.bound_input import BoundInput
+from cojoin.spark.query.failures import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from cojoin.comparison.comparison import ComparedOutput, Comparison
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.spark.spark_execution import SparkExecution
+
+__all__ = ["spark_difference"]
+
+
+def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecution) -> Difference:
+    """Return how two versions over inputs of Spark differ.
+
+    Args:
+        comparison: What is compared.
+        a: The execution of the first version, whose rows both versions process.
+        b: The execution of the second version, which must have the same rows.
+
+    Raises:
+        ConfigurationError: An input has no end, or the rows of an input differ.
+        QueryFailedError: A version failed; the message is that of the cause, such as an error of a function.
+    """
+    inputs = [_history(one, other) for one, other in zip(a.bound, b.bound, strict=True)]
+    # The workers run both versions over the same rows in the same key groups.
+    specs = [each.spec for each in inputs]
+    one = replace(comparison.a, left=specs[0], right=specs[1])
+    comparison = replace(comparison, a=one, b=replace(comparison.b, key_groups=one.key_groups))
+    own = [
+        (mine, theirs)
+        for mine, theirs in zip(inputs, comparison.b.inputs, strict=True)
+        if _seen(mine.spec) != _seen(theirs)
+    ]
+    packed = [each.packed(one.key_groups) for each in inputs]
+    for mine, theirs in own:
+        # Version b's view of time over the same rows; its rows are not packed a second time.
+        controls = _static(mine.frame, theirs, mine.tag).packed(one.key_groups).where(F.col("tag") == CONTROL_TAG)
+        packed.append(controls.withColumn("tag", F.lit(OTHER_CONTROL_TAG).cast("tinyint")))
+    rows = packed[0]
+    for each in packed[1:]:
+        rows = rows.union(each)
+    call = ComparingCall(comparison, frozenset(mine.tag for mine, _ in own))
+
+    def run(group: pa.Table) -> pa.Table:
+        return call(group)
+
+    emitted = rows.groupBy("key_group").applyInArrow(run, DIFFERING_DDL).persist(StorageLevel.DISK_ONLY)
+    try:
+        return _difference(comparison, emitted)
+    except PySparkException as error:
+        emitted.unpersist()
+        raise QueryFailedError(explain(error)) from error
+
+
+def _difference(comparison: Comparison, emitted: DataFrame) -> Difference:
+    payloads = emitted.where(F.col("kind") == COUNTS).select("payload").toArrow().column(0).to_pylist()
+    found = [json.loads(payload) for payload in payloads]
+    kept = _Kept(emitted)
+    outputs, examples = {}, []
+    for kind, output in enumerate(comparison.outputs, start=1):
+        groups = [each[output.name] for each in found]
+        counts = Counts.of(output, (each for each, _ in groups), (each for _, each in groups))
+        rows = unpack(emitted, kind, output.differing)
+        name = Difference.name_of(output)
+        outputs[name] = OutputDifference(name, counts, output.identity, _SparkRows(output, rows, kept))
+        if counts.differing and comparison.examples:
+            explained = rows.where(F.col("explanation").isNotNull()).toArrow().cast(output.differing)
+            examples += examples_of(output, explained, comparison.examples)
+    return Difference(outputs, changed_settings(comparison.a, comparison.b), tuple(examples))
+
+
+class _Kept:
+    """Keeps the differing rows persisted as long as it is referred to."""
+
+    def __init__(self, emitted: DataFrame) -> None:
+        weakref.finalize(self, _release, emitted).atexit = False
+
+
+def _release(emitted: DataFrame) -> None:
+    # The session may have been stopped in the meantime, and its files with it.
+    if emitted.sparkSession.sparkContext._jsc is not None:  # noqa: SLF001 - no public way
+        emitted.unpersist()
+
+
+@dataclass(frozen=True)
+class _SparkRows:
+    """The differing rows of one output, as DataFrames."""
+
+    output: ComparedOutput
+    rows: DataFrame
+    kept: _Kept
+
+    def only_in(self, which: Literal["a", "b"]) -> DataFrame:
+        """Return the rows that only one version has."""
+        other = {"a": "b", "b": "a"}[which]
+        return self._held(self.rows.where(F.col(other).isNull()).select(f"{which}.*"))
+
+    def changed(self) -> DataFrame:
+        """Return the rows that both versions have and that differ."""
+        rows = self.rows.where(F.col("differs").isNotNull())
+        columns = [F.col(".".join(map(back_quoted, path))).alias(name) for name, path in changed_columns(self.output)]
+        return self._held(rows.select(*columns))
+
+    def _held(self, frame: DataFrame) -> DataFrame:
+        # Without the persisted rows, the DataFrame would run both versions again.
+        frame._cojoin_kept = self.kept  # noqa: SLF001
+        return frame
+
+
+def _history(a: BoundInput, b: BoundInput) -> BoundInput:
+    """Return version a's input as a static one, after a check that version b's has the same rows.
+
+    Raises:
+        ConfigurationError: An input has no end, or the rows differ.
+    """
+    one = _opened(a)
+    same_source = a.source is not None and a.source == b.source and a.frame.columns == b.frame.columns
+    if a is not b and a.frame is not b.frame and not same_source:
+        other = _opened(b)
+        names = [back_quoted(name) for name in a.spec.schema.names]
+        mine, theirs = one.select(*names), other.select(*names)
+        if not mine.sameSemantics(theirs):
+            _check_rows(a.spec.name, mine, theirs, a.spec.schema)
+    return a if one is a.frame else _static(one, a.spec, a.tag)
+
+
+def _opened(bound: BoundInput) -> DataFrame:
+    """Return an input's rows as a static DataFrame."""
+    if not bound.is_streaming:
+        return bound.frame
+    name = bound.spec.name
+    if bound.source is None:
+        msg = (
+            f"input {name!r} is a stream, which has no end; diff needs the same rows for both versions: read it with "
+            f"spark.read, or connect cojoin.sources.delta(...), or cojoin.kafka.source(..., to=...)"
+        )
+        raise ConfigurationError(msg)
+    endless = bound.source.why_endless()
+    if endless is not None:
+        msg = f"input {name!r} has no end, and diff needs the same rows for both versions: {endless}"
+        raise ConfigurationError(msg)
+    return bound.rows_of(bound.source.open(streaming=False))
+
+
+def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
+    """Return static rows as an input of a specification."""
+    declared = Input(
+        frame,
+        key=spec.key,
+        event_time=spec.event_time,
+        name=spec.name,
+        partition=spec.partition,
+        sequence=spec.sequence,
+        watermark=spec.watermark,
+        max_ahead=None,
+        late=spec.late,
+    )
+    return BoundInput(declared, spec.name, tag)
+
+
+def _seen(spec: InputSpec) -> tuple[Any, ...]:
+    """Return what decides what the map tasks see of time."""
+    return spec.event_time, spec.partition, spec.watermark
+
+
+def _check_rows(name: str, a: DataFrame, b: DataFrame, schema: pa.Schema) -> None:
+    """Check that two DataFrames have the same rows, by their digests.
+
+    Raises:
+        ConfigurationError: They have not.
+    """
+    one, other = _digest(a, schema), _digest(b, schema)
+    if one != other:
+        told = f"{one[0]:,} rows in a and {other[0]:,} in b" if one[0] != other[0] else "other rows in b than in a"
+        msg = (
+            f"input {name!r} has {told}; diff compares two versions over the same history, so connect both to the same "
+            f"DataFrame or source"
+        )
+        raise ConfigurationError(msg)
+
+
+def _digest(frame: DataFrame, schema: pa.Schema) -> tuple[int, int]:
+    """Return the number of rows of a DataFrame, and their digest."""
+
+    def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch]).rename_columns(schema.names).cast(schema)
+            yield pa.RecordBatch.from_pydict({"rows": [rows.num_rows], "digest": [str(rows_digest(rows))]})
+
+    # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
+    plain = frame.toDF(*(f"c{at}" for at in range(len(schema))))
+    found = plain.mapInArrow(digest, "rows bigint, digest string").toArrow().to_pydict()
+    return sum(found["rows"]), add_digests(*map(int, cast("list[str]", found["digest"])))

@@ -1,0 +1,131 @@
+"""A plan on Spark: as a DataFrame, and as a query.
+
+Both inputs are packed into one DataFrame of tagged messages, which is grouped by key group and passed to one call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import StructType
+
+from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
+from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.pickling import check_picklable
+from cojoin.spark.query.start import start_query
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from cojoin.checkpoints.segment_files import SegmentFolder
+    from cojoin.checkpoints.snapshot_row import SnapshotCadence
+    from cojoin.engine.functions import KeyedCoProcessFunction
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.plan import Plan
+    from cojoin.spark.bound_input import BoundInput
+    from cojoin.spark.query.query import Query
+    from cojoin.spark.query.query_options import QueryOptions
+
+__all__ = ["SparkExecution"]
+
+
+class SparkExecution:
+    """Executes a plan over inputs of Spark.
+
+    Args:
+        left: The left input.
+        right: The right input.
+    """
+
+    def __init__(self, left: BoundInput, right: BoundInput) -> None:
+        self._left, self._right = left, right
+
+    @property
+    def inputs(self) -> tuple[InputSpec, InputSpec]:
+        """The specifications of both inputs, left first."""
+        return self._left.spec, self._right.spec
+
+    @property
+    def bound(self) -> tuple[BoundInput, BoundInput]:
+        """Both inputs with their sources, left first."""
+        return self._left, self._right
+
+    @property
+    def sources(self) -> tuple[str, str]:
+        """Where each input's rows are, in words."""
+        return self._left.title, self._right.title
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the inputs are streams."""
+        return self._left.is_streaming
+
+    def output_type(self, declared: Any) -> Any:
+        """Return an output type; Spark's own conversion keeps the nullability of nested fields."""
+        return to_arrow_schema(declared, timezone="UTC") if isinstance(declared, StructType) else declared
+
+    def check_function(self, function: KeyedCoProcessFunction) -> None:
+        """Check that a function can be sent to the workers.
+
+        Raises:
+            ConfigurationError: It can't be pickled.
+        """
+        check_picklable(function)
+
+    def to_dataframe(self, plan: Plan, name: str) -> DataFrame:
+        """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``."""
+        emitted = self._emitted(plan) if self.is_streaming else self._emitted_once(plan)
+        return unpack(emitted, *plan.outputs[name])
+
+    def start(self, plan: Plan, options: QueryOptions) -> Query:
+        """Start a plan as a query; see ``Joined.start``."""
+
+        def emit(*arguments: Any) -> DataFrame:
+            return self._emitted(plan, *arguments)
+
+        return start_query(plan, (self._left, self._right), emit, options)
+
+    def _emitted(
+        self,
+        plan: Plan,
+        control: DataFrame | None = None,
+        resumed_at: frozenset[int] = frozenset(),
+        cadence: SnapshotCadence | None = None,
+        segments: SegmentFolder | None = None,
+    ) -> DataFrame:
+        """Return the stream of ``(kind, payload)`` that the calls emit.
+
+        Args:
+            plan: What the calls execute.
+            control: A further input, of control rows.
+            resumed_at: The ids of the micro-batches before which the query was stopped.
+            cadence: When a snapshot is due.
+            segments: The store of flushed segments; None keeps all rows in Spark's state.
+        """
+        call = StreamingCall(plan, resumed_at, cadence, segments)
+
+        def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+            return call(key, frames, state)
+
+        timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.needs_clock else GroupStateTimeout.NoTimeout
+        packed = self._packed(plan) if control is None else self._packed(plan).unionByName(control)
+        return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
+
+    def _emitted_once(self, plan: Plan) -> DataFrame:
+        call = StaticCall(plan)
+
+        def run(packed: pa.Table) -> pa.Table:
+            return call(packed)
+
+        return self._packed(plan).groupBy("key_group").applyInArrow(run, EMITTED_DDL)
+
+    def _packed(self, plan: Plan) -> DataFrame:
+        left, right = (each.packed(plan.key_groups) for each in (self._left, self._right))
+        return left.union(right).select("key_group", F.col("tag"), "payload")

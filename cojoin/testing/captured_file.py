@@ -1,0 +1,177 @@
+"""The file of captured keys: JSON without code, one line for each row, so that a change is seen row by row.
+
+It has the format's number, the inputs' names, and for each key which cases it covers, its micro-batches, and the rows
+that came out, each with its event time. It is read as it was written, and anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cojoin.engine.values.texts import dump_json
+from cojoin.errors import ConfigurationError
+from cojoin.testing.events import Rejected
+from cojoin.testing.replay import CapturedBatch, Outcomes, TimedRow, time_from_json, time_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["CapturedKey", "read_captured", "write_captured"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CapturedKey:
+    """One captured key.
+
+    Attributes:
+        covers: The cases that its rows are an example of, such as ``"late"``.
+        batches: Its micro-batches.
+        expected: What they made come out.
+        state: What was kept of the key before them, as a harness's snapshot; None if there was nothing.
+    """
+
+    covers: tuple[str, ...]
+    batches: tuple[CapturedBatch, ...]
+    expected: Outcomes
+    state: bytes | None = None
+
+
+class _Line(str):
+    """JSON that stands on one line."""
+
+    __slots__ = ()
+
+
+def write_captured(inputs: tuple[str, str], keys: Mapping[str, CapturedKey]) -> str:
+    """Return the content of a file of captured keys.
+
+    Args:
+        inputs: The names of the left and of the right input.
+        keys: The keys, by their texts.
+    """
+    made = {
+        key: {
+            "covers": _line(list(each.covers)),
+            **({} if each.state is None else {"state": b64encode(each.state).decode()}),
+            "batches": [_batch_to_json(batch, inputs) for batch in each.batches],
+            **_outcomes_to_json(each.expected),
+        }
+        for key, each in keys.items()
+    }
+    return f"{_layout({'captured': _VERSION, 'inputs': _line(list(inputs)), 'keys': made})}\n"
+
+
+def read_captured(text: str) -> tuple[tuple[str, str], dict[str, CapturedKey]]:
+    """Return the inputs' names and the keys of a file.
+
+    Raises:
+        ConfigurationError: The text is not what ``write_captured`` returns.
+    """
+    try:
+        found = json.loads(text)
+        version = found["captured"]
+        if version == _VERSION:
+            left, right = found["inputs"]
+            return (left, right), {key: _read_key(each, (left, right)) for key, each in found["keys"].items()}
+    except ConfigurationError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        msg = f"expected what cojoin.testing.capture writes ({type(error).__name__}: {error}); capture again"
+        raise ConfigurationError(msg) from error
+    msg = f"expected format {_VERSION} of captured rows, got {version!r}; capture again with this version of cojoin"
+    raise ConfigurationError(msg)
+
+
+def _batch_to_json(batch: CapturedBatch, names: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if batch.processing_time:
+        found["processing_time"] = time_to_json(batch.processing_time)
+    for place, name in enumerate(names):
+        if batch.rows[place]:
+            found[f"rows of {name}"] = [_line(row) for row in batch.rows[place]]
+    found["watermarks"] = _line([time_to_json(each) for each in batch.watermarks])
+    if batch.last_event is not None:
+        found["end_of_input"] = _line({"last_event": time_to_json(batch.last_event)})
+    return found
+
+
+def _read_batch(found: dict[str, Any], names: Sequence[str]) -> CapturedBatch:
+    left, right = (time_from_json(each) for each in found.pop("watermarks"))
+    end = found.pop("end_of_input", None)
+    clock = found.pop("processing_time", None)
+    rows = found.pop(f"rows of {names[0]}", ()), found.pop(f"rows of {names[1]}", ())
+    if found:
+        msg = f"a batch has {next(iter(found))!r}, which is neither of the inputs {names[0]!r} and {names[1]!r}"
+        raise ConfigurationError(msg)
+    last_event = None if end is None else time_from_json(end["last_event"])
+    return CapturedBatch(rows, (left, right), 0 if clock is None else time_from_json(clock), last_event)
+
+
+def _outcomes_to_json(outcomes: Outcomes) -> dict[str, Any]:
+    found: dict[str, Any] = {"output": _timed_to_json(outcomes.output)}
+    if outcomes.side_outputs:
+        found["side_outputs"] = {name: _timed_to_json(rows) for name, rows in outcomes.side_outputs.items()}
+    if outcomes.rejected:
+        found["rejected"] = [
+            _line(
+                {
+                    "input": each.input,
+                    "reason": each.reason,
+                    "time": time_to_json(each.timestamp),
+                    "watermark": time_to_json(each.watermark),
+                    "row": each.row,
+                }
+            )
+            for each in outcomes.rejected
+        ]
+    return found
+
+
+def _timed_to_json(rows: Iterable[TimedRow]) -> list[_Line]:
+    return [_line([time_to_json(each.timestamp), each.row]) for each in rows]
+
+
+def _read_key(found: Mapping[str, Any], inputs: tuple[str, str]) -> CapturedKey:
+    batches = tuple(_read_batch(dict(each), inputs) for each in found["batches"])
+    beside = {name: [_read_timed(each) for each in rows] for name, rows in found.get("side_outputs", {}).items()}
+    rejected = [
+        Rejected(each["input"], each["reason"], each["row"], _time(each["time"]), _time(each["watermark"]))
+        for each in found.get("rejected", ())
+    ]
+    outcomes = Outcomes([_read_timed(each) for each in found["output"]], beside, rejected)
+    state = b64decode(found["state"], validate=True) if "state" in found else None
+    return CapturedKey(tuple(found["covers"]), batches, outcomes, state)
+
+
+def _read_timed(found: Any) -> TimedRow:
+    timestamp, row = found
+    return TimedRow(_time(timestamp), row)
+
+
+def _time(text: str | None) -> int | None:
+    return None if text is None else time_from_json(text)
+
+
+def _line(value: Any) -> _Line:
+    return _Line(dump_json(value))
+
+
+def _layout(value: Any, depth: int = 0) -> str:
+    """Return JSON of objects and lists over several lines, down to what stands on one line."""
+    if isinstance(value, _Line):
+        return value
+    if not value or not isinstance(value, (dict, list)):
+        return dump_json(value)
+    inner = "  " * (depth + 1)
+    if isinstance(value, dict):
+        lines = [f"{dump_json(name)}: {_layout(item, depth + 1)}" for name, item in value.items()]
+    else:
+        lines = [_layout(item, depth + 1) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    body = f",\n{inner}".join(lines)
+    return f"{opening}\n{inner}{body}\n{'  ' * depth}{closing}"

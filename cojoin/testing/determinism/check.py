@@ -1,0 +1,243 @@
+"""``check_determinism``: a join or a function gives one result, however its rows arrive, are cut and are restarted.
+
+Each seed stands for one run. Half of them run in this process, half in others with other hash seeds and clocks. What
+the first failing seed shows is explained by a diagnosis, and its rows are reduced to an example.
+
+It costs some tens of milliseconds a seed for 50 rows, and some seconds for the other processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cojoin.engine.plan import Plan
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.errors import ConfigurationError
+from cojoin.testing.determinism.deliveries import ASPECTS, Aspect, Delivery, draw_delivery, seeded
+from cojoin.testing.determinism.determinism_error import determinism_error
+from cojoin.testing.determinism.diagnosis import diagnose
+from cojoin.testing.determinism.laboratory import HASH_SEEDS, Laboratory, Run
+from cojoin.testing.determinism.shifted_clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from cojoin.api.joined import Joined
+    from cojoin.engine.operator import Sides
+    from cojoin.testing.determinism.delivery_runner import RunOutput
+
+__all__ = ["DeterminismReport", "check_determinism"]
+
+_APART = 2
+"""Of so many seeds, one runs in another process, so two cores share the work."""
+
+_UNCHANGED = 50
+"""Of so many seeds, one varies nothing but the hash seed and the clock."""
+
+_EARLY = 16
+"""Of so many seeds, those of this process run before all others."""
+
+_FIRST_TIME, _LAST_TIME = 1_600_000_000, 1_900_000_000
+_PROCESSES = "other hash seeds and clocks"
+_SHOWN: dict[Aspect, str] = {
+    "arrival": "other orders of arrival",
+    "cuts": "cuts into micro-batches",
+    "key_groups": "several key groups",
+    "restarts": "restarts",
+    "processing_time": "processing times",
+}
+
+
+@dataclass(frozen=True)
+class DeterminismReport:
+    """What a check did that found no difference.
+
+    Attributes:
+        name: The name of the function's or join's class.
+        rows: How many rows both inputs have together.
+        first_seed: The first seed.
+        seeds: How many seeds ran; fewer than were asked for if the time ran out.
+        variations: In how many runs each thing was varied.
+        seconds: How long it took.
+    """
+
+    name: str
+    rows: int
+    first_seed: int
+    seeds: int
+    variations: Mapping[str, int]
+    seconds: float
+
+    def __repr__(self) -> str:
+        varied = ", ".join(f"{count:,} with {what}" for what, count in self.variations.items())
+        last = self.first_seed + self.seeds - 1
+        return (
+            f"<{self.name}: one result from {self.rows:,} rows in {self.seeds:,} runs (seeds {self.first_seed} to "
+            f"{last}), {self.seconds:.1f} s: {varied}>"
+        )
+
+
+class _Failure(NamedTuple):
+    seed: int
+    run: Run
+
+
+def check_determinism(
+    joined: Joined, *, seeds: int = 1_000, first_seed: int = 0, timeout: Duration | None = None
+) -> DeterminismReport:
+    """Check that a function or a join gives the same result however its rows are delivered.
+
+    Each seed is one run. It draws the order in which the rows arrive, the cuts into micro-batches, the watermarks after
+    them, the number of key groups, restarts from a snapshot (also into another number of key groups), whether the
+    function is kept between micro-batches, as Flink keeps it, or is a new copy, as on Spark, and the processing time.
+    No row is late. Half of the seeds run in other processes, with another ``PYTHONHASHSEED`` and at another time of the
+    clock. All must give the rows of one run over all rows at once: the same in each output, and each key's in the same
+    order, unless ``order="arrival"`` lets a key's rows follow the order of arrival. Of rejected rows the order and the
+    watermark are not compared.
+
+    If a run differs, each of these is varied alone, to find what the result depends on, and the rows are reduced to a
+    small example.
+
+    The rows of a function with ``order="arrival"`` may depend on the order of arrival by its contract, and those of a
+    function with processing-time timers, or a time-to-live in processing time, on the clock. The check reports this
+    nevertheless.
+
+    Args:
+        joined: A function or a join over inputs in memory, such as
+            ``connect(Input(trades, ...), Input(customers, ...)).process(MyFunction(), "...")``. Some 50 rows of a few
+            keys find most faults; make event times tie, and let rows of both inputs alternate.
+        seeds: How many runs, one or more.
+        first_seed: The first seed. A failing seed can be run again alone: ``seeds=1, first_seed=...``.
+        timeout: For how long runs are begun, such as ``"30 seconds"`` or a ``timedelta``; None is no limit.
+
+    Returns:
+        How many runs there were, and what they varied.
+
+    Raises:
+        DeterminismError: The result differs. The message says what it depends on, what usually causes this and what to
+            do, and shows an example.
+        FunctionError: The function failed with all rows at once.
+        ConfigurationError: The inputs are Spark's or have no rows, the function can't be pickled or imported in another
+            process, or an argument is invalid.
+
+    Example:
+        >>> check_determinism(pair.process(EnrichTrades(), "trade_id long, tier string"))  # doctest: +SKIP
+    """
+    plan, rows = _checked(joined)
+    for name, value, least in (("seeds", seeds, 1), ("first_seed", first_seed, 0)):
+        if type(value) is not int or value < least:
+            msg = f"{name}: expected a whole number from {least} on, got {value!r}"
+            raise ConfigurationError(msg)
+    started = time.monotonic()
+    deadline = None if timeout is None else started + milliseconds(timeout, "timeout") / 1_000
+    name = type(getattr(plan.operation, "function", plan.operation)).__name__
+    with Laboratory(plan, rows) as laboratory:
+        runner = laboratory.runner
+        reference = Run(Delivery.at_once(runner.all_rows, runner.times))
+        expected = runner.run_or_raise(reference.delivery)
+        runs = _Runs(laboratory, reference, expected, deadline)
+        failure = _Failure(first_seed, reference) if runs.differ(reference) else runs.run(first_seed, seeds)
+        if failure is not None:
+            raise determinism_error(name, failure.seed, diagnose(laboratory, reference, failure.run), runner)
+    count = len(runner.all_rows)
+    return DeterminismReport(name, count, first_seed, runs.done, dict(runs.varied), time.monotonic() - started)
+
+
+def _checked(joined: Any) -> tuple[Plan, Sides]:
+    plan = getattr(joined, "plan", None)
+    if not isinstance(plan, Plan):
+        msg = (
+            f"check_determinism: expected a function or a join over inputs in memory, such as "
+            f"connect(Input(trades, ...), Input(customers, ...)).process(MyFunction(), ...), got {joined!r}"
+        )
+        raise ConfigurationError(msg)
+    rows: Sides | None = getattr(getattr(joined, "_execution", None), "rows", None)
+    if rows is None:
+        msg = (
+            f"check_determinism runs in this process, and inputs {plan.left.name!r} and {plan.right.name!r} are "
+            f"Spark's; connect a few of their rows in memory, such as Input(df.limit(50).toArrow(), ...)"
+        )
+        raise ConfigurationError(msg)
+    if not sum(table.num_rows for table in rows):
+        msg = (
+            f"inputs {plan.left.name!r} and {plan.right.name!r} have no rows, so nothing could differ; give the check "
+            f"some 50 rows of a few keys"
+        )
+        raise ConfigurationError(msg)
+    return plan, rows
+
+
+class _Runs:
+    """The runs of all seeds, and what they varied."""
+
+    def __init__(self, laboratory: Laboratory, reference: Run, expected: RunOutput, deadline: float | None) -> None:
+        self._laboratory, self._deadline = laboratory, deadline
+        self._reference, self._expected = reference, expected
+        self._apart: deque[tuple[int, Run, Future[RunOutput]]] = deque()
+        self.done = 0
+        self.varied: Counter[str] = Counter()
+
+    def differ(self, run: Run) -> bool:
+        """Return whether a run in this process differs from what is expected."""
+        return self._differs(run, self._laboratory.run(run))
+
+    def run(self, first: int, count: int) -> _Failure | None:
+        """Run seeds until one fails or the time runs out; return the smallest failing one."""
+        seeds = range(first, first + count)
+        # Most faults show at once, and then no process need be started.
+        early = [seed for seed in seeds[:_EARLY] if seed % _APART]
+        for seed in [*early, *(seed for seed in seeds if seed not in early)]:
+            if self._is_over():
+                break
+            run = self._of_seed(seed)
+            if run.hash_seed is not None:
+                self._apart.append((seed, run, self._laboratory.ask(run)))
+                continue
+            self._count(run)
+            if self.differ(run):
+                return self._first_apart(seed) or _Failure(seed, run)
+            while self._apart and self._apart[0][2].done():
+                if failure := self._take():
+                    return failure
+        return self._first_apart(first + count)
+
+    def _is_over(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    def _first_apart(self, before: int) -> _Failure | None:
+        """Return the first failing run of other processes whose seed is below another one."""
+        while self._apart and self._apart[0][0] < before:
+            if self._is_over() and self._apart[0][2].cancel():
+                self._apart.popleft()
+            elif failure := self._take():
+                return failure
+        return None
+
+    def _take(self) -> _Failure | None:
+        """Take the next run of another process, after waiting for it; return it if it differs."""
+        seed, run, future = self._apart.popleft()
+        self._count(run)
+        return _Failure(seed, run) if self._differs(run, future.result()) else None
+
+    def _differs(self, run: Run, output: RunOutput) -> bool:
+        return self._laboratory.differs(self._reference, self._expected, run, output)
+
+    def _of_seed(self, seed: int) -> Run:
+        random, runner = seeded(seed), self._laboratory.runner
+        delivery = draw_delivery(random, runner.all_rows, runner.times, ASPECTS)
+        if seed % _APART:
+            return Run(delivery)
+        hash_seed = HASH_SEEDS[seed // _APART % len(HASH_SEEDS)]
+        if seed % _UNCHANGED == 0:
+            delivery = self._reference.delivery
+        return Run(delivery, hash_seed, Clock(random.randrange(_FIRST_TIME, _LAST_TIME)))
+
+    def _count(self, run: Run) -> None:
+        self.done += 1
+        times = self._laboratory.runner.times
+        self.varied.update(_SHOWN[aspect] for aspect in ASPECTS if run.delivery.varies(aspect, times))
+        self.varied[_PROCESSES] += run.hash_seed is not None

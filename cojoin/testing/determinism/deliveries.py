@@ -1,0 +1,215 @@
+"""Deliveries: how the rows of two inputs arrive in micro-batches, drawn from a seed, and never late.
+
+A delivery decides the order of arrival, the cuts into micro-batches, the watermarks after each of them, the number of
+key groups, whether the operators are new in a batch, and the batch's processing time. After each batch an input's
+watermark is below the timestamp of each row that is still to come, so no row is late. It never passes the last event,
+since a drain fires timers up to that time only. The inputs end with the last batch.
+
+Rows are numbers: those of the left input from 0 on, then those of the right input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from cojoin.engine.time.watermarks import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+__all__ = ["ASPECTS", "Aspect", "Delivery", "MicroBatch", "RowTimes", "draw_delivery", "seeded"]
+
+Aspect: TypeAlias = Literal["arrival", "cuts", "key_groups", "restarts", "processing_time"]
+"""What may vary between two deliveries of the same rows."""
+
+ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+
+_KEY_GROUPS = (1, 1, 1, 1, 2, 2, 3)
+_BATCHES = (1, 2, 2, 2, 2, 3, 3, 3, 4, 5, 8)
+_FIRST_CLOCK, _LAST_CLOCK = 1_600_000_000_000, 1_900_000_000_000
+_STEPS = (1, 1_000, 60_000, 3_600_000, 86_400_000)
+_LONG_DELIVERY = 0.01
+_ROWS_OF_LONG = 60
+
+
+@dataclass(frozen=True)
+class RowTimes:
+    """The event times of all rows, in epoch milliseconds; None is a row without event time, or of an input without one.
+
+    Attributes:
+        times: The time of each row, the left rows first.
+        left: The number of left rows.
+    """
+
+    times: Sequence[int | None]
+    left: int
+
+    def of_side(self, side: int, rows: Collection[int]) -> list[int]:
+        """Return the times of those rows that belong to an input: 0 is the left one."""
+        known = [(row, self.times[row]) for row in rows]
+        return [time for row, time in known if time is not None and (row >= self.left) == bool(side)]
+
+    def last_events(self, rows: Collection[int]) -> tuple[int, int]:
+        """Return the largest time of each input; ``NONE`` where there is none."""
+        return max(self.of_side(0, rows), default=NONE), max(self.of_side(1, rows), default=NONE)
+
+    def in_time(self, rows: Collection[int]) -> list[int]:
+        """Return rows in the order of event time; at equal times the right input's come first, then as given."""
+        return sorted(rows, key=lambda row: (self._or_none(row), row < self.left, row))
+
+    def _or_none(self, row: int) -> int:
+        time = self.times[row]
+        return NONE if time is None else time
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A micro-batch of all key groups.
+
+    Attributes:
+        rows: The rows of both inputs, in the order of arrival.
+        watermarks: The watermark of each input after the batch, in epoch milliseconds; ``NONE`` leaves it as it was.
+        key_groups: The number of key groups.
+        restarts: Whether new operators, restored from a snapshot, run it. The number of key groups changes only then.
+        processing_time: The batch's processing time in epoch milliseconds; 0 means that it is unknown.
+    """
+
+    rows: tuple[int, ...]
+    watermarks: tuple[int, int] = (NONE, NONE)
+    key_groups: int = 1
+    restarts: bool = False
+    processing_time: int = 0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How rows arrive; the inputs end with the last batch.
+
+    Attributes:
+        batches: The micro-batches, one or more.
+        last_events: The largest event time of each input in epoch milliseconds, up to which a drain fires timers.
+    """
+
+    batches: tuple[MicroBatch, ...]
+    last_events: tuple[int, int]
+
+    @classmethod
+    def at_once(cls, rows: Sequence[int], times: RowTimes) -> Delivery:
+        """Return the delivery of all rows in one batch and one key group."""
+        return cls((MicroBatch(tuple(rows)),), times.last_events(rows))
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """All rows in the order of arrival."""
+        return tuple(row for batch in self.batches for row in batch.rows)
+
+    def varies(self, aspect: Aspect, times: RowTimes) -> bool:
+        """Return whether an aspect differs from a delivery of all rows at once, in the order of event time."""
+        if aspect == "arrival":
+            return list(self.rows) != times.in_time(self.rows)
+        if aspect == "cuts":
+            return len(self.batches) > 1
+        plain = {"key_groups": 1, "restarts": False, "processing_time": 0}[aspect]
+        return any(getattr(batch, aspect) != plain for batch in self.batches)
+
+    def of_rows(self, kept: Collection[int], last_events: tuple[int, int] | None = None) -> Delivery:
+        """Return the delivery of some of the rows, without the batches that then have neither rows nor watermarks."""
+        batches = [replace(each, rows=tuple(row for row in each.rows if row in kept)) for each in self.batches]
+        full = [each for each in batches if each.rows or each.watermarks != (NONE, NONE)]
+        return Delivery(tuple(full or batches[:1]), last_events or self.last_events)
+
+    def merged(self, number: int) -> Delivery:
+        """Return the delivery with a batch and the one after it as one batch."""
+        one, two = self.batches[number], self.batches[number + 1]
+        both = replace(two, rows=one.rows + two.rows, key_groups=one.key_groups, restarts=one.restarts)
+        return replace(self, batches=(*self.batches[:number], both, *self.batches[number + 2 :]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the delivery as JSON values."""
+        return {"batches": [list(vars(each).values()) for each in self.batches], "last_events": self.last_events}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Delivery:
+        """Return the delivery that ``to_json`` returned."""
+        batches = [MicroBatch(tuple(rows), tuple(marks), *rest) for rows, marks, *rest in told["batches"]]
+        left, right = told["last_events"]
+        return cls(tuple(batches), (left, right))
+
+
+def seeded(seed: int) -> Random:
+    """Return the random numbers of a seed."""
+    return Random(seed)  # noqa: S311 - nothing here is secret
+
+
+def draw_delivery(random: Random, rows: Sequence[int], times: RowTimes, aspects: Collection[Aspect]) -> Delivery:
+    """Return a random delivery.
+
+    Args:
+        random: Decides everything.
+        rows: The rows to deliver.
+        times: The event times of all rows.
+        aspects: What may vary. Without ``"arrival"`` the rows come in the order of event time.
+    """
+    order = _draw_order(random, rows, times) if "arrival" in aspects else times.in_time(rows)
+    bounds = _draw_bounds(random, len(order)) if "cuts" in aspects else [0, len(order)]
+    pieces = [tuple(order[start:stop]) for start, stop in pairwise(bounds)]
+    watermarks = _draw_watermarks(random, pieces, times)
+    often = random.choice((0.0, 0.0, 0.4, 1.0)) if "restarts" in aspects else 0.0
+    clock = random.randrange(_FIRST_CLOCK, _LAST_CLOCK) if "processing_time" in aspects and random.random() < 0.5 else 0
+    step, groups, batches = random.choice(_STEPS), 1, []
+    for number, (piece, marks) in enumerate(zip(pieces, watermarks, strict=True)):
+        restarts = number > 0 and random.random() < often
+        if "key_groups" in aspects and (restarts or number == 0):
+            groups = random.choice(_KEY_GROUPS)
+        batches.append(MicroBatch(piece, marks, groups, restarts, clock))
+        clock = clock and clock + random.randrange(step + 1)
+    return Delivery(tuple(batches), times.last_events(rows))
+
+
+def _draw_order(random: Random, rows: Sequence[int], times: RowTimes) -> list[int]:
+    """Draw an order: any, that of event time except for ties, or out of order within a bound."""
+    order = list(rows)
+    random.shuffle(order)
+    ordered = times.in_time(order)
+    kind = random.randrange(3)
+    if kind == 0:
+        return order
+    known = sorted(times.of_side(0, order) + times.of_side(1, order))
+    spread = 0 if kind == 1 or not known else (known[-1] - known[0]) // 8
+    jitter = {row: (times.times[row] or 0) + random.randint(0, spread) for row in ordered}
+    return sorted(order, key=jitter.__getitem__)
+
+
+def _draw_bounds(random: Random, count: int) -> list[int]:
+    if count <= _ROWS_OF_LONG and random.random() < _LONG_DELIVERY:
+        return list(range(count + 1))
+    batches = random.choice(_BATCHES)
+    # An inner bound may equal another one or an end: then a batch has no rows, and time may advance alone.
+    return [0, *sorted(random.randint(0, count) for _ in range(batches - 1)), count]
+
+
+def _draw_watermarks(random: Random, pieces: Sequence[tuple[int, ...]], times: RowTimes) -> list[tuple[int, int]]:
+    """Draw both inputs' watermarks after each batch: as far as no row becomes late, less far, or not at all."""
+    how = random.choice(("not", "fully", "fully", "less", "less"))
+    everything = [row for piece in pieces for row in piece]
+    last = max(times.last_events(everything))
+    found: list[tuple[int, int]] = []
+    limits = [last, last]
+    for piece in reversed([*pieces[1:], ()]):
+        for side in (0, 1):
+            limits[side] = min([limits[side], *(time - 1 for time in times.of_side(side, piece))])
+        found.append((limits[0], limits[1]))
+    found.reverse()
+    if how == "not" or last == NONE:
+        return [(NONE, NONE)] * len(pieces)
+    if how == "fully":
+        return found
+    first = min(times.of_side(0, everything) + times.of_side(1, everything))
+    drawn = []
+    for marks in found:
+        left, right = (NONE if random.random() < 0.3 else random.randint(min(first, mark), mark) for mark in marks)
+        drawn.append((left, right))
+    return drawn

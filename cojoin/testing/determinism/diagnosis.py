@@ -1,0 +1,218 @@
+"""What a result depends on: one thing is varied at a time, and the first that matters is shrunk to an example.
+
+The causes are tried in an order in which none is mistaken for another one. A run that differs when it is repeated
+explains all that follows, so nothing else is tried then. Of the other causes the first is looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING
+
+from cojoin.engine.time.watermarks import NONE
+from cojoin.testing.determinism.causes import (
+    ARRIVAL,
+    CHANCE,
+    CLOCK,
+    CUTS,
+    HASH_SEED,
+    KEYS,
+    LEFTOVERS,
+    MIXED,
+    RESTARTS,
+    Cause,
+)
+from cojoin.testing.determinism.deliveries import Delivery, MicroBatch, draw_delivery, seeded
+from cojoin.testing.determinism.laboratory import HASH_SEEDS, Contrast, Run, Seen
+from cojoin.testing.determinism.shifted_clock import Clock
+from cojoin.testing.determinism.shrinking import shrink
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from cojoin.testing.determinism.deliveries import Aspect, RowTimes
+    from cojoin.testing.determinism.laboratory import Laboratory
+
+__all__ = ["Diagnosis", "diagnose"]
+
+_REPETITIONS, _TRIES, _MOST_KEYS, _MOST_BATCHES = 3, 12, 60, 25
+_MOST_SECONDS = 30.0
+_SOME_TIME, _LONGEST_SHIFT = 1_700_000_000, 5 * 366 * 86_400
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a result depends on.
+
+    Attributes:
+        causes: What alone makes a difference; the example shows the first.
+        example: The smallest contrast found.
+    """
+
+    causes: tuple[Cause, ...]
+    example: Seen
+
+
+def diagnose(laboratory: Laboratory, reference: Run, failing: Run) -> Diagnosis:
+    """Return what it was by which a run differs from the reference, or would have differed.
+
+    Args:
+        laboratory: Where to run.
+        reference: All rows at once.
+        failing: The run that differed.
+    """
+    search = _Search(laboratory)
+    again = [Contrast(reference, reference)] * _REPETITIONS + [Contrast(failing, failing)] * _REPETITIONS
+    seen = search.first(again)
+    if seen is not None:
+        cause, clearer = _unsteady(search, reference)
+        return Diagnosis((cause,), shrink(laboratory, clearer or seen))
+    times, rows = laboratory.runner.times, laboratory.runner.all_rows
+    local = Run(failing.delivery)
+    probes: list[tuple[Cause, Iterable[Contrast]]] = [
+        (CLOCK, _other_processing_times(reference, local)),
+        (KEYS, _keys_apart(laboratory)),
+        (RESTARTS, _with_restarts(rows, times)),
+        (ARRIVAL, _in_other_orders(rows, times)),
+        (CUTS, _cut(rows, times)),
+        (MIXED, [Contrast(reference, local)]),
+    ]
+    if laboratory.compare(Contrast(reference, local)) is None:
+        # The delivery does not matter in this process, so it is something of the other one.
+        probes = [(HASH_SEED, _other_hash_seeds(reference, failing)), (CLOCK, _other_clocks(reference, failing))]
+    for cause, contrasts in probes:
+        seen = search.first(contrasts)
+        if seen is not None:
+            return Diagnosis((cause, *_others(cause, search)), shrink(laboratory, seen))
+    # It differed once and does so no more. Only time has changed since.
+    outputs = laboratory.run(reference), laboratory.run(failing)
+    return Diagnosis((CLOCK,), Seen(Contrast(reference, failing), *outputs))
+
+
+class _Search:
+    """Looks for contrasts that differ, for a limited time, but at least one of each kind.
+
+    Args:
+        laboratory: Where to run.
+    """
+
+    def __init__(self, laboratory: Laboratory) -> None:
+        self.laboratory = laboratory
+        self._deadline = time.monotonic() + _MOST_SECONDS
+
+    def first(self, contrasts: Iterable[Contrast]) -> Seen | None:
+        """Return the first of some contrasts that differs."""
+        for contrast in contrasts:
+            seen = self.laboratory.compare(contrast)
+            if seen is not None or time.monotonic() > self._deadline:
+                return seen
+        return None
+
+
+def _others(cause: Cause, search: _Search) -> Iterator[Cause]:
+    """Yield what else matters besides a cause: restarts where keys depend on each other, cuts where arrival does."""
+    runner = search.laboratory.runner
+    if cause is KEYS:
+        busiest = max(dict.fromkeys(runner.keys), key=runner.keys.count)
+        rows = [row for row in runner.all_rows if runner.keys[row] == busiest]
+        if search.first(_with_restarts(rows, runner.times)) is not None:
+            yield RESTARTS
+    elif cause is ARRIVAL and search.first(_cut(runner.all_rows, runner.times)) is not None:
+        yield CUTS
+
+
+def _unsteady(search: _Search, reference: Run) -> tuple[Cause, Seen | None]:
+    """Return why a repeated run differs: it does no more where the clock stands still, or where chance has a seed."""
+    there = replace(reference, hash_seed=HASH_SEEDS[0])
+
+    def steady(clock: Clock) -> bool:
+        run = replace(there, clock=clock)
+        return search.first([Contrast(run, run)] * _REPETITIONS) is None
+
+    if steady(Clock(_SOME_TIME, stands_still=True)):
+        return CLOCK, search.first(_other_clocks(reference))
+    return (CHANCE if steady(Clock(_SOME_TIME, stands_still=True, seeds_random=True)) else LEFTOVERS), None
+
+
+def _other_hash_seeds(*runs: Run) -> Iterator[Contrast]:
+    for run in runs:
+        there = [replace(run, hash_seed=seed, clock=Clock(_SOME_TIME, stands_still=True)) for seed in HASH_SEEDS]
+        for one, two in pairwise(there):
+            yield Contrast(one, two)
+        yield Contrast(replace(run, hash_seed=None), replace(run, hash_seed=HASH_SEEDS[0]))
+
+
+def _other_clocks(*runs: Run) -> Iterator[Contrast]:
+    random = seeded(_SOME_TIME)
+    for run in runs:
+        there = replace(run, hash_seed=HASH_SEEDS[0], clock=Clock(_SOME_TIME, stands_still=True))
+        for _ in range(_TRIES):
+            at = _SOME_TIME + random.randrange(_LONGEST_SHIFT)
+            yield Contrast(there, replace(there, clock=Clock(at, stands_still=True)))
+
+
+def _other_processing_times(reference: Run, failing: Run) -> Iterator[Contrast]:
+    """Yield all rows at once, then the run that failed, without and with a processing time."""
+    (batch,) = reference.delivery.batches
+    clocked = replace(batch, processing_time=_SOME_TIME * 1_000)
+    yield Contrast(reference, Run(replace(reference.delivery, batches=(clocked,))))
+    batches = tuple(replace(batch, processing_time=0) for batch in failing.delivery.batches)
+    yield Contrast(Run(replace(failing.delivery, batches=batches)), failing)
+
+
+def _keys_apart(laboratory: Laboratory) -> Iterator[Contrast]:
+    """Yield each key's rows alone against the same beside all others, then more key groups."""
+    runner = laboratory.runner
+    whole = Delivery.at_once(runner.all_rows, runner.times)
+    for key in islice(dict.fromkeys(runner.keys), _MOST_KEYS):
+        own = {row for row in runner.all_rows if runner.keys[row] == key}
+        yield Contrast(Run(whole.of_rows(own)), Run(whole), key)
+    for groups in (2, 3, 5):
+        batches = tuple(replace(batch, key_groups=groups) for batch in whole.batches)
+        yield Contrast(Run(whole), Run(replace(whole, batches=batches)))
+
+
+def _with_restarts(rows: Sequence[int], times: RowTimes) -> Iterator[Contrast]:
+    """Yield deliveries whose operators are kept against the same with new ones in each batch."""
+    for delivery in chain([_row_by_row(rows, times)], _drawn(rows, times, ["cuts"])):
+        batches = tuple(replace(batch, restarts=number > 0) for number, batch in enumerate(delivery.batches))
+        yield Contrast(Run(delivery), Run(replace(delivery, batches=batches)))
+
+
+def _in_other_orders(rows: Sequence[int], times: RowTimes) -> Iterator[Contrast]:
+    """Yield deliveries of few rows in each batch, without watermarks, in the order of event time and in others."""
+    ordered = times.in_time(rows)
+    width = -(-len(ordered) // _MOST_BATCHES)
+    pieces = [MicroBatch(tuple(ordered[start : start + width])) for start in range(0, len(ordered), width)]
+    in_time = Delivery(tuple(pieces), times.last_events(rows))
+    random = seeded(_SOME_TIME)
+    for _ in range(_TRIES):
+        other = random.sample(pieces, len(pieces))
+        yield Contrast(Run(in_time), Run(replace(in_time, batches=tuple(other))))
+
+
+def _cut(rows: Sequence[int], times: RowTimes) -> Iterator[Contrast]:
+    """Yield all rows in one batch against several, in the order of event time."""
+    whole = Delivery.at_once(times.in_time(rows), times)
+    for delivery in chain([_row_by_row(rows, times)], _drawn(rows, times, ["cuts"])):
+        yield Contrast(Run(whole), Run(delivery))
+
+
+def _row_by_row(rows: Sequence[int], times: RowTimes) -> Delivery:
+    """Return the delivery of few rows in each batch, in the order of event time, each with the largest watermark."""
+    ordered = times.in_time(rows)
+    width = -(-len(ordered) // _MOST_BATCHES)
+    batches = []
+    for start in range(0, len(ordered), width):
+        following = times.times[ordered[start + width]] if start + width < len(ordered) else None
+        mark = NONE if following is None else following - 1
+        batches.append(MicroBatch(tuple(ordered[start : start + width]), (mark, mark)))
+    return Delivery(tuple(batches), times.last_events(rows))
+
+
+def _drawn(rows: Sequence[int], times: RowTimes, aspects: Collection[Aspect]) -> Iterator[Delivery]:
+    random = seeded(_SOME_TIME)
+    for _ in range(_TRIES):
+        yield draw_delivery(random, rows, times, aspects)

@@ -1,0 +1,171 @@
+"""What a person may hand over as rows in memory: what is taken as it is meant, and what is refused in words."""
+
+from __future__ import annotations
+
+import decimal
+from datetime import date, datetime, timezone
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import cojoin as cj
+from cojoin.embedded import memory
+from cojoin.embedded.frames import read_frame
+from cojoin.embedded.result import as_pandas
+
+NOON = datetime(2026, 1, 15, 12, tzinfo=timezone.utc)
+US = pa.timestamp("us", "UTC")
+COLUMNS: dict[str, Any] = {"key": "k", "event_time": "t"}
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    return pd.DataFrame({"k": [7, 7], "t": pd.to_datetime([NOON, NOON], utc=True)} | columns)
+
+
+def connect(left: Any, right: Any = None, **settings: Any) -> cj.ConnectedInputs:
+    other = pa.table({"k": pa.array([7], pa.int64()), "t": pa.array([NOON], US), "tier": ["gold"]})
+    return cj.connect(
+        cj.Input(left, **(COLUMNS | {"name": "trades"} | settings)),
+        cj.Input(other if right is None else right, **COLUMNS, name="customers"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype"),
+    [
+        (pd.Series(["a", "b"], dtype="category"), pa.string()),
+        (pd.Series(["a", None]), pa.string()),
+        (pd.Series([1, None], dtype="Int64"), pa.int64()),
+        (np.array([1, 2], dtype=np.uint8), pa.int16()),
+        (np.array([1, 2], dtype=np.uint64), pa.int64()),
+        (np.array([1, 2], dtype=np.float16), pa.float32()),
+        ([decimal.Decimal("1.50"), None], pa.decimal128(3, 2)),
+        ([date(2026, 1, 1), None], pa.date32()),
+        ([b"a", b"b"], pa.binary()),
+        ([[1, 2], None], pa.list_(pa.int64())),
+        ([{"x": 1}, {"x": 2}], pa.struct([("x", pa.int64())])),
+        (pd.to_datetime(["2026-01-01", "2026-01-02"]), pa.timestamp("us")),
+        (pd.to_datetime(["2026-01-01", "2026-01-02"]).tz_localize("Europe/Berlin"), US),
+        (pd.to_timedelta([1, 2], unit="s"), pa.duration("us")),
+        ([NOON, NOON.astimezone()], US),
+        ([True, None], pa.bool_()),
+    ],
+)
+def test_pandas_columns_have_sparks_types(column: Any, dtype: pa.DataType) -> None:
+    table = read_frame(frame(v=column), "input 'trades'")
+    assert table.schema.field("v").type == dtype
+    assert table.schema.field("t").type == US
+
+
+def test_a_named_index_becomes_columns_and_another_is_dropped() -> None:
+    named = frame().set_index("t")
+    assert read_frame(named, "input").column_names == ["t", "k"]
+    assert read_frame(frame().iloc[1:], "input").column_names == ["k", "t"]
+    assert connect(named).asof_join().to_pandas()["tier"].tolist() == ["gold", "gold"]
+
+
+def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
+    with duckdb.connect() as connection:
+        relation = connection.sql("SELECT 7::BIGINT AS k, TIMESTAMPTZ '2026-01-15 12:00:00+00' AS t, 'x' AS v")
+        assert connect(relation).asof_join().to_arrow().column("tier").to_pylist() == ["gold"]
+
+
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        (
+            frame(t=pd.to_datetime(["2026-01-01", "2026-01-02"])),
+            (
+                "input 'trades': event time column 't': expected a timestamp, got timestamp_ntz; it has no time zone; "
+                "say which is meant, such as with .dt.tz_localize('UTC') in pandas"
+            ),
+        ),
+        (
+            frame(t=[NOON, NOON.replace(tzinfo=None)]),
+            "input 'trades': column 't' has times with and without a zone, such as",
+        ),
+        (frame(t=[1, 2]), "turn epoch milliseconds into one: pandas.to_datetime(column, unit='ms', utc=True)"),
+        (
+            frame(v=[1, "a"]),
+            "input 'trades': column 'v' has values of several types: int and, in row 1, str; give all one type",
+        ),
+        (frame(v=[1 << 70, 2]), "input 'trades': column 'v' (object) can't become an Arrow column:"),
+        (frame(v=np.array([1 << 63, 0], np.uint64)), "its uint64 does not fit Spark's type int64"),
+        (
+            frame(t=pd.to_datetime([1_000_000_001, 2], utc=True)),
+            "column 't': its timestamp[ns, tz=UTC] does not fit Spark's type timestamp[us, tz=UTC]",
+        ),
+        (
+            pd.concat([frame(), frame()[["k"]]], axis=1),
+            "input 'trades' has two columns 'k'; rename or drop one",
+        ),
+        (frame().rename(columns={"k": "K"}).assign(k=1), "which differ only in case: to Spark and Delta they are one"),
+        (frame().rename(columns={"k": 0}), "column 0: expected a text as its name; rename it, such as with"),
+        (frame(k=[1.5, 2.5]), "input 'trades': key column 'k' has the type double, which can't be a key"),
+        (frame(k=["a", "b"]), "the key types differ: 'k' of input 'trades' is string, 'k' of input 'customers' is big"),
+        (frame().rename(columns={"k": "kk"}), "input 'trades' has no key column 'k'; did you mean 'kk'?"),
+        ([{"k": 1}], "got list; make a table of it: pyarrow.Table.from_pylist(rows), or pandas.DataFrame(rows)"),
+        (frame(v=[1j, 2j]), "input 'trades': column 'v' (complex128) can't become an Arrow column"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_the_column_and_the_cure(left: Any, message: str) -> None:
+    with pytest.raises(cj.ConfigurationError) as caught:
+        connect(left)
+    assert message in str(caught.value)
+
+
+def test_a_lazy_frame_is_refused() -> None:
+    class LazyFrame:
+        __module__ = "polars.lazyframe.frame"
+
+    with pytest.raises(cj.ConfigurationError, match=r"got polars.LazyFrame; run it with .collect\(\)"):
+        connect(LazyFrame())
+
+
+def test_a_reader_gives_its_rows_once() -> None:
+    reader = pa.Table.from_pandas(frame()).to_reader()
+    joined = connect(reader).asof_join()
+    assert [joined.to_arrow().num_rows, joined.to_arrow().num_rows] == [2, 2]
+    with pytest.raises(cj.ConfigurationError, match="input 'trades': the reader was read before, and gives its rows"):
+        connect(reader)
+    spent = pa.Table.from_pandas(frame()).to_reader()
+    spent.read_all()
+    with pytest.warns(UserWarning, match="the reader gave no rows; if it was read before, keep its rows"):
+        connect(spent)
+
+
+def test_too_large_a_frame_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 10_000)
+    large = pa.table({"k": pa.array([7] * 1_000, pa.int64()), "t": pa.array([NOON] * 1_000, US)})
+    with pytest.raises(cj.ConfigurationError) as caught:
+        connect(large)
+    assert str(caught.value).startswith("inputs 'trades' and 'customers': their 16.0 kB would need about 48.")
+    assert "or join them on Spark, which spills to disk" in str(caught.value)
+
+
+def test_the_free_memory_is_known_here() -> None:
+    free = memory.available_memory()
+    assert free is not None
+    assert free > 100_000_000
+
+
+def test_what_runs_elsewhere_is_refused_with_the_way_there() -> None:
+    joined = connect(frame()).asof_join()
+    with pytest.raises(cj.ConfigurationError, match=r"to_dataframe\(\) runs on Spark, and inputs 'trades' and 'cust"):
+        joined.to_dataframe()
+    with pytest.raises(cj.ConfigurationError, match=r"start\(\) runs on Spark"):
+        joined.start(output="x", checkpoint="y", trigger=cj.Trigger.available_now())  # type: ignore[arg-type]
+    with pytest.raises(cj.ConfigurationError, match="output: expected 'main' or 'rejected', got 'late'"):
+        joined.to_arrow("late")  # type: ignore[arg-type]
+
+
+def test_numbers_with_nulls_stay_numbers_in_pandas() -> None:
+    large = (1 << 60) + 1
+    found = as_pandas(pa.table({"a": [large, None], "b": [1, 2], "c": [True, None], "d": [1.5, None]}))
+    assert found.columns.tolist() == ["a", "b", "c", "d"]
+    assert [str(each) for each in found.dtypes] == ["Int64", "int64", "boolean", "float64"]
+    assert found["a"].tolist()[0] == large
