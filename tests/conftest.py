@@ -68,8 +68,10 @@ class SessionScheduling(LoadScopeScheduling):
 _GROUPS = {
     "session": (
         "tests/spark/",
+        "tests/debugging/",
         "tests/benchmarks/",
         "tests/test_readme.py",
+        "tests/cli/test_diff_command.py",
         "tests/engine/test_key_groups.py",
         "tests/engine/values/test_types.py",
     ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 from cojoin.embedded.embedded_execution import EmbeddedExecution
 from cojoin.engine.descriptions import describe_columns, describe_inputs, describe_operation
 from cojoin.engine.display import Display, display_of
+from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.plan import Plan
-    from cojoin.engine.side_outputs import OutputTag
     from cojoin.engine.time.durations import Duration
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Execution", "Joined", "OutputName"]
 
-OutputName: TypeAlias = "Literal['main', 'rejected'] | OutputTag"
+OutputName: TypeAlias = Literal["main", "rejected"] | OutputTag
 """An output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output."""
 
 

@@ -2,18 +2,15 @@
 
 It keeps all rows in memory. Nothing is late, since there is no watermark before the only batch, and ``max_ahead`` has
 no effect, since nothing is ahead of the end of time. A key's output rows are in the order that Spark's static way gives
-them. Joins of many rows are split into key groups, one for each core, which run at the same time.
+them. All rows are one key group: to split them for a second core costs a join more than that core saves.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from cojoin.embedded.frames import read_frame, size_of
@@ -22,20 +19,16 @@ from cojoin.embedded.result import Result
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.garbage_collection import without_garbage_collection
 from cojoin.engine.input_columns import InputColumns, check_pair
-from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.observed import control_of
 from cojoin.engine.operator import Batch
 from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.user_frames import user_traceback
 from cojoin.engine.values.choices import check_flag
-from cojoin.engine.values.key_hashes import key_hashes
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
 
     from cojoin.embedded.cuts import Arrival, Batches, Clock
     from cojoin.embedded.step import Step
@@ -55,9 +48,6 @@ _CURES = {
     "string": "turn it into one: pandas.to_datetime(column, utc=True)",
 }
 """What to do about an event-time column, by its type."""
-
-_ROWS_FOR_TWO = 1_000_000
-"""The number of rows from which it pays to split a join into key groups."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +103,18 @@ class EmbeddedExecution:
         Raises:
             FunctionError: A function raised an error, or returned an invalid value.
         """
-        parts = self.parts(plan)
-        with ThreadPoolExecutor(len(parts)) as pool:
-            running = [pool.submit(run_key_group, plan, *part, number) for number, part in enumerate(parts)]
-            outcomes = [each.result() for each in running]
+        emitted, statistics = run_key_group(plan, self.rows, self.controls(), 0)
         tables = {
-            name: pa.concat_tables([schema.empty_table(), *(each for emitted, _ in outcomes for each in emitted[name])])
+            name: pa.concat_tables([schema.empty_table(), *emitted.get(name, ())])
             for name, (_, schema) in plan.outputs.items()
         }
         names = (self.inputs[0].name, self.inputs[1].name)
-        return Result(plan, tables, BatchReport.merge(0, names, [statistics for _, statistics in outcomes]))
+        return Result(plan, tables, BatchReport.merge(0, names, [statistics]))
+
+    def controls(self) -> list[Control]:
+        """Return what the rows of both inputs tell of time."""
+        (left, right), (first, second) = self.rows, self.inputs
+        return [control_of(1, left, first), control_of(2, right, second)]
 
     def steps(
         self,
@@ -151,35 +143,6 @@ class EmbeddedExecution:
             replace(spec, max_ahead_ms=limit) for spec, limit in zip(plan.inputs, self.max_ahead_ms, strict=True)
         )
         return run_steps(Stepper(replace(plan, left=left, right=right)), cuts, times, drain=drain)
-
-    def parts(self, plan: Plan, groups: int | None = None) -> list[tuple[Sides, list[Control]]]:
-        """Return each key group's rows, with what is known of time.
-
-        Args:
-            plan: What is run.
-            groups: The number of key groups; None chooses it by the plan and the number of rows.
-        """
-        (left, right), (first, second) = self.rows, self.inputs
-        controls = [control_of(1, left, first), control_of(2, right, second)]
-        groups = groups or self._key_groups(plan)
-        return [(self.rows, controls)] if groups == 1 else self._split(groups, controls)
-
-    def _key_groups(self, plan: Plan) -> int:
-        # A function's calls hold Python's lock, so threads would not help it.
-        if isinstance(plan.operation, KeyedCoProcess) or sum(each.num_rows for each in self.rows) < _ROWS_FOR_TWO:
-            return 1
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-    def _split(self, groups: int, controls: Sequence[Control]) -> list[tuple[Sides, list[Control]]]:
-        numbers = [_group_numbers(spec.keys(rows), groups) for spec, rows in zip(self.inputs, self.rows, strict=True)]
-        parts = []
-        for group in range(groups):
-            left, right = (
-                rows.filter(pa.array(number == group)) for rows, number in zip(self.rows, numbers, strict=True)
-            )
-            own = [replace(each, rows=part.num_rows) for each, part in zip(controls, (left, right), strict=True)]
-            parts.append(((left, right), own))
-        return parts
 
 
 def run_key_group(
@@ -210,20 +173,6 @@ def run_key_group(
     finally:
         operator.close()
     return emitted, statistics
-
-
-def _group_numbers(keys: pa.Table, groups: int) -> NDArray[np.int64]:
-    """Return the key group of each row; rows with a null in their key, which are rejected, belong to the first."""
-    filled = keys
-    valid = np.ones(keys.num_rows, dtype=bool)
-    for column in keys.columns:
-        if column.null_count:
-            valid &= column.is_valid().to_numpy()
-    if not valid.all():
-        filled = keys.filter(pa.array(valid))
-    numbers = np.zeros(keys.num_rows, dtype=np.int64)
-    numbers[valid] = (key_hashes(filled) % np.uint64(groups)).astype(np.int64)
-    return numbers
 
 
 def _max_ahead(declared: Input) -> int | None:

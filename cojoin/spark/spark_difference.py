@@ -54,10 +54,12 @@ def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecutio
         QueryFailedError: A version failed; the message is that of the cause, such as an error of a function.
     """
     inputs = [_history(one, other) for one, other in zip(a.bound, b.bound, strict=True)]
-    # The workers run both versions over the same rows in the same key groups.
-    specs = [each.spec for each in inputs]
-    one = replace(comparison.a, left=specs[0], right=specs[1])
-    comparison = replace(comparison, a=one, b=replace(comparison.b, key_groups=one.key_groups))
+    # Both versions run in the same key groups, to the end of time, where no row is ahead of the clock.
+    left, right = (replace(each.spec, max_ahead_ms=None) for each in inputs)
+    one = replace(comparison.a, left=left, right=right)
+    left, right = (replace(spec, max_ahead_ms=None) for spec in comparison.b.inputs)
+    other = replace(comparison.b, left=left, right=right, key_groups=one.key_groups)
+    comparison = replace(comparison, a=one, b=other)
     own = [
         (mine, theirs)
         for mine, theirs in zip(inputs, comparison.b.inputs, strict=True)

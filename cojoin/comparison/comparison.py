@@ -1,0 +1,226 @@
+"""What is compared: two plans over the same inputs, their outputs, and the columns that make a row the same row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.engine.descriptions import describe_operation, describe_watermark
+from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.plan import Plan
+
+__all__ = ["ComparedOutput", "Comparison", "changed_settings", "check_inputs", "right_columns"]
+
+_JOINS = (AsofJoin, TemporalJoin, IntervalJoin)
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class ComparedOutput:
+    """One output of both versions, as it is compared.
+
+    Attributes:
+        name: Its name in ``Plan.outputs``.
+        columns: The columns that are compared, with their types.
+        identity: The columns by which a row of one version is the other version of a row; none compares whole rows.
+    """
+
+    name: str
+    columns: pa.Schema
+    identity: tuple[str, ...]
+
+    @property
+    def differing(self) -> pa.Schema:
+        """The columns of differing rows: the row in each version, the columns that differ, and the explanation."""
+        row = pa.struct([field.with_nullable(True) for field in self.columns])
+        return pa.schema(
+            [("a", row), ("b", row), ("differs", pa.list_(pa.string())), ("explanation", pa.string())],
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two versions of a join or function over the same inputs; picklable, and without Spark.
+
+    Attributes:
+        a: The plan of the first version.
+        b: The plan of the second version.
+        outputs: The outputs that are compared.
+        examples: How many differing rows of each kind and output are explained.
+    """
+
+    a: Plan
+    b: Plan
+    outputs: tuple[ComparedOutput, ...]
+    examples: int
+
+    @classmethod
+    def of(
+        cls, a: Plan, b: Plan, output: Any, keys: Sequence[str] | None, columns: Sequence[str] | None, examples: int
+    ) -> Comparison:
+        """Return the comparison of two plans, checked; see ``cojoin.diff`` for the arguments.
+
+        Raises:
+            ConfigurationError: An argument is invalid, or an output does not exist.
+            SchemaError: The inputs, keys or compared columns of the two plans differ.
+        """
+        if type(examples) is not int or examples < 0:
+            msg = f"examples: expected a whole number of 0 or more, got {examples!r}"
+            raise ConfigurationError(msg)
+        names = {"keys": _names(keys, "keys"), "columns": _names(columns, "columns")}
+        for one, other in zip(a.inputs, b.inputs, strict=True):
+            check_inputs(one, other)
+        if isinstance(output, str) and output == "all":
+            _check_side_outputs(a, b)
+            wanted = list(a.outputs)
+        else:
+            wanted = [a.output_name(output)]
+            b.output_name(output)
+        main = wanted[0]
+        return cls(a, b, tuple(_compared(a, b, each, **names, is_main=each == main) for each in wanted), examples)
+
+
+def _names(given: Any, argument: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        msg = f"{argument}: expected one or more different columns, such as ['trade_id'], got {given!r}"
+        raise ConfigurationError(msg)
+    return names
+
+
+def check_inputs(a: InputSpec, b: InputSpec) -> None:
+    """Check that an input of version a and that of version b have the same columns and the same key.
+
+    Raises:
+        SchemaError: They have not.
+    """
+    told = list(_schema_differences(a.schema, b.schema))
+    if told:
+        msg = (
+            f"input {a.name!r} of a and input {b.name!r} of b have different columns: {_listed(told)}; diff compares "
+            f"two versions over the same history, so connect both to the same inputs"
+        )
+        raise SchemaError(msg)
+    if a.key != b.key:
+        msg = (
+            f"input {a.name!r} has the key {', '.join(a.key)} in a and {', '.join(b.key)} in b; diff compares two "
+            f"versions with the same keys"
+        )
+        raise SchemaError(msg)
+
+
+def _check_side_outputs(a: Plan, b: Plan) -> None:
+    for which, names, others in (("a", a.outputs, b.outputs), ("b", b.outputs, a.outputs)):
+        for name in names:
+            if name not in others:
+                msg = (
+                    f"side output {name!r} is only in {which}; declare it in both, or compare one output, such as "
+                    f"output='main'"
+                )
+                raise SchemaError(msg)
+
+
+def _compared(
+    a: Plan, b: Plan, name: str, *, keys: tuple[str, ...] | None, columns: tuple[str, ...] | None, is_main: bool
+) -> ComparedOutput:
+    one, other = a.outputs[name][1], b.outputs[name][1]
+    identity = _identity(a, b, name) if keys is None else keys
+    if not is_main:
+        # The names are those of the first output; another has them or is compared as it is.
+        columns = None
+        identity = identity if set(identity) <= set(one.names) else ()
+    chosen = None if columns is None else tuple(dict.fromkeys((*identity, *columns)))
+    for argument, wanted in (("keys", keys if is_main else None), ("columns", columns)):
+        for column in wanted or ():
+            for which, schema in (("a", one), ("b", other)):
+                if column not in schema.names:
+                    near = did_you_mean(column, schema.names)
+                    msg = f"{argument}: {_what(name)} of {which} has no column {column!r}{near}"
+                    raise SchemaError(msg)
+    compared = one if chosen is None else pa.schema([one.field(each) for each in chosen])
+    against = other if chosen is None else pa.schema([other.field(each) for each in chosen])
+    told = list(_schema_differences(compared, against))
+    if told:
+        common = [each.name for each in one if each.name in other.names and other.field(each.name).type == each.type]
+        cure = f"compare those that both have: columns={common!r}" if common else "they have none in common"
+        msg = f"{_what(name)} has different columns in a and b: {_listed(told)}; {cure}"
+        raise SchemaError(msg)
+    return ComparedOutput(name, compared, identity)
+
+
+def _identity(a: Plan, b: Plan, name: str) -> tuple[str, ...]:
+    """Return the columns of a join's output that say which row it is: the left row, and in pairs the right's time."""
+    if name != OUTPUT or not isinstance(a.operation, _JOINS) or not isinstance(b.operation, _JOINS):
+        return ()
+    one, other = _identifying(a), _identifying(b)
+    shared = tuple(column for column in one if column in other)
+    return shared if set(a.output.names[: len(a.left.schema)]) <= set(shared) else ()
+
+
+def _identifying(plan: Plan) -> tuple[str, ...]:
+    left = tuple(plan.output.names[: len(plan.left.schema)])
+    time = right_columns(plan).get(str(plan.right.event_time))
+    return (*left, time) if isinstance(plan.operation, IntervalJoin) and time is not None else left
+
+
+def right_columns(plan: Plan) -> dict[str, str]:
+    """Return the right input's columns that a join's output has, each with its name there."""
+    without = {*plan.right.key, getattr(plan.operation, "deletes", None)}
+    payload = [name for name in plan.right.schema.names if name not in without]
+    return dict(zip(payload, plan.output.names[len(plan.left.schema) :], strict=False))
+
+
+def _schema_differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
+    for field in one:
+        if field.name not in other.names:
+            yield f"{field.name!r} is only in a"
+        elif field.type != (there := other.field(field.name).type):
+            yield f"{field.name!r} is {type_to_ddl(field.type)} in a and {type_to_ddl(there)} in b"
+    yield from (f"{field.name!r} is only in b" for field in other if field.name not in one.names)
+
+
+def _listed(told: Sequence[str]) -> str:
+    more = f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    return ", ".join(told[:_SHOWN]) + more
+
+
+def _what(name: str) -> str:
+    return {OUTPUT: "the main output", REJECTED: "the rejected output"}.get(name, f"side output {name!r}")
+
+
+def changed_settings(a: Plan, b: Plan) -> dict[str, tuple[str, str]]:
+    """Return the settings of the operations and inputs that differ, each as text in a and in b.
+
+    What a function does is not compared; versions of one function have equal settings.
+    """
+    both = [_settings(plan) for plan in (a, b)]
+    names = dict.fromkeys(name for each in both for name in each)
+    pairs = {name: (both[0].get(name, "none"), both[1].get(name, "none")) for name in names}
+    return {name: (one, other) for name, (one, other) in pairs.items() if one != other}
+
+
+def _settings(plan: Plan) -> dict[str, str]:
+    found = {"operation": describe_operation(plan.operation)}
+    for side, spec in zip(("left", "right"), plan.inputs, strict=True):
+        own = {
+            "name": spec.name,
+            "event_time": spec.event_time or "none",
+            "partition": ", ".join(spec.partition) or "none",
+            "sequence": ", ".join(spec.sequence) or "none",
+            "watermark": describe_watermark(spec.watermark),
+            "late": spec.late or "the default",
+        }
+        found |= {f"{side} input's {name}": value for name, value in own.items()}
+    return found

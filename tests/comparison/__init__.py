@@ -1,0 +1,1 @@
+"""The comparison of two versions, against multisets of Python."""
