@@ -15,6 +15,7 @@ __all__ = ["MODULES", "build"]
 MODULES = (
     "cojoin",
     "cojoin.kafka",
+    "cojoin.plots",
     "cojoin.testing",
     "cojoin.errors",
     "cojoin.spark.sinks.sinks",

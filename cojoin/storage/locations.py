@@ -8,13 +8,28 @@ from typing import Any, TypeAlias
 
 from cojoin.errors import ConfigurationError
 
-__all__ = ["Location", "as_location", "is_path"]
+__all__ = ["LOGIN", "MASK", "Location", "as_location", "is_path", "without_login"]
 
 Location: TypeAlias = str | os.PathLike[str]
 """A path as a string or as a ``pathlib.Path``; where a table name is allowed, a string without a ``/`` is a name."""
 
 # pathlib turns the two slashes of a URL into one.
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
+
+LOGIN = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^/\s]+)@", re.IGNORECASE)
+"""The login in a URL. In Azure's URLs, what precedes the @ is a container and no login."""
+
+MASK = "***"
+"""What stands in the place of a secret."""
+
+
+def without_login(text: str) -> str:
+    """Return a text in which the name and password in each URL are masked.
+
+    >>> without_login("s3a://me:opensesame@lake/trades"), without_login("abfss://lake@shop.dfs.core.windows.net/trades")
+    ('s3a://***@lake/trades', 'abfss://lake@shop.dfs.core.windows.net/trades')
+    """
+    return LOGIN.sub(f"://{MASK}@", text)
 
 
 def is_path(location: str) -> bool:

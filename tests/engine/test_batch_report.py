@@ -149,3 +149,16 @@ def test_before_an_input_has_spoken_it_has_no_lag() -> None:
 
 def test_numbers_are_aligned_to_the_right_and_texts_to_the_left() -> None:
     assert text_table([["a", "n"], ["xyz", "1"], ["", "1,000"]]).splitlines()[2:] == ["xyz      1", "     1,000"]
+
+
+def test_a_report_shows_its_table_and_how_it_ended_with_times_as_times() -> None:
+    found = replace(report(), processing_time=1_768_478_400_000)
+    head, *table, ending = repr(found).splitlines()
+    assert head.startswith(f"After batch {found.batch_id}, at 2026-01-15 12:00:00.000 UTC: watermark 1970-01-01 ")
+    assert "\n".join(table) == found.table()
+    assert ending == found.ending()
+    page = found._repr_html_()
+    assert all(cell in page for row in found.table_rows() for cell in row)
+    assert "1768478400000" not in repr(found) + page
+    assert repr(found.inputs[0]).startswith(f"Input {found.inputs[0].name!r}: {found.inputs[0].rows_in} rows in, ")
+    assert repr(BatchReport.before_the_first(("a", "b"))).startswith("Before the first batch\n")

@@ -1,0 +1,182 @@
+"""What the pictures share: matplotlib where it is installed, axes of times in UTC, colours, and labels that fit."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from cojoin.errors import ConfigurationError, EnvironmentSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+__all__ = [
+    "BLACK",
+    "FILLS",
+    "GREY",
+    "LEFT",
+    "RED",
+    "RIGHT",
+    "as_numbers",
+    "check_axes",
+    "format_times",
+    "label_points",
+    "moment",
+    "new_axes",
+    "pixels",
+    "settle",
+    "shorten",
+    "text_pixels",
+]
+
+LEFT, RIGHT, RED, BLACK, GREY = "#3b7dd8", "#c8553d", "#b3261e", "#222222", "#8a8a8a"
+"""The left input, the right input, what has no match, the operator, and lines that connect."""
+
+FILLS = ("#8fb8de", "#e6b566", "#9ccb9a", "#d7a6c8", "#c3bd8b", "#a9b4c2", "#e39c8c", "#8ccfc9")
+"""The colours of versions; equal versions have equal colours."""
+
+_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond that matplotlib's dates can hold: the years 1 to 9999."""
+
+_POINT_SIZE, _CHARACTER = 8, 0.56
+"""The size of labels in points, and the width of a character in sizes."""
+
+
+def check_axes(ax: Any, what: str) -> None:
+    """Check that matplotlib is installed, and that ``ax`` is None or an ``Axes``.
+
+    Args:
+        ax: The caller's argument.
+        what: The caller, for the message.
+
+    Raises:
+        EnvironmentSetupError: matplotlib is not installed.
+        ConfigurationError: ``ax`` is something else, such as the array that ``plt.subplots(2)`` returns.
+    """
+    if find_spec("matplotlib") is None:
+        msg = f'{what}: expected the package matplotlib, found none; run: pip install "cojoin[plots]"'
+        raise EnvironmentSetupError(msg)
+    from matplotlib.axes import Axes  # noqa: PLC0415 - an extra
+
+    if ax is not None and not isinstance(ax, Axes):
+        msg = f"{what}: ax: expected one of matplotlib's Axes, got {type(ax).__name__}; of several give one, as axes[0]"
+        raise ConfigurationError(msg)
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Return the axes of a new figure, of a width and a height in inches."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - an extra
+
+    _, axes = plt.subplots(figsize=(width, height), layout="constrained")
+    return axes
+
+
+def settle(axes: Axes) -> None:
+    """Give the axes of a new figure the size that its layout leaves them."""
+    figure = axes.get_figure(root=True)
+    if figure is not None:
+        figure.draw_without_rendering()
+
+
+def as_numbers(micros: Iterable[int | None]) -> NDArray[np.float64]:
+    """Return times in epoch microseconds as matplotlib's numbers; what has no date, as the end of time, is NaN.
+
+    >>> as_numbers([0, None, 1_000 * (2**63 - 1)]).tolist()
+    [0.0, nan, nan]
+    """
+    from matplotlib import dates  # noqa: PLC0415 - an extra
+
+    times = [
+        np.datetime64("NaT", "us") if each is None or not _FIRST <= each <= _LAST else np.datetime64(each, "us")
+        for each in micros
+    ]
+    untyped: Any = dates
+    return np.asarray(untyped.date2num(np.array(times, dtype="datetime64[us]")), dtype=np.float64)
+
+
+def format_times(axes: Axes, which: Literal["x", "y"], label: str) -> None:
+    """Make one axis an axis of times in UTC that are short and readable at every scale."""
+    from matplotlib import dates  # noqa: PLC0415 - an extra
+
+    untyped: Any = dates
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    locator = untyped.AutoDateLocator(tz=timezone.utc, minticks=3, maxticks=9 if which == "x" else 7)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=timezone.utc))
+    axis.set_label_text(f"{label} (UTC)")
+    if which == "y":
+        # Where it would stand otherwise is a title's place.
+        axis.get_offset_text().set_horizontalalignment("right")
+
+
+def moment(value: Any, what: str) -> int | None:
+    """Return a datetime with a zone in epoch microseconds; None stays None.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        example = "datetime(2026, 1, 31, tzinfo=timezone.utc)"
+        msg = f"{what}: expected a datetime with a time zone, such as {example}, got {value!r}"
+        raise ConfigurationError(msg)
+    since = value - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def label_points(
+    axes: Axes, places: Sequence[tuple[int, str]], height: float, window: tuple[int, int], *, points: float = 7
+) -> None:
+    """Write labels above points, those that have room.
+
+    Args:
+        axes: The axes, whose limits are set.
+        places: Each point's time in epoch microseconds, and its label.
+        height: Where the points are on the other axis.
+        window: The first and the last time that the axes show, in epoch microseconds.
+        points: How far above them the labels are, in points; less than zero is below.
+    """
+    width, taken = pixels(axes), -np.inf
+    for micros, label in sorted(places):
+        text = shorten(label)
+        half = text_pixels(axes, text) / 2
+        at = (micros - window[0]) / (window[1] - window[0]) * width
+        if not text or at - half < max(taken, -half) or at > width:
+            continue
+        taken = at + half + 4
+        axes.annotate(
+            text,
+            (as_numbers([micros])[0], height),
+            (0, points),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if points > 0 else "top",
+            fontsize=_POINT_SIZE,
+            color=BLACK,
+            annotation_clip=True,
+        )
+
+
+def pixels(axes: Axes) -> float:
+    """Return how wide axes are."""
+    return float(axes.get_window_extent().width)
+
+
+def text_pixels(axes: Axes, text: str) -> float:
+    """Return about how wide a label is."""
+    figure = axes.get_figure(root=True)
+    dots = 100.0 if figure is None else float(figure.dpi)
+    return len(text) * _POINT_SIZE * _CHARACTER * dots / 72
+
+
+def shorten(text: str, limit: int = 24) -> str:
+    """Return a text that is no longer than a limit, with dots where it was cut."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}\N{HORIZONTAL ELLIPSIS}"

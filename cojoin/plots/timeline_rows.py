@@ -1,0 +1,268 @@
+"""The rows of one key over event time: what came in, which versions are in force when, and what matched what.
+
+The matches are those of the join's own output, run on the key's rows alone: no other key has a part in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.engine.formats import show_value
+from cojoin.engine.joins import AsofJoin, TemporalJoin
+from cojoin.engine.ordering import OrderedPart, total_order
+from cojoin.engine.time.durations import microseconds
+from cojoin.engine.values.encoding import encode_rows
+from cojoin.engine.values.rows import decode_column
+from cojoin.engine.values.tables import event_micros, take_rows
+from cojoin.errors import ConfigurationError, FunctionError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cojoin.embedded.embedded_execution import EmbeddedExecution
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Sides
+    from cojoin.engine.plan import Plan
+
+__all__ = [
+    "FOREVER",
+    "KeyRows",
+    "TimedRow",
+    "Version",
+    "key_rows",
+    "key_text",
+    "labels_of",
+    "read_keys",
+    "rows_by_key",
+    "sorted_rows",
+]
+
+FOREVER = 1 << 62
+"""Microseconds that stand for no end."""
+
+_MOST_KEYS = 20
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """A row: its event time in epoch microseconds, and its columns besides key and time as a label."""
+
+    micros: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Version(TimedRow):
+    """A right row of an as-of or temporal join.
+
+    Attributes:
+        begins: From which time on left rows match it, in epoch microseconds; ``-FOREVER`` where nothing bounds it.
+        ends: Until when; ``FOREVER`` where nothing bounds it.
+        is_tombstone: Whether it deletes its key.
+    """
+
+    begins: int = 0
+    ends: int = 0
+    is_tombstone: bool = False
+
+
+@dataclass(frozen=True)
+class KeyRows:
+    """A key's rows.
+
+    Attributes:
+        key: The key as text.
+        left: The left rows, by time.
+        right: The right rows, in total order; those of as-of and temporal joins are a ``Version`` each.
+        matches: For each time of a left row the times of the right rows that it matched, in epoch microseconds.
+    """
+
+    key: str
+    left: Sequence[TimedRow]
+    right: Sequence[TimedRow]
+    matches: dict[int, list[int]]
+
+
+def read_keys(keys: Any, spec: InputSpec) -> list[tuple[Any, ...]]:
+    """Return the keys that a user names: a key or several, and of several key columns tuples.
+
+    Raises:
+        ConfigurationError: They have other columns than the key, or are too many for a picture.
+    """
+    count = len(spec.key)
+    several = isinstance(keys, (list, set, frozenset, range, np.ndarray, pa.Array, pa.ChunkedArray)) or hasattr(
+        keys, "to_list"
+    )
+    if isinstance(keys, tuple):
+        several = count == 1 or (bool(keys) and all(isinstance(each, tuple) for each in keys))
+    given = [each.as_py() if isinstance(each, pa.Scalar) else each for each in keys] if several else [keys]
+    found = [each if count > 1 else (each,) for each in given]
+    for each in found:
+        if not isinstance(each, tuple) or len(each) != count or any(value is None for value in each):
+            shape = f"a value of {spec.key[0]!r}" if count == 1 else f"a tuple of {', '.join(spec.key)}"
+            msg = f"keys: expected {shape}, or a list of some, got {each if count > 1 else each[0]!r}"
+            raise ConfigurationError(msg)
+    if not 1 <= len(found) <= _MOST_KEYS:
+        msg = f"keys: expected 1 to {_MOST_KEYS} keys, which a picture has room for, got {len(found):,}"
+        raise ConfigurationError(msg)
+    return [tuple(value.item() if hasattr(value, "item") else value for value in each) for each in found]
+
+
+def rows_by_key(rows: Sides, inputs: tuple[InputSpec, InputSpec], keys: Sequence[tuple[Any, ...]]) -> list[Sides]:
+    """Return the rows of each key, in total order; rows without event time, which are rejected, are left out.
+
+    Raises:
+        ConfigurationError: A key has no rows, or a value of another type.
+    """
+    found = []
+    for key in keys:
+        left, right = (_of_key(table, spec, key) for table, spec in zip(rows, inputs, strict=True))
+        if not left.num_rows and not right.num_rows:
+            there = _first_keys(rows, inputs)
+            names = " and ".join(repr(spec.name) for spec in inputs)
+            msg = f"keys: inputs {names} have no row of the key {key_text(key)}; they have {there}"
+            raise ConfigurationError(msg)
+        found.append((left, right))
+    return found
+
+
+def key_rows(plan: Plan, execution: EmbeddedExecution, key: tuple[Any, ...], rows: Sides) -> KeyRows:
+    """Return one key's rows with what matched what, for a join."""
+    left, right = plan.inputs
+    table = replace(execution, rows=rows).run(plan).output
+    times = [_micros_or_none(table, name) for name in (left_time(plan), right_time(plan))]
+    matches: dict[int, list[int]] = {}
+    for of_left, of_right in zip(*times, strict=True):
+        if of_left is not None and of_right is not None:
+            matches.setdefault(of_left, []).append(of_right)
+    matches = {time: sorted(set(partners)) for time, partners in matches.items()}
+    lefts = sorted_rows(rows[0], left, labels_of(rows[0], left))
+    return KeyRows(key_text(key), lefts, _right_rows(plan.operation, rows[1], right), matches)
+
+
+def left_time(plan: Plan) -> str:
+    """Return the name that the left's event time has in a join's output."""
+    left = plan.left
+    return str(plan.output.names[left.schema.names.index(str(left.event_time))])
+
+
+def right_time(plan: Plan) -> str:
+    """Return the name that the right's event time has in a join's output."""
+    name = str(plan.right.event_time)
+    taken = {each.lower() for each in plan.left.schema.names}
+    return f"{plan.right.name}_event_time" if name.lower() in taken else name
+
+
+def sorted_rows(table: pa.Table, spec: InputSpec, labels: Sequence[str]) -> list[TimedRow]:
+    """Return the rows of one key, which are in total order, with their labels."""
+    return [TimedRow(*each) for each in zip(_times(table, spec), labels, strict=True)]
+
+
+def labels_of(table: pa.Table, spec: InputSpec, without: Sequence[str | None] = ()) -> list[str]:
+    """Return for each row its columns as text, without key, event time and the source's own order."""
+    hidden = {*spec.key, spec.event_time, *spec.source_order, *without}
+    columns = [decode_column(table.column(name), str) for name in table.column_names if name not in hidden]
+    return [", ".join(map(_text, row)) for row in zip(*columns, strict=True)] if columns else [""] * table.num_rows
+
+
+def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedRow]:
+    micros = _times(table, spec)
+    if isinstance(operation, AsofJoin):
+        reach = FOREVER if operation.tolerance is None else microseconds(operation.tolerance, "tolerance")
+        ranges = _ranges(micros, operation.direction, reach)
+        rows = zip(micros, labels_of(table, spec), ranges, strict=True)
+        return [Version(time, label, *span) for time, label, span in rows]
+    if isinstance(operation, TemporalJoin):
+        reach = FOREVER if operation.retention is None else microseconds(operation.retention, "retention")
+        labels = labels_of(table, spec, [operation.deletes])
+        ranges, dead = _ranges(micros, "backward", reach), _tombstones(operation, table, spec)
+        return [
+            Version(time, "" if is_dead else label, *((time, time) if is_dead else span), is_tombstone=is_dead)
+            for time, label, span, is_dead in zip(micros, labels, ranges, dead, strict=True)
+        ]
+    return sorted_rows(table, spec, labels_of(table, spec))
+
+
+def _ranges(micros: Sequence[int], direction: str, reach: int) -> list[tuple[int, int]]:
+    """Return the times at which left rows match each of a key's versions, which are in total order."""
+    distinct = sorted(set(micros))
+    places = {time: place for place, time in enumerate(distinct)}
+    ranges = []
+    for row, time in enumerate(micros):
+        place = places[time]
+        before = distinct[place - 1] if place else None
+        after = distinct[place + 1] if place + 1 < len(distinct) else None
+        if micros[row + 1 : row + 2] == [time]:
+            ranges.append((time, time))  # of equal times the last in the total order matches
+        elif direction == "backward":
+            ranges.append((time, min(time + reach, FOREVER if after is None else after)))
+        elif direction == "forward":
+            ranges.append((max(time - reach, -FOREVER if before is None else before), time))
+        else:
+            begins = -FOREVER if before is None else (before + time) // 2
+            ends = FOREVER if after is None else (time + after) // 2
+            ranges.append((max(time - reach, begins), min(time + reach, ends)))
+    return ranges
+
+
+def _tombstones(operation: TemporalJoin, table: pa.Table, spec: InputSpec) -> list[bool]:
+    dead = np.zeros(table.num_rows, dtype=bool)
+    if operation.null_payload_deletes:
+        nulls = [table.column(name).is_null().to_numpy() for name in operation.payload(spec)]
+        dead |= np.logical_and.reduce(nulls)
+    if operation.deletes is not None:
+        dead |= pc.fill_null(table.column(operation.deletes), False).to_numpy()
+    return [bool(each) for each in dead]
+
+
+def _of_key(table: pa.Table, spec: InputSpec, key: tuple[Any, ...]) -> pa.Table:
+    mask = table.column(str(spec.event_time)).is_valid()
+    for name, value in zip(spec.key, key, strict=True):
+        mask = pc.and_(mask, pc.fill_null(pc.equal(table.column(name), _typed(value, name, spec)), False))
+    mine = table.filter(mask).combine_chunks()
+    one_key = np.zeros(mine.num_rows, dtype=np.int64)
+    return take_rows(mine, total_order([OrderedPart(one_key, spec.micros(mine), 0, mine, spec.source_order)]))
+
+
+def _typed(value: Any, name: str, spec: InputSpec) -> pa.Scalar:
+    field = spec.schema.field(name)
+    try:
+        return encode_rows([(value,)], pa.schema([field]), "keys").column(0)[0]
+    except (FunctionError, SchemaError) as error:
+        msg = f"keys: expected a value of {name!r}, which is {field.type}, got {value!r}"
+        raise ConfigurationError(msg) from error
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, Decimal) else show_value(value)
+
+
+def _first_keys(rows: Sides, inputs: tuple[InputSpec, InputSpec]) -> str:
+    found: dict[tuple[Any, ...], None] = {}
+    for table, spec in zip(rows, inputs, strict=True):
+        first = spec.keys(table.slice(0, 1_000))
+        columns = [decode_column(column, str) for column in first.columns]
+        found |= dict.fromkeys(each for each in zip(*columns, strict=True) if None not in each)
+    texts = [key_text(key) for key in found]
+    return ", ".join([*texts[:5], *(["..."] if len(texts) > 5 else [])]) or "no rows"
+
+
+def key_text(key: tuple[Any, ...]) -> str:
+    """Return a key as text."""
+    return ", ".join(map(show_value, key))
+
+
+def _times(table: pa.Table, spec: InputSpec) -> list[int]:
+    return [int(each) for each in spec.micros(table)]
+
+
+def _micros_or_none(table: pa.Table, name: str) -> list[int | None]:
+    valid = table.column(name).is_valid().to_pylist()
+    micros = event_micros(table, name)
+    return [int(time) if known else None for time, known in zip(micros, valid, strict=True)]
