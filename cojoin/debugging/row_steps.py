@@ -1,0 +1,180 @@
+"""A replayed batch in small steps: a function's by its callbacks, a join's by its rows and by the advance of time.
+
+A function's batch runs once, as always, and is only looked at; so the steps are exactly what happened. A join's batch
+is cut: each row comes alone, with time at rest, and then the watermark advances from the time of one waiting row to
+that of the next. That gives the same rows, since a join's results do not depend on how batches are cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Literal
+
+from cojoin.checkpoints.inspect.key_state import KeyTimer
+from cojoin.debugging.recorded_time import controls_until, recorded_controls
+from cojoin.debugging.row_step import RowStep
+from cojoin.engine.operator import OUTPUT, REJECTED
+from cojoin.engine.side_outputs import encode_outputs
+from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values.rows import decode_rows, row_class
+from cojoin.engine.values.tables import event_millis
+from cojoin.errors import FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cojoin.debugging.recorded_batches import RecordedBatch
+    from cojoin.debugging.watched_function import Call, WatchedProcess
+    from cojoin.embedded.step import Step
+    from cojoin.embedded.stepper import Stepper
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.keyed_process import KeyedCoProcess
+    from cojoin.engine.operator import Sides
+    from cojoin.engine.plan import Plan
+    from cojoin.engine.time.control_rows import Control
+    from cojoin.engine.values.rows import Row
+
+__all__ = ["callbacks_of", "cuts_of", "run_batch"]
+
+
+def callbacks_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:
+    """Run a batch, and yield the rows that were rejected, and then what each row and timer did in the function.
+
+    Args:
+        stepper: Runs a ``WatchedProcess`` with recorded time; it goes on to the batch's end.
+        batch: The batch.
+        rows: The key's rows in it.
+
+    Raises:
+        FunctionError: The function raised an error; the callbacks before it were yielded.
+    """
+    watched: WatchedProcess = stepper.plan.operation  # type: ignore[assignment]
+    watched.calls.clear()
+    try:
+        step = run_batch(stepper, batch, rows)
+    except FunctionError:
+        yield from [_of_call(stepper.plan, batch, call) for call in watched.calls]
+        raise
+    yield from _rejected(batch, step)
+    yield from [_of_call(stepper.plan, batch, call) for call in watched.calls]
+
+
+def cuts_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[RowStep]:
+    """Run a batch in cuts, and yield what each row did in the join, and each advance of the watermark.
+
+    Args:
+        stepper: Runs the join with recorded time; it goes on to the batch's end.
+        batch: The batch.
+        rows: The key's rows in it.
+    """
+    inputs = stepper.plan.inputs
+    nothing = rows[0].slice(0, 0), rows[1].slice(0, 0)
+    waiting: Sides = nothing
+    reached = NONE
+    for side, (spec, table) in enumerate(zip(inputs, rows, strict=True)):
+        for place in range(table.num_rows):
+            row = table.slice(place, 1)
+            step = run_batch(stepper, batch, (row, nothing[1]) if side == 0 else (nothing[0], row), (), ends=False)
+            waiting, reached = step.waiting, step.watermark
+            if step.rejected.num_rows:
+                yield from _rejected(batch, step)
+                continue
+            timestamp = None if spec.event_time is None else int(event_millis(spec.micros(row))[0])
+            yield _of_cut("row", batch, step, timestamp, spec.name, decode_rows(row)[0])
+    if not (rows[0].num_rows or rows[1].num_rows):
+        step = run_batch(stepper, batch, nothing, (), ends=False)
+        waiting, reached = step.waiting, step.watermark
+    for until in _times(inputs, waiting):
+        if reached < until < max(each.watermark for each in batch.inputs):
+            step = run_batch(stepper, batch, nothing, controls_until(batch, until), ends=False)
+            if step.watermark > reached:
+                yield _of_cut("watermark", batch, step)
+            reached = step.watermark
+    step = run_batch(stepper, batch, nothing)
+    if step.watermark > reached or any(table.num_rows for table in step.tables.values()):
+        yield _of_cut("watermark", batch, step)
+
+
+def run_batch(
+    stepper: Stepper,
+    batch: RecordedBatch,
+    rows: Sides,
+    controls: Sequence[Control] | None = None,
+    *,
+    ends: bool = True,
+) -> Step:
+    """Run a batch, or a cut of one.
+
+    Args:
+        stepper: The stepper.
+        batch: The batch.
+        rows: The key's rows.
+        controls: What is known of time; None is what was recorded after the batch.
+        ends: Whether this is the batch's last cut.
+    """
+    # Batches without content are left out, so numbers may be missing.
+    stepper.batch_id = batch.batch_id - 1
+    return stepper.step(
+        rows,
+        processing_time=batch.processing_time,
+        end_of_input=ends and batch.drained,
+        controls=recorded_controls(batch) if controls is None else controls,
+    )
+
+
+def _times(inputs: Sequence[InputSpec], waiting: Sides) -> list[int]:
+    """Return the times of rows that wait, in epoch milliseconds, ascending."""
+    known = {
+        time for spec, table in zip(inputs, waiting, strict=True) for time in event_millis(spec.micros(table)).tolist()
+    }
+    return sorted(known)
+
+
+def _rejected(batch: RecordedBatch, step: Step) -> Iterator[RowStep]:
+    for each in decode_rows(step.rejected):
+        values = json.loads(each.row)
+        row = row_class(tuple(values))(values.values())
+        timestamp = None if each.event_time is None else int(each.event_time.timestamp() * 1000)
+        watermark = step.watermark if each.watermark is None else each.watermark
+        yield RowStep(batch.batch_id, "rejected", timestamp, watermark, each.input, row, reason=each.reason)
+
+
+def _of_call(plan: Plan, batch: RecordedBatch, call: Call) -> RowStep:
+    process: KeyedCoProcess = plan.operation  # type: ignore[assignment]
+    name = type(process.function).__name__
+    outputs = {
+        tag or OUTPUT: decode_rows(table)
+        for tag, table in encode_outputs(list(call.yielded), process.output, process.side_outputs, name)
+        if table.num_rows
+    }
+    timers = [KeyTimer(domain, timestamp) for domain, timestamp in call.timers]
+    timers.sort(key=lambda timer: (timer.timestamp, timer.domain))
+    shared: dict[str, Any] = {"outputs": outputs, "state": call.state, "timers": timers}
+    if call.side is None:
+        return RowStep(batch.batch_id, "timer", call.timestamp, call.watermark, domain=call.domain, **shared)
+    spec = plan.inputs[call.side]
+    return RowStep(batch.batch_id, "row", call.timestamp, call.watermark, spec.name, call.row, **shared)
+
+
+def _of_cut(
+    kind: Literal["row", "watermark"],
+    batch: RecordedBatch,
+    step: Step,
+    timestamp: int | None = None,
+    name: str | None = None,
+    row: Row | None = None,
+) -> RowStep:
+    outputs: dict[str, Sequence[Row]] = defaultdict(list)
+    for output, table in step.tables.items():
+        if table.num_rows and output != REJECTED:
+            outputs[output] = decode_rows(table)
+    waiting = {
+        spec.name: decode_rows(table)
+        for spec, table in zip(step.plan.inputs, step.waiting, strict=True)
+        if table.num_rows
+    }
+    state = {"versions": decode_rows(step.state)} if step.state.num_rows else {}
+    return RowStep(
+        batch.batch_id, kind, timestamp, step.watermark, name, row, outputs=dict(outputs), state=state, waiting=waiting
+    )
