@@ -90,7 +90,7 @@ def difference(
 
     >>> print(difference(["tier"], [("gold",), ("silver",), ("none",)], [("gold",), ("silver",)], context=1))
       tier
-      ------
+      ---------------
       ... 1 equal row
       silver
     - none

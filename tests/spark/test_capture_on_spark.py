@@ -1,4 +1,4 @@
-"""Tests captured from inputs of Spark and from a real checkpoint: they run without Spark, and expect what Spark wrote."""
+"""Tests captured from inputs of Spark and from a checkpoint: they run without Spark, and expect what Spark wrote."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 FAST = {"as-of", "temporal", "interval full", "function", "function in arrival", "clock"}
-"""Each case costs some four seconds of two cores, so most are slow tests."""
+"""Each case costs some five seconds of two cores, so most are slow tests."""
 
 PARAMETERS = [
     pytest.param(name, seed, marks=[] if number == 1 and name in FAST else pytest.mark.slow, id=f"{name}-{number}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import indent
+from textwrap import fill, indent
 from typing import TYPE_CHECKING
 
 from cojoin.engine.formats import format_time
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from cojoin.testing.determinism.laboratory import Run
 
 __all__ = ["DeterminismError", "determinism_error"]
+
+
+_WIDTH = 100
 
 
 class DeterminismError(HarnessError):
@@ -50,8 +53,8 @@ def determinism_error(name: str, seed: int, diagnosis: Diagnosis, runner: Delive
     lines = [
         f"{name}: {what} {cause.name}{also} (found by seed {seed})",
         "",
-        f"Usual cause: {cause.usually}",
-        f"Cure: {cause.cure}",
+        fill(f"Usual cause: {cause.usually}", _WIDTH),
+        fill(f"Cure: {cause.cure}", _WIDTH),
         "",
         f"The smallest example found has {len(rows)} of {len(runner.all_rows)} rows:",
         indent(rows_text(runner, rows), "  "),

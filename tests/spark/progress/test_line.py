@@ -444,6 +444,4 @@ def test_a_real_notebook_holds_the_last_state_alone(monkeypatch):
     assert "".join(each["text"] for each in (printed, *more)) == "".join(f"batch {batch}\n" for batch in range(4))
     assert shown["output_type"] == "display_data"
     assert shown["data"].keys() == {"text/plain"}
-    assert shown["data"]["text/plain"].startswith(
-        " 38%|███▊      | 00:02, 01-15 trades 06:00:00, customers 06:00:00, "
-    )
+    assert shown["data"]["text/plain"].startswith(" 38%|███▊      | 00:02, 01-15 trades 06:00:00, customers 06:00:00, ")

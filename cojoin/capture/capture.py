@@ -1,0 +1,190 @@
+"""``capture``: writes a test from real rows. ``cojoin.testing.capture`` is its public name.
+
+It takes the rows of a few keys from a run, replays each key alone in the test harness, and writes the rows and what
+came out as a test. A key whose rows alone do not make the same rows come out as among all keys is refused: then the
+function depends on something that is not among the rows of the key.
+
+It costs one run over all rows to classify the keys, and a harness's run for each key that is captured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cojoin.capture.captured_sources import is_checkpoint, opened
+from cojoin.capture.coverage import CASES, Case, applicable
+from cojoin.capture.found_keys import Reduction, keys_of_checkpoint, keys_of_run
+from cojoin.capture.imported_function import imported_function
+from cojoin.capture.key_replay import name_of
+from cojoin.capture.written_test import Purpose, test_text
+from cojoin.engine.formats import text_table
+from cojoin.engine.keyed_process import KeyedCoProcess
+from cojoin.engine.values.choices import check_word
+from cojoin.errors import ConfigurationError
+from cojoin.testing.captured_file import write_captured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from cojoin.api.joined import Joined
+    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.embedded.step import Step
+
+__all__ = ["CapturedTest", "capture"]
+
+
+@dataclass(frozen=True, repr=False)
+class CapturedTest:
+    """The test that ``capture`` has written.
+
+    Attributes:
+        path: The test file.
+        rows_path: The file beside it with the rows and what came out.
+        keys: The cases that each captured key covers, by the key as text.
+        sizes: How many rows each key has.
+        missing: The wanted cases that no captured key covers.
+    """
+
+    path: Path
+    rows_path: Path
+    keys: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+    missing: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        rows = [(key, f"{self.sizes[key]:,}", ", ".join(cases)) for key, cases in self.keys.items()]
+        lines = [f"{self.path}, {self.rows_path.name}", text_table([("key", "rows", "covers"), *rows])]
+        if self.missing:
+            lines.append(f"no captured key covers: {', '.join(self.missing)}")
+        return "\n".join(lines)
+
+
+def capture(
+    source: Joined | Iterable[Step] | Checkpoint | str | PathLike[str],
+    path: str | PathLike[str],
+    *,
+    joined: Joined | None = None,
+    keys: Iterable[Any] | None = None,
+    covers: Sequence[Case] = CASES,
+    most: int = 10,
+    span: tuple[datetime, datetime] | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    mask: Sequence[str] = (),
+    function: str | Callable[[], Any] | None = None,
+    overwrite: bool = False,
+) -> CapturedTest:
+    """Write a pytest file that replays real rows of a few keys, and expects what came out of them.
+
+    The test needs neither Spark nor Java. It imports the function, runs each key in the test harness, and compares the
+    output, the side outputs and the rejected rows. The rows and what is expected are in a JSON file beside it, one line
+    each. What is expected is what the function or join does now: read it before you commit it.
+
+    Args:
+        source: Where the rows are:
+
+            - a function or join over inputs in memory, or over static inputs of Spark: one run to the end of time;
+            - ``joined.steps(...)``: a stream, in which rows are late again that were late;
+            - a query's checkpoint with ``joined`` and ``keys``: the batches after a snapshot, with the key's state
+              before them and the watermarks of the real run.
+        path: The test file, ``test_<name>.py``. The rows are written to ``test_<name>.json``.
+        joined: For a checkpoint, the join or function that the query ran, as it was started.
+        keys: The keys: values of the key column, or tuples if there are several. None chooses keys by ``covers``.
+        covers: The cases of which the chosen keys are examples, those with the fewest rows first: ``"match"``,
+            ``"no_match"``, ``"tie"`` (rows with one event time), ``"late"``, ``"rejected"`` (for another reason),
+            ``"versions"`` (several right rows), ``"null"``, ``"timer"`` (one fired) and ``"side_output"``.
+        most: The largest number of keys to choose.
+        span: A start and an end of event time, datetimes with a time zone; rows outside are left out. What is expected
+            is what the rows within make come out, without those before.
+        columns: The columns to keep by input, such as ``{"trades": ["amount"]}``. Keys, event times and sequences are
+            always kept, and an input that is not named keeps all columns.
+        mask: Columns of texts, binary values or whole numbers whose values are replaced by numbered pseudonyms, equal
+            values by equal ones. If one is a key column, both inputs' are masked. What is expected is made from the
+            masked rows.
+        function: What makes the function in the test without arguments: a class or function of a module, or its name,
+            such as ``"jobs.tiers:make"``. None takes the function's class, with the arguments that the instance shows.
+        overwrite: Whether files that are there already are replaced.
+
+    Returns:
+        The files, the keys with what each covers, and the cases that no key covers.
+
+    Raises:
+        ConfigurationError: A key has no rows, an argument is invalid, a file is there already, a test could not import
+            the function, or the function does something else with a key's rows alone than among all keys.
+        SchemaError: A join needs a column that is left out.
+        FunctionError: The function raised an error.
+
+    Example:
+        >>> from cojoin.testing import capture
+        >>> test = capture(pair.process(Tiers(), OUTPUT), "tests/test_tiers.py", keys=[7, 12])  # doctest: +SKIP
+    """
+    test = _checked_path(path, overwrite=overwrite)
+    for case in covers:
+        check_word("covers", case, CASES)
+    if type(most) is not int or most < 1:
+        msg = f"most: expected a whole number above zero, got {most!r}"
+        raise ConfigurationError(msg)
+    source, plan = opened(source, joined)
+    operation: Any = plan.operation
+    made = None
+    if isinstance(operation, KeyedCoProcess):
+        made = imported_function(operation.function, operation.side_outputs, function)
+    elif function is not None:
+        msg = f"function: {name_of(plan)} is a join, which needs none; leave it out"
+        raise ConfigurationError(msg)
+    reduction = Reduction(span, columns, mask)
+    if is_checkpoint(source):
+        found = keys_of_checkpoint(source, joined, keys, reduction)
+    else:
+        found = keys_of_run(source, keys, covers, most, reduction)
+    counts = Counter(case for each in found.keys.values() for case in each.covers)
+    count = f"{len(found.keys)} captured key{'' if len(found.keys) == 1 else 's'}"
+    told = [f"Only rows from {span[0].isoformat()} to before {span[1].isoformat()} were taken."] if span else []
+    told += [f"The values of these columns are pseudonyms: {', '.join(mask)}."] if mask else []
+    cases = [(case, counts[case]) for case in CASES if counts[case]]
+    rows = test.with_suffix(".json")
+    text = test_text(found.plan, made, test, Purpose(f"{name_of(found.plan)} on {count}", found.origin, cases, told))
+    _write(rows, write_captured((found.plan.left.name, found.plan.right.name), found.keys))
+    _write(test, text)
+    possible = applicable(found.plan)
+    missing = tuple(case for case in covers if case in possible and not counts[case])
+    return CapturedTest(test, rows, {key: each.covers for key, each in found.keys.items()}, found.sizes, missing)
+
+
+def _checked_path(path: Any, *, overwrite: bool) -> Path:
+    """Return the path of the test file.
+
+    Raises:
+        ConfigurationError: pytest would not collect it, its folder is missing, or a file is there already.
+    """
+    if not isinstance(path, (str, PathLike)):
+        msg = f"path: expected the path of a test file, such as 'tests/test_tiers.py', got {path!r}"
+        raise ConfigurationError(msg)
+    test = Path(path)
+    if test.suffix != ".py" or not (test.stem.startswith("test_") or test.stem.endswith("_test")):
+        msg = f"path: pytest collects files named test_<name>.py, got {test.name!r}"
+        raise ConfigurationError(msg)
+    if not test.parent.is_dir():
+        msg = f"path: there is no folder {str(test.parent)!r} for {test.name}; make it, or choose another"
+        raise ConfigurationError(msg)
+    for each in (test, test.with_suffix(".json")):
+        if each.exists() and not overwrite:
+            msg = f"path: {str(each)!r} is there already; choose another name, or replace it with overwrite=True"
+            raise ConfigurationError(msg)
+    return test
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file, so that another reader sees the old content or the new one."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(text, "utf-8", newline="\n")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        msg = f"path: {str(path)!r} can't be written: {error.strerror or error}"
+        raise ConfigurationError(msg) from error

@@ -1,0 +1,296 @@
+"""The rows of a run with the times at which they came: cut into micro-batches, each with the watermarks after it.
+
+A run to the end of time is one micro-batch, before which there is no watermark, so nothing in it is late. The steps of
+a stream keep their cuts, watermarks and processing times. Rows whose key has a null belong to no key and are left out;
+the watermarks that they have moved stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from cojoin.embedded.step import Step, restored_operators
+from cojoin.engine.inputs import reject_reasons
+from cojoin.engine.observed import control_of
+from cojoin.engine.time.operator_watermark import TimePolicy
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.keys import encode_keys
+from cojoin.engine.values.rows import decode_rows
+from cojoin.errors import ConfigurationError
+from cojoin.testing.harness_key_groups import decode_states
+from cojoin.testing.json_values import row_to_json
+from cojoin.testing.replay import CapturedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.operator import Sides
+    from cojoin.engine.plan import Plan
+
+__all__ = ["History", "history_of_run", "history_of_steps"]
+
+Span = tuple[datetime, datetime]
+"""A span of event time: the first moment in it, and the first moment after it, both with a time zone."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The rows of a run, in the order in which they came.
+
+    Attributes:
+        plan: What was run. Its inputs make no watermarks of their own.
+        rows: The rows of both inputs, left first.
+        places: For each row of each input, the number of its micro-batch.
+        batches: The micro-batches, without rows.
+        origin: Where the rows come from, for people; without secrets.
+        state: What was kept before the first micro-batch, as a stepper's snapshot; None if there was nothing.
+    """
+
+    plan: Plan
+    rows: Sides
+    places: tuple[NDArray[np.int64], NDArray[np.int64]]
+    batches: tuple[CapturedBatch, ...]
+    origin: str
+    state: bytes | None = None
+
+    def keys(self) -> tuple[list[NDArray[np.int64]], int]:
+        """Return the code of each row's key, for both inputs, and how many keys there are."""
+        return encode_keys([spec.keys(table) for spec, table in zip(self.plan.inputs, self.rows, strict=True)])
+
+    def only(self, left: NDArray[Any], right: NDArray[Any]) -> History:
+        """Return the history of some of the rows.
+
+        Args:
+            left: The positions of the left rows, or a mask of them.
+            right: The same of the right rows.
+        """
+        chosen = [np.flatnonzero(each) if each.dtype == bool else each for each in (left, right)]
+        first, second = (table.take(pa.array(each)) for table, each in zip(self.rows, chosen, strict=True))
+        places = self.places[0][chosen[0]], self.places[1][chosen[1]]
+        return replace(self, rows=(first, second), places=places)
+
+    def within(self, span: Span | None) -> History:
+        """Return the history of the rows in a span of event time.
+
+        Raises:
+            ConfigurationError: The span is not a pair of datetimes with a zone in their order, or no row is in it.
+        """
+        if span is None:
+            return self
+        start, end = _micros_of(span)
+        masks = []
+        for spec, table in zip(self.plan.inputs, self.rows, strict=True):
+            if spec.event_time is None:
+                msg = f"span: input {spec.name!r} has no event time; leave out span="
+                raise ConfigurationError(msg)
+            micros = spec.micros(table)
+            known = table.column(spec.event_time).is_valid().to_numpy()
+            masks.append(known & (micros >= start) & (micros < end))
+        if not any(mask.any() for mask in masks):
+            names = " and ".join(repr(spec.name) for spec in self.plan.inputs)
+            msg = f"span: inputs {names} have no row from {span[0].isoformat()} to before {span[1].isoformat()}"
+            raise ConfigurationError(msg)
+        return self.only(*masks)
+
+    def of_batch(self, number: int) -> Sides:
+        """Return the rows of one micro-batch."""
+        left, right = (
+            table.slice(start, stop - start)
+            for table, (start, stop) in zip(
+                self.rows, (np.searchsorted(places, [number, number + 1]) for places in self.places), strict=True
+            )
+        )
+        return left, right
+
+    def captured_batches(self, starts: Collection[int] | None = None) -> tuple[CapturedBatch, ...]:
+        """Return the micro-batches with their rows.
+
+        Args:
+            starts: The micro-batches that must begin anew; each other one is merged into the one before it. None merges
+                only those without rows.
+
+        Raises:
+            ConfigurationError: A row can't be written, since it has a moment beyond the years 1 to 9999.
+        """
+        found: list[CapturedBatch] = []
+        for number, batch in enumerate(self.batches):
+            left, right = (
+                _json_rows(spec.schema, table)
+                for spec, table in zip(self.plan.inputs, self.of_batch(number), strict=True)
+            )
+            merges = not (left or right) if starts is None else number not in starts
+            if found and merges and found[-1].last_event is None and (starts is not None or not any(found[-1].rows)):
+                before = found.pop().rows
+                found.append(replace(batch, rows=([*before[0], *left], [*before[1], *right])))
+            else:
+                found.append(replace(batch, rows=(left, right)))
+        return tuple(found)
+
+    def rejected(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which rows of each input are rejected for another reason than lateness."""
+        left, right = (
+            self._rejected(spec, table, places)
+            for spec, table, places in zip(self.plan.inputs, self.rows, self.places, strict=True)
+        )
+        return left, right
+
+    def late(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which rows of each input are late, whether they are rejected or applied."""
+        before = np.array([NONE, *(min(each.watermarks) for each in self.batches)], dtype=np.int64)
+        if self.state is not None:
+            before[0] = restored_operators(self.plan, decode_states(self.state).states)[0].watermark.current()
+        left, right = (
+            (spec.timestamps(table) <= before[places]) & ~others & (spec.event_time is not None)
+            for spec, table, places, others in zip(
+                self.plan.inputs, self.rows, self.places, self.rejected(), strict=True
+            )
+        )
+        return left, right
+
+    def _rejected(self, spec: InputSpec, table: pa.Table, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = reject_reasons(table, replace(spec, max_ahead_ms=None), 0) > 0
+        if spec.max_ahead_ms is not None:
+            now = np.array([each.processing_time for each in self.batches], dtype=np.int64)
+            found |= spec.millis(table) > now[places] + spec.max_ahead_ms
+        return found
+
+
+def history_of_run(plan: Plan, rows: Sides, origin: str) -> History:
+    """Return the history of a run over all rows to the end of time."""
+    batch = CapturedBatch(watermarks=_reached(plan, None, rows, 0))
+    timed = zip((1, 2), rows, _limited(plan, 0).inputs, strict=True)
+    seen = [time for number, table, spec in timed for time in control_of(number, table, spec).partitions.values()]  # type: ignore[arg-type]
+    return _history(plan, [(rows, batch)], replace(batch, last_event=max(seen, default=NONE)), origin)
+
+
+def history_of_steps(steps: Sequence[Step], origin: str, state: bytes | None = None) -> History:
+    """Return the history of a stream's steps.
+
+    Args:
+        steps: All steps of one run, in their order.
+        origin: Where the rows come from, for people.
+        state: What was kept before the first step, as a stepper's snapshot; the steps' time was recorded, then. None
+            if there was nothing.
+
+    Raises:
+        ConfigurationError: There is no step, they are of several runs, or the first ones are missing.
+    """
+    numbers = [step.batch_id for step in steps]
+    is_whole = state is not None or numbers == list(range(len(steps)))
+    if not steps or not is_whole or any(step.plan is not steps[0].plan for step in steps):
+        msg = (
+            f"steps: expected all steps of one run from the first on, got those of batches "
+            f"{', '.join(map(str, numbers[:10])) or 'none'}; the rows before them would be missing in the test"
+        )
+        raise ConfigurationError(msg)
+    plan, parts, end = steps[0].plan, [], None
+    reached, kept = (NONE, NONE), state
+    for step in steps:
+        ends = step.watermark == END_OF_TIME
+        if not ends:
+            reached = _agreed(step.input_watermarks, step.watermark)
+        elif state is None:
+            # The report tells only the end of time, but rows and timers have seen the watermark that the rows moved.
+            reached = _reached(plan, kept, step.rows, step.processing_time)
+        batch = CapturedBatch(watermarks=reached, processing_time=step.processing_time)
+        if ends:
+            end = replace(batch, last_event=max(each.max_timestamp for each in step.report.inputs))
+        if not ends or any(table.num_rows for table in step.rows):
+            parts.append((step.rows, batch))
+        kept = step.snapshot
+    return _history(plan, parts, end, origin, state)
+
+
+def _history(
+    plan: Plan,
+    parts: Sequence[tuple[Sides, CapturedBatch]],
+    end: CapturedBatch | None,
+    origin: str,
+    state: bytes | None = None,
+) -> History:
+    batches = [batch for _, batch in parts] + ([] if end is None else [end])
+    silent = WatermarkStrategy.no_watermarks()
+    has_clock = all(each.processing_time for each in batches)
+    left, right = (
+        replace(
+            spec,
+            watermark=silent,
+            partition=(),
+            sequence=spec.source_order,
+            max_ahead_ms=spec.max_ahead_ms if has_clock else None,
+        )
+        for spec in plan.inputs
+    )
+    tables, places = [], []
+    for side, spec in enumerate(plan.inputs):
+        table = pa.concat_tables([spec.schema.empty_table(), *(rows[side].cast(spec.schema) for rows, _ in parts)])
+        place = np.repeat(np.arange(len(parts), dtype=np.int64), [rows[side].num_rows for rows, _ in parts])
+        known = np.ones(table.num_rows, dtype=bool)
+        for name in spec.key:
+            known &= table.column(name).is_valid().to_numpy()
+        tables.append(table if known.all() else table.filter(pa.array(known)))
+        places.append(place[known])
+    silent_plan = replace(plan, left=left, right=right, key_groups=1, time=TimePolicy())
+    return History(silent_plan, (tables[0], tables[1]), (places[0], places[1]), tuple(batches), origin, state)
+
+
+def _reached(plan: Plan, before: bytes | None, rows: Sides, processing_time: int) -> tuple[int, int]:
+    """Return both inputs' watermarks after some rows, which follow on a snapshot."""
+    operator = plan.create_operator() if before is None else restored_operators(plan, decode_states(before).states)[0]
+    try:
+        watermark = operator.watermark
+        watermark.begin(processing_time)
+        observed = zip((1, 2), rows, _limited(plan, processing_time).inputs, strict=True)
+        watermark.fold([control_of(number, table, spec, processing_time) for number, table, spec in observed])  # type: ignore[arg-type]
+        watermark.tick(processing_time)
+        left, right = watermark.inputs
+        return _agreed((left.current(), right.current()), watermark.current())
+    finally:
+        operator.close()
+
+
+def _limited(plan: Plan, processing_time: int) -> Plan:
+    """Return a plan for a processing time; while the clock is unknown, no row is too far ahead of it."""
+    if processing_time:
+        return plan
+    left, right = (replace(spec, max_ahead_ms=None) for spec in plan.inputs)
+    return replace(plan, left=left, right=right)
+
+
+def _agreed(inputs: tuple[int, int], operator: int) -> tuple[int, int]:
+    """Return watermarks of both inputs whose minimum is the operator's, also where an input is idle or waited for."""
+    return inputs if min(inputs) == operator else (operator, operator)
+
+
+def _micros_of(span: Any) -> tuple[int, int]:
+    pair = tuple(span) if isinstance(span, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(each, datetime) and each.tzinfo is not None for each in pair):
+        msg = f"span: expected a start and an end as datetimes with a time zone, got {span!r}"
+        raise ConfigurationError(msg)
+    start, end = (pa.scalar(each, pa.timestamp("us", "UTC")).cast(pa.int64()).as_py() for each in pair)
+    if start >= end:
+        msg = f"span: expected a start before the end, got {pair[0].isoformat()} and {pair[1].isoformat()}"
+        raise ConfigurationError(msg)
+    return start, end
+
+
+def _json_rows(schema: pa.Schema, table: pa.Table) -> list[dict[str, Any]]:
+    if not table.num_rows:
+        return []
+    try:
+        return [row_to_json(row, schema) for row in decode_rows(table)]
+    except OverflowError as error:
+        msg = (
+            f"a captured row has a moment beyond the years 1 to 9999 ({error}), which a test can't hold; leave its "
+            f"column out with columns=, or choose other keys"
+        )
+        raise ConfigurationError(msg) from error
