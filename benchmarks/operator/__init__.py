@@ -1,0 +1,1 @@
+"""The join operators alone, from Arrow to Arrow: ``python -m benchmarks.operator``."""
