@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.embedded import embedded_execution
 from tests.embedded.in_memory import FORMS, connect, rows_of
 from tests.oracles import (
     Simulation,
@@ -35,13 +33,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*the reader gave no rows")
 
 BOTH_FORMS = st.tuples(FORMS, FORMS)
 PROGRAMS = st.sampled_from([EnrichTrades(), Ledger(), Sessions(), Heartbeat()])
-
-
-@pytest.fixture(autouse=True)
-def key_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run one join in one key group and the next in three at the same time, as many rows would be."""
-    turns = itertools.cycle([1, 3])
-    monkeypatch.setattr(embedded_execution.EmbeddedExecution, "_key_groups", lambda *_: next(turns))
 
 
 @pytest.mark.parametrize("oracle", [brute_force_directed, pandas_merge_asof_directed])
