@@ -166,6 +166,7 @@ class Debugger:
             msg = f"by: expected 'batch' or 'row', got {by!r}"
             raise ConfigurationError(msg)
         replay = self._replayed("steps()")
+        replay.check()
         return self._by_batch(replay) if by == "batch" else self._by_row(replay)
 
     def _by_batch(self, replay: _Replay) -> Iterator[Step]:
@@ -276,6 +277,10 @@ class _Replay:
             if batch.batch_id not in self._known:
                 self._read(place, place + _WINDOW)
             yield batch, self._known[batch.batch_id]
+
+    def check(self) -> None:
+        """Raise an error if an input's rows can't be read again, before anything is read."""
+        self._rows.check_sources()
 
     def all(self) -> dict[int, Sides]:
         """Return the rows of all batches, by batch."""

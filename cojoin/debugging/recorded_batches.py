@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.read import read_progress
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,11 +77,14 @@ class RecordedBatch:
     def of_progress(cls, row: Mapping[str, Any]) -> RecordedBatch:
         """Return the batch of a row of the progress table, with its times as datetimes."""
         left, right = (
-            RecordedInput(_millis(each["watermark"]), _millis(each["max_timestamp"]), each["status"])
+            RecordedInput(
+                END_OF_TIME if each["status"] == "finished" else _millis(each["watermark"]),
+                _millis(each["max_timestamp"]),
+                each["status"],
+            )
             for each in row["inputs"]
         )
-        now = row["processing_time"]
-        clock = 0 if now is None else _millis(now)
+        clock = max(0, _millis(row["processing_time"]))
         return cls(row["batch_id"], clock, (left, right), bool(row["drained"]), row["offsets"])
 
 

@@ -28,7 +28,7 @@ from cojoin.checkpoints.control import NOTHING_READ, planned_entry
 from cojoin.checkpoints.inspect.state_rows import having
 from cojoin.engine.values.tables import concat
 from cojoin.engine.values.texts import back_quoted
-from cojoin.errors import CheckpointError
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.query.failures import explain
 from cojoin.spark.restore import source_logs
 from cojoin.storage.small_files import CheckpointFiles
@@ -84,6 +84,15 @@ class ReplayedRows:
     key: tuple[Values, Values]
     key_hash: int
 
+    def check_sources(self) -> None:
+        """Check that both inputs have sources.
+
+        Raises:
+            ConfigurationError: An input is a bare DataFrame.
+        """
+        for bound in self.inputs:
+            _source_of(bound)
+
     def read(self, spans: Sequence[Span]) -> dict[int, Sides]:
         """Return the key's rows of some batches, in no order.
 
@@ -95,6 +104,7 @@ class ReplayedRows:
 
         Raises:
             CheckpointError: A source no longer has the rows.
+            ConfigurationError: A source that the replay needs is a bare DataFrame.
         """
         pieces: defaultdict[tuple[int, int], list[pa.Table]] = defaultdict(list)
         leaves: list[_Leaf] = []
@@ -253,5 +263,5 @@ def _source_of(bound: BoundInput) -> Source:
             f"debug: input {bound.spec.name!r} is a DataFrame, so it is not known how its rows are read again; "
             f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
         )
-        raise CheckpointError(msg)
+        raise ConfigurationError(msg)
     return bound.source

@@ -33,7 +33,8 @@ class RowStep:
         domain: The timer's time domain, ``"event_time"`` or ``"processing_time"``.
         reason: Why the row was rejected, such as ``"late"``.
         outputs: The rows that came out, by output: ``"output"``, or a side output's tag id.
-        state: A function's states of the key afterwards, by name; a join's ``versions`` as rows.
+        state: A function's states of the key afterwards, by name.
+        versions: In as-of and temporal joins, the rows of the right input that later rows can match, afterwards.
         timers: The key's timers afterwards.
         waiting: In a join, the rows of each input that wait afterwards, by the input's name.
     """
@@ -48,6 +49,7 @@ class RowStep:
     reason: str | None = None
     outputs: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+    versions: Sequence[Row] = ()
     timers: Sequence[KeyTimer] = ()
     waiting: Mapping[str, Sequence[Row]] = field(default_factory=dict)
 
@@ -60,7 +62,9 @@ class RowStep:
         lines = [f"batch {self.batch_id}: {self._cause()} (watermark {format_time(self.watermark)})"]
         for name, rows in self.outputs.items():
             lines += [f"  {name}: {show_row(row.as_dict())}" for row in rows]
-        lines += [f"  state {name}: {show_value(value)}" for name, value in self.state.items()]
+        for name, value in self.state.items():
+            lines.append(f"  state {name}: {show_value(value)}")
+        lines += [f"  version in force: {show_row(row.as_dict())}" for row in self.versions]
         for name, rows in self.waiting.items():
             lines += [f"  {name} that waits: {show_row(row.as_dict())}" for row in rows]
         timers = ", ".join(f"{each.domain.replace('_', ' ')} {format_time(each.timestamp)}" for each in self.timers)

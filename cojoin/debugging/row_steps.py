@@ -8,7 +8,6 @@ that of the next. That gives the same rows, since a join's results do not depend
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from cojoin.checkpoints.inspect.key_state import KeyTimer
@@ -165,16 +164,22 @@ def _of_cut(
     name: str | None = None,
     row: Row | None = None,
 ) -> RowStep:
-    outputs: dict[str, Sequence[Row]] = defaultdict(list)
-    for output, table in step.tables.items():
-        if table.num_rows and output != REJECTED:
-            outputs[output] = decode_rows(table)
+    outputs = {
+        output: decode_rows(table) for output, table in step.tables.items() if table.num_rows and output != REJECTED
+    }
     waiting = {
         spec.name: decode_rows(table)
         for spec, table in zip(step.plan.inputs, step.waiting, strict=True)
         if table.num_rows
     }
-    state = {"versions": decode_rows(step.state)} if step.state.num_rows else {}
     return RowStep(
-        batch.batch_id, kind, timestamp, step.watermark, name, row, outputs=dict(outputs), state=state, waiting=waiting
+        batch.batch_id,
+        kind,
+        timestamp,
+        step.watermark,
+        name,
+        row,
+        outputs=outputs,
+        versions=decode_rows(step.state),
+        waiting=waiting,
     )

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of
 from cojoin.kafka.connected_input import ConnectedInput
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
-from cojoin.kafka.tasks import make_tasks
+from cojoin.kafka.tasks import Task, make_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -185,7 +185,7 @@ class WholeReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
         whole = ConnectedInput(self._reading)
-        return make_tasks(
+        tasks = make_tasks(
             whole.cluster,
             whole.begins(),
             whole.ends(),
@@ -194,6 +194,8 @@ class WholeReader(DataSourceReader):
             what=self._reading.what,
             skips_losses=False,
         )
+        # Of no tasks PySpark makes one that is None.
+        return tasks or [Task([], {}, [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return a task's records; runs on a worker."""

@@ -94,6 +94,13 @@ class LoudTiers(Tiers):
             yield trade_id, customer_id, tier.upper()
 
 
+class Forgetful(cj.KeyedCoProcessFunction):
+    """Declares none of the states."""
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        yield trade.trade_id, trade.customer_id, None
+
+
 class FailingTiers(Tiers):
     """Stumbles over a trade."""
 
@@ -141,7 +148,8 @@ class Shop:
     def pair(self, *, delta: bool, **sources: Any) -> cj.ConnectedInputs:
         shared: dict[str, Any] = {"key": "customer_id", "event_time": "event_time"}
         left, right = (
-            cj.Input(sources.get(name) or self.source(name, delta=delta), name=name, **shared) for name in NAMES
+            cj.Input(sources[name] if name in sources else self.source(name, delta=delta), name=name, **shared)
+            for name in NAMES
         )
         return cj.connect(left, right, key_groups=3)
 
