@@ -21,8 +21,6 @@
 import tempfile
 from pathlib import Path
 
-import matplotlib.dates as mdates
-import matplotlib.pyplot as plt
 import pandas as pd
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
@@ -87,37 +85,15 @@ enriched_pdf
 # * Trade 3 happened at the same instant as Ann's change to silver. **A record of the same instant is in force.**
 # * Trade 5 came before Bob's first record, so a left join gives nulls.
 #
-# In the picture, bars are records in force. Dots are trades in the colour of the record they found; the hollow one
-# found none.
-
+# The same join over the pandas DataFrames runs in this process without Spark, and can be drawn: bars are records in
+# force, dots are trades, each with a line to the record that it found, and the cross found none.
 
 # %%
-def draw_timeline(enriched, customers, end):
-    colours = {"bronze": "#b0713a", "silver": "#8a929c", "gold": "#d9a400"}
-    figure, axes = plt.subplots(figsize=(9, 2.8))
-    names = sorted(customers["customer"].unique(), reverse=True)
-    for height, name in enumerate(names):
-        versions = customers[customers["customer"] == name].sort_values("event_time")
-        for (_, version), until in zip(versions.iterrows(), [*versions["event_time"][1:], end]):
-            since, tier = version["event_time"], version["tier"]
-            axes.barh(height, until - since, left=since, height=0.3, color=colours[tier], alpha=0.45)
-            axes.text(since, height - 0.3, tier, fontsize=8, color=colours[tier], va="center")
-        for _, trade in enriched[enriched["customer"] == name].iterrows():
-            colour = colours.get(trade["tier"], "white")
-            axes.plot(trade["event_time"], height, "o", markersize=9, color=colour, markeredgecolor="black")
-            axes.text(trade["event_time"], height + 0.24, f"trade {trade['trade_id']}", ha="center", fontsize=8)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
-    axes.set_xlabel("event time (UTC)")
-    axes.set_title("Trades, and the records in force", loc="left", fontsize=10)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    plt.tight_layout()
-    plt.show()
-
-
-draw_timeline(enriched_pdf, customers_pdf, at("10:50"))
+in_memory = cj.connect(
+    cj.Input(trades_pdf, **columns, name="trades"), cj.Input(customers_pdf, **columns, name="customers")
+)
+assert in_memory.asof_join().to_pandas().sort_values("trade_id")["tier"].tolist() == enriched_pdf["tier"].tolist()
+axes = cj.plots.plot_timeline(in_memory.asof_join(), keys=["ann", "bob"])
 
 # %% [markdown]
 # ## Which columns does the result have?
@@ -291,22 +267,8 @@ assert result.equals(enriched_pdf)
 assert result["tier"].fillna("none").tolist() == pandas_says["tier"].fillna("none").tolist()
 
 # %%
-watermarks = [[each.watermark for each in report.inputs] for report in reports[:-1]]
-steps = pd.DataFrame(watermarks, columns=["trades", "customers"]).apply(pd.to_datetime, unit="ms")
-steps["join"] = steps.min(axis=1)
-figure, axes = plt.subplots(figsize=(9, 2.8))
-for name, style in (("trades", {"color": "#3b7dd8"}), ("customers", {"color": "#c8553d"})):
-    axes.step(steps.index, steps[name], "o-", where="post", label=name, markersize=7, **style)
-axes.step(steps.index, steps["join"], "k--", where="post", label="the join", linewidth=2)
-axes.set_xticks(steps.index, [f"run {number + 1}" for number in steps.index])
-axes.yaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
-axes.set_ylabel("event time (UTC)")
-axes.set_title("Watermarks after each run: the join's is the smaller one", loc="left", fontsize=10)
-axes.legend(frameon=False)
-for side in ("top", "right"):
-    axes.spines[side].set_visible(False)
-plt.tight_layout()
-plt.show()
+axes = cj.plots.plot_watermarks(reports)
+axes.set_xlabel("run")
 
 # %% [markdown]
 # ## What was rejected, and why?

@@ -37,8 +37,6 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-import matplotlib.dates as mdates
-import matplotlib.pyplot as plt
 import pandas as pd
 from delta.tables import DeltaTable
 
@@ -188,19 +186,27 @@ steps = progress.selectExpr(
 steps
 
 # %%
-figure, axes = plt.subplots(figsize=(9, 2.8))
-for name, colour in (("trades", "#3b7dd8"), ("customers", "#c8553d")):
-    axes.step(steps["batch_id"], steps[name], "o-", where="post", color=colour, label=name, markersize=7)
-axes.step(steps["batch_id"], steps["join"], "k--", where="post", label="the join", linewidth=2)
-axes.set_xticks(steps["batch_id"], [f"micro-batch {number}" for number in steps["batch_id"]])
-axes.yaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
-axes.set_ylabel("event time (UTC)")
-axes.set_title("Watermarks after each micro-batch", loc="left", fontsize=10)
-axes.legend(frameon=False)
-for side in ("top", "right"):
-    axes.spines[side].set_visible(False)
-plt.tight_layout()
-plt.show()
+axes = cj.plots.plot_watermarks(progress, over="batches")
+
+# %% [markdown]
+# ## How do I step through what a key went through?
+#
+# `cj.debug` loads one key from a snapshot into this process, and reads the rows of this key that came next from the
+# sources. Each step is a micro-batch of the real run, with its time, so late rows are late and timers fire as they did.
+# Functions are not stored in a checkpoint, so `debug` takes the join as well.
+
+# %%
+debugger = cj.debug("lake/checkpoint", join(key_groups=2), key="ann", at=0)
+debugger
+
+# %%
+for step in debugger.steps():
+    print(f"after micro-batch {step.batch_id}: {step.output.num_rows} rows came out")
+step
+
+# %% [markdown]
+# `steps(by="row")` takes one row or timer at a time, and `with_function` or `with_join` runs the same rows through
+# another version of the code.
 
 # %% [markdown]
 # ## How do I keep a moment?

@@ -71,8 +71,9 @@ class ConnectedInputs:
 
         By default this is the newest right row that is not later than the left row, as in pandas' ``merge_asof`` and
         DuckDB's ``ASOF JOIN``. Event times are compared in microseconds. Of several right rows with the same event
-        time the last in the total order matches (looking forward, pandas takes the first). Each left row is emitted
-        once, when its match is final.
+        time the last in the total order matches: by ``partition`` and ``sequence``, where the input names such columns,
+        then by the content of the columns from left to right, nulls first (looking forward, pandas takes the first).
+        Each left row is emitted once, when its match is final.
 
         Args:
             how: ``"left"`` emits left rows without a match with nulls; ``"inner"`` does not emit them.

@@ -123,6 +123,12 @@ def capture(
         >>> test = capture(pair.process(Tiers(), OUTPUT), "tests/test_tiers.py", keys=[7, 12])  # doctest: +SKIP
     """
     test = _checked_path(path, overwrite=overwrite)
+    if not isinstance(covers, (list, tuple)):
+        msg = f"covers: expected a list of cases, such as ['late', 'tie'], got {covers!r}"
+        raise ConfigurationError(msg)
+    if not isinstance(mask, (list, tuple, str)):
+        msg = f"mask: expected a list of columns, got {mask!r}"
+        raise ConfigurationError(msg)
     for case in covers:
         check_word("covers", case, CASES)
     if type(most) is not int or most < 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from os import PathLike
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from cojoin.api.joined import Joined
@@ -50,6 +51,9 @@ def opened(source: Any, joined: Joined | None) -> tuple[Any, Plan]:
     if isinstance(source, Joined):
         return source, source.plan
     steps = list(source) if hasattr(source, "__iter__") else []
+    if not steps and isinstance(source, GeneratorType):
+        msg = "capture: the steps were used already, and come once; call joined.steps(...) again"
+        raise ConfigurationError(msg)
     if not steps or not all(isinstance(each, Step) for each in steps):
         msg = (
             f"capture: expected a join or function such as pair.process(...), the steps of joined.steps(...), or a "

@@ -92,7 +92,9 @@ def _run(which: str, plan: Plan, rows: Sides, controls: Sequence[Control], numbe
 
 def _table(pieces: Sequence[pa.Table], output: ComparedOutput) -> pa.Table:
     names = output.columns.names
-    chosen = [piece.select(names).cast(output.columns) for piece in pieces]
+    chosen = [piece.select(names) for piece in pieces]
+    # Arrow can't cast some columns to their own type, such as a list of nulls.
+    chosen = [piece if piece.schema.equals(output.columns) else piece.cast(output.columns) for piece in chosen]
     return pa.concat_tables([output.columns.empty_table(), *chosen])
 
 

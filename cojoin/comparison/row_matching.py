@@ -81,13 +81,17 @@ def compare_rows(one: pa.Table, other: pa.Table, identity: Sequence[str] = ()) -
     )
 
 
+_MOST_SEEDS = 1_000
+"""How often rows are hashed anew; of rows with equal hashes until then, at least one side is reported as different."""
+
+
 def _without_matches(
     one: pa.Table, other: pa.Table, left: NDArray[np.int64], right: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Return the given rows of each table that have no equal in the other one, and the pairs of those that have."""
     pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = [(left[:0], right[:0])]
     seed, is_sure = 0, False
-    while len(left) and len(right) and not is_sure:
+    while len(left) and len(right) and not is_sure and seed < _MOST_SEEDS:
         mine, theirs = _rows(one, left), _rows(other, right)
         first, second = _equal_hashes(row_hashes(mine, seed), row_hashes(theirs, seed))
         equal = ~differing(_rows(mine, first), _rows(theirs, second)).any(axis=1)

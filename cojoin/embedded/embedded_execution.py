@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.embedded.frames import read_frame, size_of
-from cojoin.embedded.memory import check_memory
+from cojoin.embedded.bound_frames import bind_frames
 from cojoin.embedded.result import Result
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.garbage_collection import without_garbage_collection
-from cojoin.engine.input_columns import InputColumns, check_pair
 from cojoin.engine.observed import control_of
 from cojoin.engine.operator import Batch
 from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.user_frames import user_traceback
 from cojoin.engine.values.choices import check_flag
-from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -41,13 +38,6 @@ if TYPE_CHECKING:
     from cojoin.engine.time.durations import Duration
 
 __all__ = ["EmbeddedExecution", "run_key_group"]
-
-_CURES = {
-    "timestamp_ntz": "it has no time zone; say which is meant, such as with .dt.tz_localize('UTC') in pandas",
-    "bigint": "turn epoch milliseconds into one: pandas.to_datetime(column, unit='ms', utc=True)",
-    "string": "turn it into one: pandas.to_datetime(column, utc=True)",
-}
-"""What to do about an event-time column, by its type."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +64,8 @@ class EmbeddedExecution:
             ConfigurationError: The inputs do not fit together, or not into memory.
             SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
         """
-        sizes = [size_of(left.source), size_of(right.source)]
-        names = [left.name or "left", right.name or "right"]
-        check_memory(0, sum(sizes), f"inputs {names[0]!r} and {names[1]!r}")
-        tables = [read_frame(each.source, f"input {name!r}") for each, name in zip((left, right), names, strict=True)]
-        first, second = (
-            _spec(each, name, table) for each, name, table in zip((left, right), names, tables, strict=True)
-        )
-        check_pair(first, second, ".astype({type})")
-        return cls((first, second), (tables[0], tables[1]), (_max_ahead(left), _max_ahead(right)))
+        inputs, rows = bind_frames(left, right)
+        return cls(inputs, rows, (_max_ahead(left), _max_ahead(right)))
 
     @property
     def sources(self) -> tuple[str, str]:
@@ -177,13 +160,3 @@ def run_key_group(
 
 def _max_ahead(declared: Input) -> int | None:
     return None if declared.max_ahead is None else milliseconds(declared.max_ahead, "max_ahead")
-
-
-def _spec(declared: Input, name: str, table: pa.Table) -> InputSpec:
-    what = f"input {name!r}"
-    types = {field.name: type_to_ddl(field.type) for field in table.schema}
-    columns = InputColumns(what, {field.name: field for field in table.schema}, types, _CURES)
-    event_time = declared.event_time
-    spec = columns.spec(declared, name, event_time, None)
-    spec.watermark.generator.check(spec.schema, what)
-    return spec

@@ -7,7 +7,6 @@ copy where a type must change, and none where it is Spark's already.
 from __future__ import annotations
 
 import warnings
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -15,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from cojoin.embedded.memory import check_memory
+from cojoin.embedded.object_columns import check_objects
 from cojoin.engine.input_columns import check_names
 from cojoin.engine.values.spark_types import as_spark_column
 from cojoin.engine.values.types import type_to_ddl
@@ -87,46 +87,23 @@ def _pandas_columns(frame: pd.DataFrame, what: str) -> Iterator[tuple[str, pa.Ch
             msg = f"{what}: column {name!r}: expected a text as its name; rename it, such as with .rename(columns=str)"
             raise SchemaError(msg)
     check_names(list(frame.columns), what)
+    # A copy, since the frame may be changed after the inputs are connected, and some columns would share its memory.
+    frame = frame.copy()
     for name in frame.columns:
         yield name, _pandas_column(frame[name], f"{what}: column {name!r}")
 
 
 def _pandas_column(values: pd.Series[Any], place: str) -> pa.ChunkedArray:
     if values.dtype == object:
-        _refuse_mixed(values, place)
+        check_objects(values, place)
+    elif isinstance(values.dtype, pd.CategoricalDtype) and values.cat.categories.dtype == object:
+        check_objects(values.cat.categories.to_series(), place)
     try:
         made = pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         msg = f"{place} ({values.dtype}) can't become an Arrow column: {error}; give all its values one type"
         raise SchemaError(msg) from error
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
-
-
-def _refuse_mixed(values: pd.Series[Any], place: str) -> None:
-    """Raise an error for an object column with values of several kinds, which Arrow would convert or refuse darkly."""
-    kind = pd.api.types.infer_dtype(values, skipna=True)
-    present = values[values.notna()]
-    if kind == "datetime":
-        zoned = [isinstance(each, datetime) and each.tzinfo is not None for each in present]
-        if any(zoned) and not all(zoned):
-            row = zoned.index(not zoned[0])
-            msg = (
-                f"{place} has times with and without a zone, such as {present.iloc[0]!r} and, in row "
-                f"{present.index[row]}, {present.iloc[row]!r}; say which zone is meant: pandas.to_datetime(column, "
-                f"utc=True) takes those without as UTC"
-            )
-            raise SchemaError(msg)
-    if kind in ("mixed", "mixed-integer"):
-        kinds = present.map(type)
-        if not all(issubclass(each, (list, tuple, dict)) or hasattr(each, "__array__") for each in kinds.unique()):
-            first = kinds.iloc[0]
-            other = kinds[kinds != first]
-            if len(other):
-                msg = (
-                    f"{place} has values of several types: {first.__name__} and, in row {other.index[0]}, "
-                    f"{other.iloc[0].__name__}; give all one type, such as with .astype(str)"
-                )
-                raise SchemaError(msg)
 
 
 def _read_arrow(source: Any, what: str) -> pa.Table:
@@ -134,15 +111,15 @@ def _read_arrow(source: Any, what: str) -> pa.Table:
         return source
     if isinstance(source, pa.RecordBatch):
         return pa.Table.from_batches([source])
-    if not hasattr(source, "__arrow_c_stream__"):
-        return pa.Table.from_batches([pa.record_batch(source)])
     is_reader = isinstance(source, pa.RecordBatchReader)
     if is_reader and source in _READ:
         msg = f"{what}: the reader was read before, and gives its rows once; keep them: table = reader.read_all()"
         raise ConfigurationError(msg)
     try:
-        reader = source if is_reader else pa.RecordBatchReader.from_stream(source)
-        table = _read_all(reader, what)
+        if hasattr(source, "__arrow_c_stream__"):
+            table = _read_all(source if is_reader else pa.RecordBatchReader.from_stream(source), what)
+        else:
+            table = pa.Table.from_batches([pa.record_batch(source)])
     except pa.ArrowException as error:
         msg = f"{what}: its rows can't be read: {error}; a reader gives its rows once: table = reader.read_all()"
         raise ConfigurationError(msg) from error

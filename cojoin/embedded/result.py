@@ -112,9 +112,12 @@ def as_pandas(table: pa.Table) -> pd.DataFrame:
     [Int64Dtype()]
     """
     with_nulls = {name for name, column in zip(table.column_names, table.columns, strict=True) if column.null_count}
-    frame: pd.DataFrame = table.drop_columns(
-        [name for name in with_nulls if table.schema.field(name).type in _NULLABLE]
-    ).to_pandas()
+    others = table.drop_columns([name for name in with_nulls if table.schema.field(name).type in _NULLABLE])
+    try:
+        frame: pd.DataFrame = others.to_pandas(integer_object_nulls=True)
+    except ValueError:
+        # Python's dates end with the year 9999, and those of pandas do not.
+        frame = others.to_pandas(integer_object_nulls=True, date_as_object=False)
     for place, field in enumerate(table.schema):
         if field.name in with_nulls and field.type in _NULLABLE:
             column = table.column(place).to_pandas(types_mapper=_NULLABLE.get)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -77,6 +78,8 @@ def show_value(value: Any) -> str:
         return "null"
     if hasattr(value, "isoformat"):
         return str(value).removesuffix("+00:00")
+    if isinstance(value, Decimal):
+        return str(value)
     if isinstance(value, Row):
         return f"({show_row(value.as_dict())})"
     return show_text(value) if isinstance(value, str) else repr(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cojoin.engine.input import Input
 
@@ -30,6 +30,7 @@ class InputColumns:
         fields: The columns by name; timestamps with a zone are ``timestamp[us, UTC]``.
         types: How the messages name the columns' types.
         cures: What to do about an event-time column, by the name of its type.
+        key_cures: What to do about a key column, by the name of its type.
         default_partition: The columns that identify a source partition if the declaration names none.
         default_sequence: The columns that order the rows of a source partition if the declaration names none.
     """
@@ -38,6 +39,7 @@ class InputColumns:
     fields: Mapping[str, pa.Field]
     types: Mapping[str, str]
     cures: Mapping[str, str]
+    key_cures: Mapping[str, str] = field(default_factory=dict)
     default_partition: tuple[str, ...] = ()
     default_sequence: tuple[str, ...] = ()
 
@@ -102,9 +104,10 @@ class InputColumns:
             raise SchemaError(msg)
         for name in key:
             if not is_keyable(self.fields[name].type):
+                cure = f"; {self.key_cures[self.types[name]]}" if self.types[name] in self.key_cures else ""
                 msg = (
                     f"{self.what}: key column {name!r} has the type {self.types[name]}, which can't be a key; "
-                    f"valid are {KEYABLE}"
+                    f"valid are {KEYABLE}{cure}"
                 )
                 raise SchemaError(msg)
         return key
@@ -146,13 +149,13 @@ def check_names(names: Sequence[str], what: str) -> None:
             raise SchemaError(msg)
 
 
-def check_pair(left: InputSpec, right: InputSpec, cast: str) -> None:
+def check_pair(left: InputSpec, right: InputSpec, cast: Callable[[str, str], str]) -> None:
     """Check that two inputs have different names, and keys of the same types.
 
     Args:
         left: The left input.
         right: The right input.
-        cast: How a column is cast, for the message, with fields ``{column}`` and ``{type}``.
+        cast: A function that says for the message how a column is cast to a type, by their names.
 
     Raises:
         ConfigurationError: Both have one name.
@@ -180,10 +183,10 @@ def check_pair(left: InputSpec, right: InputSpec, cast: str) -> None:
             raise SchemaError(msg)
 
 
-def _cure(first: str, second: str, types: list[str], cast: str) -> str:
+def _cure(first: str, second: str, types: list[str], cast: Callable[[str, str], str]) -> str:
     """Return which column to cast to the wider type, or to string, so that no value is lost."""
     wider = [*("tinyint", "smallint", "int", "bigint"), "string"]
     if not set(types) <= set(wider):
         return "cast one to the other's type"
     column, target = (first, types[1]) if wider.index(types[0]) < wider.index(types[1]) else (second, types[0])
-    return f"cast one: {cast.format(column=repr(column), type=repr(target))}"
+    return f"cast one: {cast(column, target)}"

@@ -73,7 +73,7 @@ def _check(left: BoundInput, right: BoundInput) -> None:
             f"read {static!r} with spark.readStream, or {stream!r} with spark.read"
         )
         raise ConfigurationError(msg)
-    check_pair(one, two, "col({column}).cast({type})")
+    check_pair(one, two, lambda column, dtype: f"col({column!r}).cast({dtype!r})")
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:

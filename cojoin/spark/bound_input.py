@@ -75,8 +75,8 @@ class BoundInput:
             fields,
             {name: self.frame.schema[name].dataType.simpleString() for name in fields},
             _CURES,
-            defaults.partition if defaults else (),
-            defaults.sequence if defaults else (),
+            default_partition=defaults.partition if defaults else (),
+            default_sequence=defaults.sequence if defaults else (),
         )
         self.spec = columns.spec(declared, name, event_time, self._max_ahead(declared.max_ahead))
         for role in ("key", "partition", "sequence"):

@@ -89,6 +89,7 @@ class CapturedKeys:
             SchemaError: A row does not fit the harness's columns.
             FunctionError: The function raised an error.
         """
+        __tracebackhide__ = True  # pytest then shows the test and the message, without these lines
         if key not in self.by_key:
             msg = f"key {key!r} was not captured{did_you_mean(key, self.by_key)}"
             raise ConfigurationError(msg)

@@ -161,7 +161,7 @@ class BoundInput:
         try:
             table = encode_rows([row for row, _ in parted], others, self.what)
         except FunctionError as error:
-            raise SchemaError(str(error)) from None
+            raise SchemaError(str(error).replace(": output field ", ": column ")) from None
         if place is None:
             return table
         micros = [self._micros(time) for _, time in parted]

@@ -127,3 +127,18 @@ def test_nothing_differs_in_empty_tables() -> None:
     found = compare_rows(empty, empty, ["x"])
     assert isinstance(found, Differing)
     assert len(found.one) == len(found.other) == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "one", "other"),
+    [
+        (pa.struct([("x", pa.int64())]), None, {"x": None}),
+        (pa.int64(), None, 0x6E756C6C),
+        (pa.list_(pa.struct([("a", pa.int64())])), [None], [{"a": None}]),
+        (pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64())])), [None], [{"a": 0, "b": None}]),
+        (pa.list_(pa.int64()), [None], [0x6E756C6C]),
+    ],
+)
+def test_a_null_is_no_value(dtype: pa.DataType, one: Any, other: Any) -> None:
+    found = compare_rows(pa.table({"v": pa.array([one], dtype)}), pa.table({"v": pa.array([other], dtype)}))
+    assert (found.one.tolist(), found.other.tolist()) == ([0, -1], [-1, 0])

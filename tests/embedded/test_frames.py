@@ -86,12 +86,15 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
         ),
         (
             frame(t=[NOON, NOON.replace(tzinfo=None)]),
-            "input 'trades': column 't' has times with and without a zone, such as",
+            "input 'trades': column 't' has values of several types: times with a zone, such as",
         ),
-        (frame(t=[1, 2]), "turn epoch milliseconds into one: pandas.to_datetime(column, unit='ms', utc=True)"),
+        (
+            frame(t=[1, 2]),
+            "turn epoch numbers into one, with their unit: pandas.to_datetime(column, unit='ms', utc=True)",
+        ),
         (
             frame(v=[1, "a"]),
-            "input 'trades': column 'v' has values of several types: int and, in row 1, str; give all one type",
+            "input 'trades': column 'v' has values of several types: int, such as 1, and, in row 1, 'a' (str); ",
         ),
         (frame(v=[1 << 70, 2]), "input 'trades': column 'v' (object) can't become an Arrow column:"),
         (frame(v=np.array([1 << 63, 0], np.uint64)), "its uint64 does not fit Spark's type int64"),
@@ -105,10 +108,21 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
         ),
         (frame().rename(columns={"k": "K"}).assign(k=1), "which differ only in case: to Spark and Delta they are one"),
         (frame().rename(columns={"k": 0}), "column 0: expected a text as its name; rename it, such as with"),
-        (frame(k=[1.5, 2.5]), "input 'trades': key column 'k' has the type double, which can't be a key"),
+        (frame(k=[1.5, 2.5]), "pandas makes floats of whole numbers with nulls: .astype('Int64')"),
+        (frame(k=np.array([1, 2], np.int32)), "cast one: 'k' to bigint, such as with .astype('int64') in pandas"),
         (frame(k=["a", "b"]), "the key types differ: 'k' of input 'trades' is string, 'k' of input 'customers' is big"),
         (frame().rename(columns={"k": "kk"}), "input 'trades' has no key column 'k'; did you mean 'kk'?"),
         ([{"k": 1}], "got list; make a table of it: pyarrow.Table.from_pylist(rows), or pandas.DataFrame(rows)"),
+        (frame(v=[date(2026, 1, 1), NOON]), "several types: dates, such as datetime.date(2026, 1, 1), and, in row 1,"),
+        (frame(v=[["a", b"b"], None]), "several types: str, such as 'a', and, in row 0, b'b' (bytes)"),
+        (frame(v=[{"x": [NOON]}, {"x": [NOON.replace(tzinfo=None)]}]), "say which zone is meant: pandas.to_datetime"),
+        (
+            frame(v=pd.Series([pd.Timestamp("2026-01-01T00:00:00.000000001Z")] * 2, dtype=object)),
+            "has nanoseconds, and Spark's times have microseconds; round it",
+        ),
+        (frame(v=["a", "\ud800"]), "input 'trades': column 'v' (object) can't become an Arrow column"),
+        (frame(k=pd.PeriodIndex(["2026-01"] * 2, freq="M").astype("category")), "input 'trades': column 'k'"),
+        (pa.array([1, 2]), "input 'trades': its rows can't be read"),
         (frame(v=[1j, 2j]), "input 'trades': column 'v' (complex128) can't become an Arrow column"),
     ],
 )
@@ -116,6 +130,28 @@ def test_rows_that_do_not_fit_are_refused_with_the_column_and_the_cure(left: Any
     with pytest.raises(cj.ConfigurationError) as caught:
         connect(left)
     assert message in str(caught.value)
+
+
+def test_a_frame_that_changes_afterwards_changes_nothing() -> None:
+    trades = frame(v=[1, 2])
+    joined = connect(trades).asof_join()
+    trades.loc[:, "v"] = 99
+    trades.loc[:, "k"] = 8
+    assert joined.to_arrow().select(["k", "v"]).to_pydict() == {"k": [7, 7], "v": [1, 2]}
+
+
+def test_columns_without_values_take_the_type_that_they_need() -> None:
+    empty = frame().astype({"k": object, "t": object}).iloc[:0]
+    assert connect(empty).asof_join().to_arrow().num_rows == 0
+    unknown = frame().assign(k=None, t=None)
+    assert connect(unknown).asof_join().run().report.inputs[0].rejected == {"null_event_time": 2}
+    with pytest.raises(cj.SchemaError, match="it has no values, and so no type; give it one, such as with "):
+        connect(empty, unknown)
+
+
+def test_the_types_of_pandas_alone_are_refused() -> None:
+    with pytest.raises(cj.SchemaError, match=r"column 'v' has pandas' type pandas.period, which Spark has not; make"):
+        connect(frame(v=pd.PeriodIndex(["2026-01", "2026-02"], freq="M")))
 
 
 def test_a_lazy_frame_is_refused() -> None:
@@ -169,3 +205,6 @@ def test_numbers_with_nulls_stay_numbers_in_pandas() -> None:
     assert found.columns.tolist() == ["a", "b", "c", "d"]
     assert [str(each) for each in found.dtypes] == ["Int64", "int64", "boolean", "float64"]
     assert found["a"].tolist()[0] == large
+    nested = as_pandas(pa.table({"a": [[large, None]], "s": [{"x": large}], "d": pa.array([3_000_000], pa.date32())}))
+    assert list(nested["a"][0]) == [large, None]
+    assert nested["s"][0] == {"x": large}

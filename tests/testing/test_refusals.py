@@ -18,7 +18,7 @@ from tests.testing.functions import CUSTOMERS, OUTPUT, TRADES, UNKNOWN, EnrichTr
     ("value", "timestamp", "message"),
     [
         (("a", 7), 1, r"input 'trades': expected a row of 3 fields .*, got 2 values"),
-        (("a", "x", 1.0), 1, r"input 'trades': .*field 'trade_id'"),
+        (("a", "x", 1.0), 1, r"input 'trades': column 'trade_id'"),
         ({"customer": "a"}, 1, r"missing \['customer_id', 'trade_id', 'amount'\], unknown \['customer'\]"),
         (("a", 7, 1.0, 5), 6, r"a timestamp was given for a row that has its event time among its columns"),
         (("a", 7, 1.0), "10:00", r"event time: expected epoch milliseconds .*got '10:00'"),

@@ -127,6 +127,8 @@ class Explanation:
         ]
         return "\n".join([head, *wrapped])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         """Return the explanation as HTML, for notebooks."""
         items = "".join(f"<li>{html.escape(finding.text)}</li>" for finding in self.findings)

@@ -32,6 +32,7 @@ _SHORT = {
     "ms": "millisecond",
     "s": "second",
     "m": "minute",
+    "min": "minute",
     "h": "hour",
     "d": "day",
     "w": "week",

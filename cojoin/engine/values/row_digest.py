@@ -26,7 +26,7 @@ __all__ = ["add_digests", "row_hashes", "rows_digest"]
 
 _MASK = (1 << 64) - 1
 _ODD, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
-_NULL, _POSITION = np.uint64(0x6E756C6C), np.uint64(0xC2B2AE3D27D4EB4F)
+_NULL, _POSITION, _STRUCT = np.uint64(0x6E756C6C), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x737472756374)
 _WORD, _BLOCK_ROWS = 8, 16_384
 _BYTES = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 _KEPT = np.array([(1 << (8 * count)) - 1 for count in range(_WORD + 1)], dtype=np.uint64)
@@ -65,7 +65,7 @@ def row_hashes(table: pa.Table, seed: int = 0) -> NDArray[np.uint64]:
 def _hashed_blocks(table: pa.Table, seed: int) -> Iterator[NDArray[np.uint64]]:
     # A block's hashes and words stay in the processor's cache.
     for block in table.to_batches(max_chunksize=_BLOCK_ROWS):
-        hashes = np.full(block.num_rows, seed, dtype=np.uint64)
+        hashes = mixed(np.full(block.num_rows, seed, dtype=np.uint64))
         for column in block.columns:
             _add_column(hashes, column)
         yield mixed(hashes)
@@ -88,9 +88,8 @@ def _add_column(hashes: NDArray[np.uint64], array: pa.Array) -> None:
     null = array.is_null().to_numpy(zero_copy_only=False)
     before = hashes[null]
     _add_values(hashes, array)
-    # The data under a null is arbitrary.
-    _add_word(before, _NULL)
-    hashes[null] = before
+    # The data under a null is arbitrary. A null is mixed in another way than a word, so that no value always equals it.
+    hashes[null] = mixed(before ^ _NULL)
 
 
 def _add_values(hashes: NDArray[np.uint64], array: pa.Array) -> None:
@@ -100,6 +99,8 @@ def _add_values(hashes: NDArray[np.uint64], array: pa.Array) -> None:
     elif types.is_null(dtype):
         pass
     elif types.is_struct(dtype):
+        # Tells a struct of nulls from a null.
+        _add_word(hashes, _STRUCT)
         for position in range(dtype.num_fields):
             # In Arrow a field of a null struct may still hold a value; struct_field returns null there.
             _add_column(hashes, pc.struct_field(array, position))
@@ -171,7 +172,7 @@ def _add_lists(hashes: NDArray[np.uint64], array: pa.Array) -> None:
     offsets = _offsets(array)
     lengths = np.diff(offsets)
     begin, end = int(offsets[0]), int(offsets[-1])
-    elements = np.zeros(end - begin, dtype=np.uint64)
+    elements = np.repeat(hashes, lengths)
     children = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
     for child in children:
         # The children of a sliced array are not sliced, so they are cut to its range here.

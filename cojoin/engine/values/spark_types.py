@@ -37,7 +37,10 @@ def spark_type(dtype: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for ea
     """
     types = pa.types
     if isinstance(dtype, pa.BaseExtensionType):
-        return spark_type(dtype.storage_type)
+        if dtype.extension_name == "arrow.bool8":
+            return pa.bool_()
+        # The storage of pandas' own types is numbers that mean nothing by themselves.
+        return dtype if dtype.extension_name.startswith("pandas.") else spark_type(dtype.storage_type)
     if types.is_dictionary(dtype) or types.is_run_end_encoded(dtype):
         return spark_type(dtype.value_type)
     if types.is_timestamp(dtype):
@@ -68,12 +71,13 @@ def as_spark_column(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
         SchemaError: A value does not fit, such as a time with nanoseconds.
     """
     target = spark_type(column.type)
+    if isinstance(column.type, pa.BaseExtensionType):
+        if column.type.extension_name.startswith("pandas."):
+            msg = f"{what} has pandas' type {column.type.extension_name}, which Spark has not; make it a time or a text"
+            raise SchemaError(msg)
+        column = pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
     if target.equals(column.type):
         return column
-    if isinstance(column.type, pa.BaseExtensionType):
-        return as_spark_column(
-            pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type), what
-        )
     try:
         return column.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -74,5 +74,5 @@ def test_what_looks_alike_is_told_apart(dtype: pa.DataType, one: list[Any], two:
 
 def test_the_digest_is_the_same_in_every_version() -> None:
     table = pa.table({"id": pa.array([7, None], pa.int64()), "tier": ["gold, and more of it", None]})
-    assert rows_digest(table) == 3214510222171239494
+    assert rows_digest(table) == 9485286507459896766
     assert rows_digest(table.slice(2)) == 0
