@@ -267,7 +267,7 @@ assert result.equals(enriched_pdf)
 assert result["tier"].fillna("none").tolist() == pandas_says["tier"].fillna("none").tolist()
 
 # %%
-axes = cj.plots.plot_watermarks(reports)
+axes = cj.plots.plot_watermarks(reports, over="batches")
 axes.set_xlabel("run")
 
 # %% [markdown]

@@ -201,7 +201,7 @@ debugger
 
 # %%
 for step in debugger.steps():
-    print(f"after micro-batch {step.batch_id}: {step.output.num_rows} rows came out")
+    print(f"micro-batch {step.batch_id}: rows that came out: {step.output.num_rows}")
 step
 
 # %% [markdown]

@@ -66,6 +66,7 @@ def saved(shop: Shop) -> list[int]:
     return sorted(int(each.stem) for each in (shop.root / "checkpoint" / "snapshots").glob("*.json"))
 
 
+@pytest.mark.slow
 def test_state_is_what_the_harness_says(shop: Shop) -> None:
     snapshot = saved(shop)[0]
     debugger = debug(shop, tiers(shop), snapshot)
@@ -98,6 +99,7 @@ def debugger(shop: Shop) -> Any:
     return debug(shop, tiers(shop), saved(shop)[0])
 
 
+@pytest.mark.slow
 def test_steps_write_what_the_real_run_wrote(shop: Shop, debugger: Any) -> None:
     first, second, third, *_ = saved(shop)
     assert stepped(debugger) == written(shop, 7, 1, first)
@@ -110,6 +112,7 @@ def test_steps_write_what_the_real_run_wrote(shop: Shop, debugger: Any) -> None:
     assert [step.watermark for step in debugger.steps()][-2:] == [millis(320) - 1, (1 << 63) - 1]
 
 
+@pytest.mark.slow
 def test_the_late_row_is_rejected_as_it_was(shop: Shop, debugger: Any) -> None:
     rejected = [row for step in debugger.steps() for row in step.rejected.to_pylist()]
     table = shop.spark.read.format("delta").load(f"{shop.checkpoint}/rejected")
@@ -118,6 +121,7 @@ def test_the_late_row_is_rejected_as_it_was(shop: Shop, debugger: Any) -> None:
     assert rejected
 
 
+@pytest.mark.slow
 def test_upcoming_has_the_rows_batch_by_batch(debugger: Any) -> None:
     found = {
         number: ([row["trade_id"] for row in left.to_pylist()], [row["tier"] for row in right.to_pylist()])
@@ -130,6 +134,7 @@ def test_upcoming_has_the_rows_batch_by_batch(debugger: Any) -> None:
     assert found == {number: each for number, each in wanted.items() if number > debugger.batch_id and any(each)}
 
 
+@pytest.mark.slow
 def test_each_row_and_timer_is_looked_at(shop: Shop, debugger: Any) -> None:
     steps = list(debugger.steps("row"))
     assert [each.row.trade_id for each in steps if each.kind == "rejected"] == [9]
@@ -144,6 +149,7 @@ def test_each_row_and_timer_is_looked_at(shop: Shop, debugger: Any) -> None:
     assert {batch: rows for batch, rows in by_batch.items() if rows} == written(shop, 7, 1, debugger.batch_id)
 
 
+@pytest.mark.slow
 def test_a_function_that_fails_shows_what_came_before(debugger: Any) -> None:
     seen: deque[Any] = deque()
     with pytest.raises(cj.FunctionError, match=r"FailingTiers.process_element1 raised LookupError: no trade 7"):
@@ -152,6 +158,7 @@ def test_a_function_that_fails_shows_what_came_before(debugger: Any) -> None:
     assert seen[-1].timestamp == millis(80)
 
 
+@pytest.mark.slow
 def test_a_changed_function_gives_changed_rows(shop: Shop) -> None:
     debugger = debug(shop, tiers(shop), saved(shop)[1])
     real = stepped(debugger)
@@ -178,6 +185,7 @@ def test_a_join_steps_as_it_ran(joined_shop: Shop) -> None:
         assert {batch: rows for batch, rows in by_row.items() if rows} == told
 
 
+@pytest.mark.slow
 def test_without_the_join_it_only_shows(shop: Shop) -> None:
     debugger = debug(shop, None, saved(shop)[0])
     assert debugger.state.num_rows
@@ -187,6 +195,7 @@ def test_without_the_join_it_only_shows(shop: Shop) -> None:
         debugger.steps()
 
 
+@pytest.mark.slow
 def test_bad_input_is_told(shop: Shop, joined_shop: Shop, tmp_path: Path) -> None:
     snapshot = saved(shop)[0]
     with pytest.raises(cj.CheckpointError, match=rf"no snapshot of batch 99; it has those of batches {snapshot}, "):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.servers.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 
 def test_versions_over_a_range_of_topics(spark: SparkSession, broker: Broker) -> None:

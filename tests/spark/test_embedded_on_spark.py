@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-FAST = {"as-of", "temporal", "interval full", "function"}
+FAST = {"as-of", "function"}
 PARAMETERS = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in JOINS]
 
 

@@ -83,6 +83,7 @@ def test_a_changed_tie_rule_and_watermark(frames: tuple[DataFrame, DataFrame]) -
     assert len(found[0].examples) == 50
 
 
+@pytest.mark.slow
 def test_functions_with_maps_and_side_outputs(frames: tuple[DataFrame, DataFrame]) -> None:
     found = []
     for left, right in (frames, many()):
@@ -93,6 +94,7 @@ def test_functions_with_maps_and_side_outputs(frames: tuple[DataFrame, DataFrame
     assert found[0].counts.changed == 100
 
 
+@pytest.mark.slow
 def test_an_unchanged_version_reads_its_inputs_once(frames: tuple[DataFrame, DataFrame], spark: SparkSession) -> None:
     read = spark.sparkContext.accumulator(0)
 
@@ -109,6 +111,7 @@ def test_an_unchanged_version_reads_its_inputs_once(frames: tuple[DataFrame, Dat
     assert read.value == frames[0].count()
 
 
+@pytest.mark.slow
 def test_the_same_rows_in_other_dataframes(frames: tuple[DataFrame, DataFrame], spark: SparkSession) -> None:
     left, right = (spark.createDataFrame(each) for each in many())
     assert cj.diff(connected(*frames).asof_join(), connected(left.orderBy(F.rand(1)), right).asof_join()).equal
@@ -119,6 +122,7 @@ def test_the_same_rows_in_other_dataframes(frames: tuple[DataFrame, DataFrame], 
         cj.diff(connected(*frames).asof_join(), connected(left, changed).asof_join())
 
 
+@pytest.mark.slow
 def test_sources_are_read_as_they_are_now(frames: tuple[DataFrame, DataFrame], tmp_path: Path) -> None:
     places = []
     for name, frame in zip(("trades", "customers"), frames, strict=True):

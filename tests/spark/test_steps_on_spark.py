@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-FAST = {"as-of", "temporal", "interval full", "function", "function in arrival", "clock"}
+FAST = {"as-of", "function", "clock"}
 """Each case costs some five seconds of two cores, so most are slow tests."""
 
 PARAMETERS = [
