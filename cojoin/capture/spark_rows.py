@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
     from cojoin.engine.operator import Sides
     from cojoin.spark.bound_input import BoundInput
@@ -54,7 +54,11 @@ def _collected(
     bound: BoundInput, keys: Sequence[tuple[Any, ...]] | None, span: tuple[datetime, datetime] | None
 ) -> pa.Table:
     spec = bound.spec
-    frame = _static(bound)
+    frame = bound.static_frame(
+        stream="a streaming DataFrame, whose rows can't be read again: declare it with one of cojoin.sources, connect "
+        "a static DataFrame of the same rows, or capture from the query's checkpoint",
+        need="a test needs rows that end",
+    )
     columns = [F.col(back_quoted(name)) for name in spec.key]
     if keys is not None:
         frame = frame.where(reduce(or_, [_equals(columns, key) for key in keys]))
@@ -72,23 +76,6 @@ def _collected(
         raise ConfigurationError(msg)
     arrays = [as_spark_column(column, f"input {spec.name!r}") for column in table.columns]
     return table.from_arrays(arrays, names=spec.schema.names).cast(spec.schema)
-
-
-def _static(bound: BoundInput) -> DataFrame:
-    if not bound.is_streaming:
-        return bound.frame
-    name = bound.spec.name
-    if bound.source is None:
-        msg = (
-            f"input {name!r} is a streaming DataFrame, whose rows can't be read again: declare it with one of "
-            f"cojoin.sources, connect a static DataFrame of the same rows, or capture from the query's checkpoint"
-        )
-        raise ConfigurationError(msg)
-    endless = bound.source.why_endless()
-    if endless is not None:
-        msg = f"input {name!r} has no end, and a test needs rows that end: {endless}"
-        raise ConfigurationError(msg)
-    return bound.rows_of(bound.source.open(streaming=False))
 
 
 def _equals(columns: Sequence[Column], key: tuple[Any, ...]) -> Column:

@@ -17,7 +17,7 @@ from cojoin.debugging.recorded_time import header_at, with_recorded_time
 from cojoin.debugging.replayed_rows import ReplayedRows, Span
 from cojoin.debugging.row_steps import callbacks_of, cuts_of, run_batch
 from cojoin.debugging.watched_function import WatchedProcess
-from cojoin.embedded.result import as_pandas
+from cojoin.embedded.named_outputs import as_pandas
 from cojoin.embedded.stepper import Stepper
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.plan import Plan

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cojoin.embedded.result import as_pandas
+from cojoin.embedded.named_outputs import Outputs
 from cojoin.embedded.step_texts import step_html, step_text
-from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.testing.harness_key_groups import decode_states
 from cojoin.testing.state_tables import state_table, timer_table, waiting_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pandas as pd
     import pyarrow as pa
 
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.operator import Operator, Sides
     from cojoin.engine.plan import Plan
-    from cojoin.engine.side_outputs import OutputTag
 
 __all__ = ["Step", "restored_operators"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Step:
+class Step(Outputs):
     """One micro-batch of ``Joined.steps``; in a notebook it shows itself as tables.
 
     Attributes:
@@ -72,21 +69,6 @@ class Step:
         left, right = self.report.inputs
         return left.watermark, right.watermark
 
-    @property
-    def output(self) -> pa.Table:
-        """The rows of the main output."""
-        return self.tables[OUTPUT]
-
-    @property
-    def rejected(self) -> pa.Table:
-        """The rejected rows with their reasons."""
-        return self.tables[REJECTED]
-
-    @property
-    def side_outputs(self) -> dict[OutputTag, pa.Table]:
-        """The rows of each side output, by its tag."""
-        return {tag: self.tables[tag.tag_id] for tag in self.plan.side_outputs}
-
     @cached_property
     def waiting(self) -> Sides:
         """The rows of the left and of the right input that wait for the watermark or for a match, in total order."""
@@ -109,17 +91,6 @@ class Step:
     @cached_property
     def _operators(self) -> list[Operator]:
         return restored_operators(self.plan, decode_states(self.snapshot).states)
-
-    def to_pandas(self, output: Any = "main") -> pd.DataFrame:
-        """Return one output of this step as a pandas DataFrame; see ``Joined.to_pandas``.
-
-        Args:
-            output: ``"main"``, ``"rejected"``, or the ``OutputTag`` of a side output.
-
-        Raises:
-            ConfigurationError: The output does not exist.
-        """
-        return as_pandas(self.tables[self.plan.output_name(output)])
 
     def __repr__(self) -> str:
         return step_text(self)

@@ -78,7 +78,7 @@ def new_axes(width: float, height: float) -> Axes:
 
 
 def settle(axes: Axes) -> None:
-    """Give the axes of a new figure the size that its layout leaves them."""
+    """Set the axes of a new figure to the size that its layout leaves them."""
     figure = axes.get_figure(root=True)
     if figure is not None:
         figure.draw_without_rendering()

@@ -154,6 +154,27 @@ class BoundInput:
                 )
                 raise SchemaError(msg)
 
+    def static_frame(self, *, stream: str, need: str) -> DataFrame:
+        """Return the input's rows as a static DataFrame; those of a source are read as they are now.
+
+        Args:
+            stream: What a streaming DataFrame is, and what to do, for the message.
+            need: Why the rows must have an end, for the message.
+
+        Raises:
+            ConfigurationError: It is a streaming DataFrame, or its source has no end.
+        """
+        if not self.is_streaming:
+            return self.frame
+        if self.source is None:
+            msg = f"{self._what} is {stream}"
+            raise ConfigurationError(msg)
+        endless = self.source.why_endless()
+        if endless is not None:
+            msg = f"{self._what} has no end, and {need}: {endless}"
+            raise ConfigurationError(msg)
+        return self.rows_of(self.source.open(streaming=False))
+
     def packed(self, key_groups: int) -> DataFrame:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
         keys = [self.frame[back_quoted(name)] for name in self.spec.key]

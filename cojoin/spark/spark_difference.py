@@ -159,21 +159,11 @@ def _history(a: BoundInput, b: BoundInput) -> BoundInput:
 
 
 def _opened(bound: BoundInput) -> DataFrame:
-    """Return an input's rows as a static DataFrame."""
-    if not bound.is_streaming:
-        return bound.frame
-    name = bound.spec.name
-    if bound.source is None:
-        msg = (
-            f"input {name!r} is a stream, which has no end; diff needs the same rows for both versions: read it with "
-            f"spark.read, or connect cojoin.sources.delta(...), or cojoin.kafka.source(..., to=...)"
-        )
-        raise ConfigurationError(msg)
-    endless = bound.source.why_endless()
-    if endless is not None:
-        msg = f"input {name!r} has no end, and diff needs the same rows for both versions: {endless}"
-        raise ConfigurationError(msg)
-    return bound.rows_of(bound.source.open(streaming=False))
+    return bound.static_frame(
+        stream="a stream, which has no end; diff needs the same rows for both versions: read it with spark.read, or "
+        "connect cojoin.sources.delta(...), or cojoin.kafka.source(..., to=...)",
+        need="diff needs the same rows for both versions",
+    )
 
 
 def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:

@@ -34,7 +34,7 @@ _VERSIONS = "versions"
 
 @contextmanager
 def opened(operator: KeyedCoProcessOperator) -> Iterator[KeyedStateBackend]:
-    """Give the states and timers of an operator within a ``with`` block, its function opened and its clock set.
+    """Yield the states and timers of an operator to a ``with`` block, its function opened and its clock set.
 
     Args:
         operator: The operator; one that is not in a call.

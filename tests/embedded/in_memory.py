@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -96,9 +95,3 @@ def closed_of(customers: pa.Table) -> pa.ChunkedArray:
 
 def rows_of(found: pa.Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in found.to_pylist()]
-
-
-def renamed(streams: Streams, prefix: str) -> Streams:
-    """Return streams whose keys begin with a prefix, so that many fit into one run."""
-    rows = tuple([(prefix + row[0], *row[1:]) for row in side] for side in streams.rows)
-    return replace(streams, rows=rows)
