@@ -159,7 +159,8 @@ class Joined:
             batches: A number of batches, into which both inputs are cut as evenly as possible; or a pair for each
                 batch with how many of the next rows it takes from the left and from the right. None, where rows are
                 not cut by time, is one batch.
-            arrival: A column's name in both inputs, or a pair of names, left and right.
+            arrival: The name of a column of numbers, timestamps or dates in both inputs, or a pair of names, left and
+                right.
             every: The length of a window, such as ``"10 minutes"`` or a ``timedelta``.
             processing_time: The clock: a datetime with a time zone or epoch milliseconds, for all batches or one for
                 each; it must not go back. None is the end of each batch's arrivals where ``arrival`` has times, and

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from cojoin.embedded.step import Step
 
 __all__ = ["CapturedTest", "capture"]
+
+_MOST_CHARACTERS = 100
+"""How much of a path a message shows."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,7 +129,7 @@ def capture(
     if not isinstance(covers, (list, tuple)):
         msg = f"covers: expected a list of cases, such as ['late', 'tie'], got {covers!r}"
         raise ConfigurationError(msg)
-    if not isinstance(mask, (list, tuple, str)):
+    if not isinstance(mask, str) and not (isinstance(mask, (list, tuple)) and all(isinstance(x, str) for x in mask)):
         msg = f"mask: expected a list of columns, got {mask!r}"
         raise ConfigurationError(msg)
     for case in covers:
@@ -167,18 +170,29 @@ def _checked_path(path: Any, *, overwrite: bool) -> Path:
     Raises:
         ConfigurationError: pytest would not collect it, its folder is missing, or a file is there already.
     """
-    if not isinstance(path, (str, PathLike)):
+    if not isinstance(path, (str, PathLike)) or not isinstance(fspath(path), str):
         msg = f"path: expected the path of a test file, such as 'tests/test_tiers.py', got {path!r}"
         raise ConfigurationError(msg)
     test = Path(path)
     if test.suffix != ".py" or not (test.stem.startswith("test_") or test.stem.endswith("_test")):
         msg = f"path: pytest collects files named test_<name>.py, got {test.name!r}"
         raise ConfigurationError(msg)
-    if not test.parent.is_dir():
+    try:
+        has_folder = _is_there(test.parent) and test.parent.is_dir()
+        # The longest name is that under which the rows are written before they count.
+        _is_there(_beside(test.with_suffix(".json")))
+        there = [each for each in (test, test.with_suffix(".json")) if _is_there(each)]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        msg = (
+            f"path: {_shortened(str(test))!r} can't be a file: {reason}; choose another, such as 'tests/test_tiers.py'"
+        )
+        raise ConfigurationError(msg) from error
+    if not has_folder:
         msg = f"path: there is no folder {str(test.parent)!r} for {test.name}; make it, or choose another"
         raise ConfigurationError(msg)
-    for each in (test, test.with_suffix(".json")):
-        if each.exists() and not overwrite:
+    for each in there:
+        if not overwrite:
             msg = f"path: {str(each)!r} is there already; choose another name, or replace it with overwrite=True"
             raise ConfigurationError(msg)
     return test
@@ -186,7 +200,7 @@ def _checked_path(path: Any, *, overwrite: bool) -> Path:
 
 def _write(path: Path, text: str) -> None:
     """Write a file, so that another reader sees the old content or the new one."""
-    beside = path.with_name(f".{path.name}.new")
+    beside = _beside(path)
     try:
         beside.write_text(text, "utf-8", newline="\n")
         beside.replace(path)
@@ -194,3 +208,21 @@ def _write(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
         msg = f"path: {str(path)!r} can't be written: {error.strerror or error}"
         raise ConfigurationError(msg) from error
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a file or folder exists; a path that can't be one raises ``OSError`` or ``ValueError``."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _beside(path: Path) -> Path:
+    """Return where a file is written before it replaces the former one."""
+    return path.with_name(f".{path.name}.new")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"

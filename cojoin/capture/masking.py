@@ -8,6 +8,7 @@ masked column with a constant, or sorts by it, takes other ways than with the re
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from cojoin.capture.recorded_history import History
     from cojoin.engine.inputs import InputSpec
@@ -40,8 +41,11 @@ def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None
     if columns is None:
         return history
     names = [spec.name for spec in history.plan.inputs]
-    if not isinstance(columns, dict) or any(isinstance(each, str) for each in columns.values()):
-        msg = f"columns: expected the columns to keep by input, such as {{{names[0]!r}: [...]}}, got {columns!r}"
+    if not isinstance(columns, Mapping) or not all(map(_are_names, columns.values())):
+        msg = (
+            f"columns: expected lists of the columns to keep by input, such as {{{names[0]!r}: [...]}}, got "
+            f"{columns!r}; an input that is not named keeps all columns"
+        )
         raise ConfigurationError(msg)
     for name in columns:
         if name not in names:
@@ -61,6 +65,12 @@ def select_columns(history: History, columns: Mapping[str, Sequence[str]] | None
     plan = replace(history.plan, left=specs[0], right=specs[1])
     plan.operation.output_schema(plan.left, plan.right)
     return replace(history, plan=plan, rows=(tables[0], tables[1]))
+
+
+def _are_names(given: Any) -> bool:
+    # A collection, since an iterator would be used up here.
+    is_list = isinstance(given, Collection) and not isinstance(given, (str, bytes, Mapping))
+    return is_list and all(isinstance(name, str) for name in given)
 
 
 def mask_columns(history: History, mask: Sequence[str]) -> History:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cojoin.spark.sources.secrets import Secrets, logins, may_be_secret
+from cojoin.spark.sources.secrets import Secrets, logins
+from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from cojoin.comparison.function_settings import changed_arguments
 from cojoin.engine.descriptions import describe_operation, describe_watermark
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
@@ -154,10 +156,30 @@ def _compared(
     told = list(_schema_differences(compared, against))
     if told:
         common = [each.name for each in one if each.name in other.names and other.field(each.name).type == each.type]
-        cure = f"compare those that both have: columns={common!r}" if common else "they have none in common"
+        cure = _cure(common, name, identity, columns, is_main=is_main)
         msg = f"{_what(name)} has different columns in a and b: {_listed(told)}; {cure}"
         raise SchemaError(msg)
     return ComparedOutput(name, compared, identity)
+
+
+def _cure(
+    common: list[str], name: str, identity: tuple[str, ...], columns: tuple[str, ...] | None, *, is_main: bool
+) -> str:
+    """Return what to do about an output whose columns differ, besides those in common."""
+    if misfits := [each for each in identity if each not in common]:
+        return f"cast {_quoted(misfits)} in one version, or identify rows by other columns, with keys=[...]"
+    if not common:
+        return "they have none in common"
+    if columns is None:
+        alone = "those that both have: " if is_main else f"it alone, by those that both have: output={name!r}, "
+        return f"compare {alone}columns={common!r}"
+    fitting = [each for each in columns if each in common] or common
+    misfits = [each for each in columns if each not in common]
+    return f"cast {_quoted(misfits)} in one version, or compare others, such as columns={fitting!r}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _identity(a: Plan, b: Plan, name: str) -> tuple[str, ...]:
@@ -203,12 +225,16 @@ def _what(name: str) -> str:
 def changed_settings(a: Plan, b: Plan) -> dict[str, tuple[str, str]]:
     """Return the settings of the operations and inputs that differ, each as text in a and in b.
 
-    What a function does is not compared; versions of one function have equal settings.
+    Of functions these are the attributes with which they were made; what their code does is not compared.
     """
     both = [_settings(plan) for plan in (a, b)]
     names = dict.fromkeys(name for each in both for name in each)
     pairs = {name: (both[0].get(name, "none"), both[1].get(name, "none")) for name in names}
-    return {name: (one, other) for name, (one, other) in pairs.items() if one != other}
+    changed = {name: (one, other) for name, (one, other) in pairs.items() if one != other}
+    if isinstance(a.operation, KeyedCoProcess) and isinstance(b.operation, KeyedCoProcess):
+        of_function = changed_arguments(a.operation.function, b.operation.function)
+        changed |= {f"function's {name}": pair for name, pair in of_function.items()}
+    return changed
 
 
 def _settings(plan: Plan) -> dict[str, str]:

@@ -145,8 +145,8 @@ class Difference:
 
     Attributes:
         outputs: How each compared output differs, by its name: ``"main"``, ``"rejected"``, and side outputs' tag ids.
-        settings: The settings of the two versions that differ, each as text in a and in b; a function's code is not
-            among them.
+        settings: The settings of the two versions that differ, each as text in a and in b. Of a function these are its
+            attributes with plain values, without secrets; its code is not among them.
         examples: Some of the rows that differ, explained.
     """
 

@@ -46,6 +46,23 @@ Moment: TypeAlias = datetime | int
 Clock: TypeAlias = Moment | Iterable[Moment] | None
 """The processing time of all batches, or one for each; 0 is unknown."""
 
+_ARRIVALS = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+)
+"""The types of columns by which rows arrive; texts are none, since "10" sorts before "9"."""
+
+_ARRIVAL_CURES = {
+    "string": "in pandas, make numbers with pandas.to_numeric(column), times with pandas.to_datetime(column, utc=True)"
+}
+"""What to do about an arrival column of another type."""
+
+_LONGEST_US = (1 << 63) - 1
+"""The longest window in microseconds; no time is further from the epoch."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -251,8 +268,9 @@ def _arrivals(spec: InputSpec, rows: pa.Table, name: str) -> pa.ChunkedArray:
     column = rows.column(name)
     what = f"arrival: column {name!r} of input {spec.name!r}"
     kind = type_to_ddl(column.type)
-    if pa.types.is_nested(column.type):
-        msg = f"{what} is {kind}, which has no order; take another column"
+    if not any(is_kind(column.type) for is_kind in _ARRIVALS):
+        cure = _ARRIVAL_CURES.get(kind, "take another column")
+        msg = f"{what} is {kind}; expected numbers, timestamps or dates, whose order is that of arrival: {cure}"
         raise SchemaError(msg)
     if pa.types.is_timestamp(column.type) and column.type.tz is None:
         msg = (
@@ -286,6 +304,12 @@ def _window(every: Duration) -> int:
     length = microseconds(every, "every")
     if not length:
         msg = f"every: expected more than nothing, got {every!r}"
+        raise ConfigurationError(msg)
+    if length > _LONGEST_US:
+        msg = (
+            f"every: expected at most {_LONGEST_US} microseconds, some 292,000 years, got {every!r}; to have all rows "
+            f"in one batch, leave every= out"
+        )
         raise ConfigurationError(msg)
     return length
 

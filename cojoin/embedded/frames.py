@@ -1,6 +1,6 @@
 """Rows in memory as Arrow tables with Spark's types: pandas, pyarrow, and whatever has ``__arrow_c_stream__``.
 
-A pandas index with names becomes columns, the others are dropped, as Spark does. Rows keep their order. It costs one
+The levels of a pandas index that have names become columns, the others are dropped. Rows keep their order. It costs one
 copy where a type must change, and none where it is Spark's already.
 """
 
@@ -76,9 +76,10 @@ def read_frame(source: Any, what: str) -> pa.Table:
 
 
 def _pandas_columns(frame: pd.DataFrame, what: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    if all(name is not None for name in frame.index.names):
+    unnamed = [place for place, name in enumerate(frame.index.names) if name is None]
+    if len(unnamed) < frame.index.nlevels:
         try:
-            frame = frame.reset_index()
+            frame = frame.set_axis(frame.index.droplevel(unnamed), axis="index").reset_index()
         except ValueError as error:
             msg = f"{what}: its index has the name of a column: {error}; use .reset_index(drop=True)"
             raise SchemaError(msg) from error

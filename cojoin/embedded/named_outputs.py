@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cojoin.engine.operator import OUTPUT, REJECTED
 
@@ -24,6 +25,9 @@ _NULLABLE = {
     pa.int64(): pd.Int64Dtype(),
     pa.bool_(): pd.BooleanDtype(),
 }
+
+
+_NAT = -(1 << 63)
 
 
 class Outputs:
@@ -60,20 +64,40 @@ class Outputs:
 
 
 def as_pandas(table: pa.Table) -> pd.DataFrame:
-    """Return a table as a pandas DataFrame that rounds no number: integers and booleans with nulls stay such.
+    """Return a table as a pandas DataFrame that changes no value: integers and booleans with nulls stay such.
+
+    A column with the time that pandas takes for NaT has Arrow's own type.
 
     >>> as_pandas(pa.table({"id": [1, None]})).dtypes.tolist()
     [Int64Dtype()]
     """
-    with_nulls = {name for name, column in zip(table.column_names, table.columns, strict=True) if column.null_count}
-    others = table.drop_columns([name for name in with_nulls if table.schema.field(name).type in _NULLABLE])
+    own: dict[str, Any] = {}
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if column.null_count and field.type in _NULLABLE:
+            own[field.name] = _NULLABLE.get
+        elif any(map(_has_nat, column.chunks)):
+            own[field.name] = pd.ArrowDtype
+    others = table.drop_columns(list(own))
     try:
         frame: pd.DataFrame = others.to_pandas(integer_object_nulls=True)
     except ValueError:
         # Python's dates end with the year 9999, and those of pandas do not.
         frame = others.to_pandas(integer_object_nulls=True, date_as_object=False)
-    for place, field in enumerate(table.schema):
-        if field.name in with_nulls and field.type in _NULLABLE:
-            column = table.column(place).to_pandas(types_mapper=_NULLABLE.get)
-            frame.insert(place, field.name, column)
+    for place, name in enumerate(table.column_names):
+        if name in own:
+            frame.insert(place, name, table.column(place).to_pandas(types_mapper=own[name]))
     return frame
+
+
+def _has_nat(array: pa.Array) -> bool:
+    """Return whether an array has, at any depth, the number by which pandas marks a missing time: the smallest one."""
+    dtype = array.type
+    if pa.types.is_struct(dtype):
+        return any(map(_has_nat, array.flatten()))
+    if pa.types.is_map(dtype):
+        return _has_nat(array.keys) or _has_nat(array.items)
+    if pa.types.is_list(dtype):
+        return _has_nat(array.flatten())
+    if not (pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype)):
+        return False
+    return bool(pc.min(array.view(pa.int64())).as_py() == _NAT)

@@ -24,7 +24,34 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Operator, Sides
     from cojoin.engine.plan import Plan
 
-__all__ = ["Step", "restored_operators"]
+__all__ = ["Kept", "Step", "restored_operators"]
+
+
+class Kept:
+    """What a snapshot of a stepper holds, as the tables of ``Step``.
+
+    Args:
+        plan: What is run.
+        snapshot: The snapshot.
+    """
+
+    def __init__(self, plan: Plan, snapshot: bytes) -> None:
+        self._operators = restored_operators(plan, decode_states(snapshot).states)
+
+    @cached_property
+    def waiting(self) -> Sides:
+        """The rows of both inputs that wait."""
+        return waiting_table(self._operators, 0), waiting_table(self._operators, 1)
+
+    @cached_property
+    def timers(self) -> pa.Table:
+        """The timers that wait."""
+        return timer_table(self._operators)
+
+    @cached_property
+    def state(self) -> pa.Table:
+        """What is kept of each key, besides waiting rows and timers."""
+        return state_table(self._operators)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -37,6 +64,7 @@ class Step(Outputs):
         tables: Each output's rows of this step by its name: ``"output"``, ``"rejected"`` and the side outputs' tag ids.
         report: The counts and watermarks after the step, as in a query's progress; ``print(step.report.table())``.
         snapshot: All that is kept after the step, for ``Stepper.restore``.
+        before: All that was kept before the step; with it the step shows first what has changed.
     """
 
     plan: Plan
@@ -44,6 +72,7 @@ class Step(Outputs):
     tables: Mapping[str, pa.Table]
     report: BatchReport
     snapshot: bytes = field(repr=False)
+    before: bytes = field(repr=False)
 
     @property
     def batch_id(self) -> int:
@@ -72,12 +101,12 @@ class Step(Outputs):
     @cached_property
     def waiting(self) -> Sides:
         """The rows of the left and of the right input that wait for the watermark or for a match, in total order."""
-        return waiting_table(self._operators, 0), waiting_table(self._operators, 1)
+        return self._kept.waiting
 
     @cached_property
     def timers(self) -> pa.Table:
         """The timers that wait, by time: the key columns, ``domain``, and ``timestamp`` in UTC to the millisecond."""
-        return timer_table(self._operators)
+        return self._kept.timers
 
     @cached_property
     def state(self) -> pa.Table:
@@ -86,11 +115,15 @@ class Step(Outputs):
         For a function a row for each key that has a state: the key columns, and a column for each state. For as-of and
         temporal joins the versions in force, with the right input's columns. For interval joins nothing.
         """
-        return state_table(self._operators)
+        return self._kept.state
 
     @cached_property
-    def _operators(self) -> list[Operator]:
-        return restored_operators(self.plan, decode_states(self.snapshot).states)
+    def _kept(self) -> Kept:
+        return Kept(self.plan, self.snapshot)
+
+    @cached_property
+    def _kept_before(self) -> Kept:
+        return Kept(self.plan, self.before)
 
     def __repr__(self) -> str:
         return step_text(self)

@@ -1,7 +1,8 @@
 """How a step shows itself: as a text, and as HTML in notebooks; times are times in UTC.
 
 It shows the counts and watermarks, and below them only what there is: the rows that came in, each output, the rows that
-wait, timers and states. Long tables and long values are cut, and the text says so.
+wait, timers and states. Long tables and long values are cut, and the text says so. Of what is kept, a cut table shows
+first what is new or has changed in the step.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from cojoin.engine.formats import format_time, show_value, text_table
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import REJECTED
+from cojoin.engine.values.row_digest import row_hashes
 from cojoin.engine.values.rows import decode_column
+from cojoin.engine.values.tables import take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from cojoin.embedded.step import Step
+    from cojoin.embedded.step import Kept, Step
 
 __all__ = ["step_html", "step_text"]
 
@@ -78,22 +82,38 @@ def _sections(step: Step) -> Iterator[_Section]:
     for tag, table in step.side_outputs.items():
         yield from _section(f"side output {tag.tag_id!r}", table)
     yield from _section(REJECTED, step.rejected)
-    for name, table in zip(names, step.waiting, strict=True):
-        yield from _section(f"rows of {name!r} that wait", table)
-    yield from _section("timers", step.timers)
+    yield from _kept(f"rows of {names[0]!r} that wait", step, lambda kept: kept.waiting[0])
+    yield from _kept(f"rows of {names[1]!r} that wait", step, lambda kept: kept.waiting[1])
+    yield from _kept("timers", step, lambda kept: kept.timers)
     is_function = isinstance(plan.operation, KeyedCoProcess)
-    yield from _section("states" if is_function else f"rows of {names[1]!r} in force", step.state)
+    yield from _kept("states" if is_function else f"rows of {names[1]!r} in force", step, lambda kept: kept.state)
 
 
-def _section(title: str, table: pa.Table) -> Iterator[_Section]:
-    """Yield a table as texts, unless it has no rows."""
+def _kept(title: str, step: Step, read: Callable[[Kept], pa.Table]) -> Iterator[_Section]:
+    """Yield a table of what is kept after a step; where it is cut, rows that were not kept before come first."""
+    table = read(step._kept)  # noqa: SLF001 - its own texts
+    if table.num_rows > _MOST_ROWS:
+        known = np.isin(row_hashes(table), row_hashes(read(step._kept_before)))  # noqa: SLF001 - its own texts
+        changed = int(np.count_nonzero(~known))
+        if 0 < changed < table.num_rows:
+            title = f"{title}; the {changed:,} that this step has added or changed come first"
+        order = np.argsort(known, kind="stable")[:_MOST_ROWS]
+        yield from _section(title, take_rows(table, order), table.num_rows - _MOST_ROWS)
+    else:
+        yield from _section(title, table)
+
+
+def _section(title: str, table: pa.Table, left_out: int = 0) -> Iterator[_Section]:
+    """Yield a table as texts, unless it has no rows; ``left_out`` rows are left out of it already."""
     if table.num_rows:
         shown = table.slice(0, _MOST_ROWS)
         texts = [
             _column(column, is_watermark=title == REJECTED and name == "watermark")
             for name, column in zip(table.column_names, shown.columns, strict=True)
         ]
-        yield _Section(title, table.column_names, list(zip(*texts, strict=True)), table.num_rows - shown.num_rows)
+        yield _Section(
+            title, table.column_names, list(zip(*texts, strict=True)), left_out + table.num_rows - shown.num_rows
+        )
 
 
 def _column(column: pa.ChunkedArray, *, is_watermark: bool) -> list[str]:

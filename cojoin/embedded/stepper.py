@@ -67,6 +67,8 @@ class Stepper:
         self.batch_id, self.processing_time = -1, 0
         self._resumed, self._ended = False, False
         self._states = _encoded([plan.create_operator() for _ in range(key_groups)])
+        # Each step and the one after it share these bytes.
+        self._last = self.snapshot()
 
     def step(
         self,
@@ -142,7 +144,8 @@ class Stepper:
         }
         names = (self.plan.left.name, self.plan.right.name)
         report = BatchReport.merge(self.batch_id, names, statistics)
-        return Step(self.plan, (left, right), outputs, report, self.snapshot())
+        before, self._last = self._last, self.snapshot()
+        return Step(self.plan, (left, right), outputs, report, self._last, before)
 
     def snapshot(self) -> bytes:
         """Return all that is kept, as bytes without pickle: states, timers, waiting rows, watermarks, counters, clock.
@@ -212,6 +215,7 @@ class Stepper:
         self._states, self._resumed = states, resumed
         self.batch_id, self.processing_time = batch_id, now
         self._ended = operators[0].watermark.status() == "finished"
+        self._last = self.snapshot()
 
     def _clock(self, processing_time: int) -> int:
         now = epoch_millis(processing_time, "processing_time", clock=True)

@@ -5,12 +5,14 @@ millisecond come before its timers. In the order ``"arrival"`` the rows are proc
 event-time timers of all keys fire by timestamp. In both orders the processing-time timers of all keys come last, by
 timestamp.
 
-The rows that callbacks yield are collected in a list. The caller empties the list whenever the run yields, so any
-number of rows and timers needs bounded memory.
+The rows that callbacks yield are collected in a list, and beside it which callback yielded them, so that the message
+about a wrong row names its callback. The caller empties both whenever the run yields, so any number of rows and timers
+needs bounded memory.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -65,8 +67,10 @@ class CallbackRunner:
         self._last_event = last_event
         self._service = store.timer_service
         self._context = context
+        # Of each callback that yielded: how many rows there are after it, key, time, and side and row or the domain.
+        self._marks: list[tuple[int, int, int | None, bool | None, Any]] = []
 
-    def in_event_time(  # noqa: C901 - the hot loop: a further call for each element costs time
+    def in_event_time(  # noqa: C901, PLR0912 - the hot loop: a further call for each element costs time
         self, code: int, rows: Iterable[tuple[int, bool, Any]], before: int, after: int
     ) -> Iterator[None]:
         """Process a key's rows, in total order, and its timers up to a watermark, in one sequence of time.
@@ -81,6 +85,7 @@ class CallbackRunner:
         self._select(code)
         service, context, yielded, on_timer = self._service, self._context, self._yielded, self._on_timer
         first, second = self._callbacks
+        marks, marked = self._marks, len(self._yielded)
         timers = self._store.timers
         heap, live = timers.of_key(code)
         service.watermark = before
@@ -105,8 +110,12 @@ class CallbackRunner:
                                 yielded.extend(result)
                         except Exception as error:
                             raise self._timer_error(error, timer) from error
-                        if len(yielded) >= _PIECE_ROWS:
-                            yield
+                        if (count := len(yielded)) > marked:
+                            marks.append((count, code, timer, None, TimeDomain.EVENT_TIME))
+                            marked = count
+                            if count >= _PIECE_ROWS:
+                                yield
+                                marked = 0
                     self._end(timers)
                 if is_right is None:
                     return
@@ -118,13 +127,18 @@ class CallbackRunner:
                     yielded.extend(result)
             except Exception as error:
                 raise self._row_error(error, value, is_right=bool(is_right)) from error
-            if len(yielded) >= _PIECE_ROWS:
-                yield
+            if (count := len(yielded)) > marked:
+                marks.append((count, code, timestamp, is_right, value))
+                marked = count
+                if count >= _PIECE_ROWS:
+                    yield
+                    marked = 0
 
     def in_arrival(self, code: int, rows: Iterable[tuple[int | None, bool, Any]], before: int) -> Iterator[None]:
         """Process a key's rows at once; they see the watermark before the micro-batch."""
         self._select(code)
         context, yielded = self._context, self._yielded
+        marks, marked = self._marks, len(self._yielded)
         self._service.watermark = before
         for timestamp, is_right, value in rows:
             context._timestamp = timestamp  # noqa: SLF001
@@ -134,10 +148,16 @@ class CallbackRunner:
                     yielded.extend(result)
             except Exception as error:
                 raise self._row_error(error, value, is_right=is_right) from error
-            if len(yielded) >= _PIECE_ROWS:
-                yield
+            if (count := len(yielded)) > marked:
+                marks.append((count, code, timestamp, is_right, value))
+                marked = count
+                if count >= _PIECE_ROWS:
+                    yield
+                    marked = 0
 
-    def fire_timers(self, domain: TimeDomain, until: int, watermark: int | None) -> Iterator[None]:
+    def fire_timers(  # noqa: C901 - a hot loop, too
+        self, domain: TimeDomain, until: int, watermark: int | None
+    ) -> Iterator[None]:
         """Fire the timers of all keys in one time domain up to a time, by timestamp.
 
         Args:
@@ -150,6 +170,7 @@ class CallbackRunner:
         if not queue:
             return
         self._begin(timers, domain, until)
+        marks, marked = self._marks, len(self._yielded)
         if watermark is not None:
             self._service.watermark = watermark
         while queue:
@@ -166,12 +187,28 @@ class CallbackRunner:
                         self._yielded.extend(result)
                 except Exception as error:
                     raise self._timer_error(error, timestamp) from error
+                if (count := len(self._yielded)) > marked:
+                    marks.append((count, code, timestamp, None, domain))
+                    marked = count
             following = timers.next_due(code)
             if following is not None:
                 heappush(queue, (following, code))
-            if len(self._yielded) >= _PIECE_ROWS:
+            if marked >= _PIECE_ROWS:
                 yield
+                marked = 0
         self._end(timers)
+
+    def forget(self) -> None:
+        """Forget which callbacks yielded the rows so far, since the list of rows is empty again."""
+        self._marks.clear()
+
+    def origin(self, place: int) -> tuple[str, str]:
+        """Return which callback yielded the row at a place of the list, and for which key and row or timer."""
+        _, code, timestamp, is_right, value = self._marks[bisect_right(self._marks, place, key=lambda mark: mark[0])]
+        key = self._store.key_of(code)
+        if is_right is None:
+            return "on_timer", _of_timer(key, value, timestamp)
+        return f"process_element{1 + is_right}", self._of_row(key, value, is_right=is_right)
 
     def _begin(self, timers: Timers, domain: TimeDomain, until: int) -> None:
         self._context._domain = domain  # noqa: SLF001
@@ -189,22 +226,24 @@ class CallbackRunner:
 
     def _timer_error(self, error: Exception, timestamp: int) -> FunctionError:
         context = self._context
-        return FunctionError(
-            f"{self._name}.on_timer {fault(error)}; key {context.get_current_key()!r}, "
-            f"{context.time_domain().value} timer {timestamp} ({format_time(timestamp)})"
-        )
+        where = _of_timer(context.get_current_key(), context.time_domain(), timestamp)
+        return FunctionError(f"{self._name}.on_timer {fault(error)}; {where}")
 
     def _select(self, code: int) -> None:
         self._store.key_context.code = code
         self._context._key = self._store.key_of(code)  # noqa: SLF001
 
     def _row_error(self, error: Exception, value: Any, *, is_right: bool) -> FunctionError:
-        spec = self._inputs[is_right]
         callback = f"{self._name}.process_element{1 + is_right}"
-        return FunctionError(
-            f"{callback} {fault(error)}; "
-            f"input {spec.name!r}, key {self._context.get_current_key()!r}, row {describe_row(value)}"
-        )
+        where = self._of_row(self._context.get_current_key(), value, is_right=is_right)
+        return FunctionError(f"{callback} {fault(error)}; {where}")
+
+    def _of_row(self, key: Any, value: Any, *, is_right: bool) -> str:
+        return f"input {self._inputs[is_right].name!r}, key {key!r}, row {describe_row(value)}"
+
+
+def _of_timer(key: Any, domain: TimeDomain, timestamp: Any) -> str:
+    return f"key {key!r}, {domain.value} timer {timestamp} ({format_time(timestamp)})"
 
 
 def fault(error: Exception) -> str:

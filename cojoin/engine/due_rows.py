@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojoin.engine.ordering import OrderedPart, arrival_order, total_order
-from cojoin.engine.values.rows import decode_rows
+from cojoin.engine.values.rows import decode_column, decode_rows, describe_row
 from cojoin.engine.values.tables import event_millis, take_rows
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
 
-__all__ = ["DueRows"]
+__all__ = ["DueRows", "beyond_python"]
 
 _CHUNK_ROWS = 50_000
 
@@ -94,11 +95,51 @@ class DueRows:
         try:
             return list(decode_rows(take_rows(self._due[side], positions)))
         except OverflowError:
-            msg = (
-                f"{self._name}: input {self._inputs[side].name!r} has a time beyond the years 1 to 9999, which "
-                f"Python's datetimes can't show to the function; leave such rows out with a filter on the input"
-            )
-            raise FunctionError(msg) from None
+            raise beyond_python(self._due, self._inputs, self._name) from None
+
+
+def beyond_python(rows: Sides, inputs: tuple[InputSpec, InputSpec], name: str) -> FunctionError:
+    """Return the error about a time that Python's datetimes can't hold, with its input, column and row.
+
+    Args:
+        rows: The rows of both inputs; one has such a time.
+        inputs: Both inputs.
+        name: The name of the function's class.
+    """
+    where = "a key"
+    for spec, table in zip(inputs, rows, strict=True):
+        for column in table.column_names:
+            place = _first_beyond(table.column(column))
+            if place is not None:
+                (row,) = decode_rows(table.slice(place, 1), str)
+                where = f"input {spec.name!r}, column {column!r} of the row {describe_row(row)}"
+                break
+    return FunctionError(
+        f"{name}: {where} has a time beyond the years 1 to 9999, which Python's datetimes can't show to the function; "
+        f"leave such rows out with a filter on the input"
+    )
+
+
+def _first_beyond(column: pa.ChunkedArray) -> int | None:
+    """Return the place of the first value that has such a time; None if none has."""
+    if not _overflows(column):
+        return None
+    place, stop = 0, len(column)
+    while stop - place > 1:
+        middle = (place + stop) // 2
+        if _overflows(column.slice(place, middle - place)):
+            stop = middle
+        else:
+            place = middle
+    return place
+
+
+def _overflows(column: pa.ChunkedArray) -> bool:
+    try:
+        decode_column(column)
+    except OverflowError:
+        return True
+    return False
 
 
 def _chunk_bounds(stops: list[int]) -> list[int]:

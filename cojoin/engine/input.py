@@ -26,7 +26,9 @@ class Input:
         source: Where the rows are. A DataFrame of Spark's, streaming or static, or a source such as
             ``cojoin.sources.delta("/lake/trades")``, which ``connect`` opens with the active session. Or rows in
             memory, which are joined in this process without Spark: a pandas DataFrame, a pyarrow Table or reader, or
-            anything with ``__arrow_c_stream__``, such as a Polars DataFrame or a DuckDB relation.
+            anything with ``__arrow_c_stream__``, such as a Polars DataFrame or a DuckDB relation. Of a pandas index the
+            levels that have names become columns. In pandas' own types NaN is a missing value and becomes null; in
+            Arrow's types NaN stays NaN, also in pandas: ``.astype(pandas.ArrowDtype(pyarrow.float64()))``.
         key: The key column or columns. The keys of both inputs must have the same types in the same order; their names
             may differ.
         event_time: The event-time column, a ``timestamp`` (a time with a zone); or, for Spark's DataFrames, an
@@ -54,6 +56,18 @@ class Input:
 
     Example:
         >>> trades = Input(trades_df, key="customer_id", event_time="event_time", name="trades")  # doctest: +SKIP
+
+        In pandas' own types NaN becomes null, and in Arrow's types it stays:
+
+        >>> import pandas as pd
+        >>> import pyarrow as pa
+        >>> from cojoin import connect
+        >>> times = pd.to_datetime(["2026-01-15 09:00"] * 2, utc=True)
+        >>> trades = pd.DataFrame({"id": [7, 8], "time": times, "price": [1.5, float("nan")]})
+        >>> exact = pa.table({"id": [7, 8], "time": times, "size": [float("nan"), 2.5]})
+        >>> pair = connect(Input(trades, "id", "time", "trades"), Input(exact, "id", "time", "sizes"))
+        >>> pair.asof_join().to_arrow().select(["price", "size"]).to_pylist()
+        [{'price': 1.5, 'size': nan}, {'price': None, 'size': 2.5}]
     """
 
     source: Any

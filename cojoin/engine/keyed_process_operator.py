@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.engine.callbacks import CallbackRunner, fault
-from cojoin.engine.due_rows import DueRows
+from cojoin.engine.due_rows import DueRows, beyond_python
 from cojoin.engine.function_clock import FunctionClock
 from cojoin.engine.functions import Context, OpenContext, own_copy
 from cojoin.engine.keyed_state_backend import KeyedStateBackend
@@ -104,7 +104,10 @@ class KeyedCoProcessOperator(Operator):
         if not (due[0].num_rows or due[1].num_rows or self._state_backend.has_due_timers(until, clock)):
             return
         keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
-        codes, row_codes = self._state_backend.begin(keys, until, clock)
+        try:
+            codes, row_codes = self._state_backend.begin(keys, until, clock)
+        except OverflowError as error:
+            raise beyond_python(due, self.inputs, self._name) from error
         self._open()
         run = CallbackRunner(self._function, self._state_backend, self._context, self.inputs, self._yielded, last_event)
         due_rows = DueRows(due, self.inputs, self._name)
@@ -119,10 +122,10 @@ class KeyedCoProcessOperator(Operator):
                 assert not due[1].num_rows
                 continue
             for _ in steps:
-                yield from self._flush()
+                yield from self._flush(run)
         for _ in self._fire_timers(run, until, clock, after, drains=last_event is not None):
-            yield from self._flush()
-        yield from self._flush()
+            yield from self._flush(run)
+        yield from self._flush(run)
         # From here on a time-to-live uses the watermark, since no row and no timer is current.
         self._context._timestamp, service.watermark = None, after  # noqa: SLF001
         self._state_backend.end()
@@ -199,16 +202,36 @@ class KeyedCoProcessOperator(Operator):
             )
             raise FunctionError(msg)
 
-    def _flush(self) -> Iterator[Emission]:
-        process = self._process
+    def _flush(self, run: CallbackRunner) -> Iterator[Emission]:
         try:
-            tables = list(encode_outputs(self._yielded, process.output, process.side_outputs, self._name))
+            tables = self._encode(self._yielded, self._name)
         except FunctionError as error:
-            # The line that yielded the row is no longer known, so the message names the class.
-            msg = f"{error}{defined_at(self._function)}"
-            raise FunctionError(msg) from error
+            raise self._located(error, run) from error
         yield from (Emission(tag_id or OUTPUT, table) for tag_id, table in tables)
         self._yielded.clear()
+        run.forget()
+
+    def _encode(self, yielded: list[Any], owner: str) -> list[tuple[str | None, pa.Table]]:
+        return list(encode_outputs(yielded, self._process.output, self._process.side_outputs, owner))
+
+    def _located(self, error: FunctionError, run: CallbackRunner) -> FunctionError:
+        """Return the error about a row that does not fit its output, with the callback that yielded the row."""
+        function = self._process.function
+        place, stop = 0, len(self._yielded)
+        while stop - place > 1:
+            middle = (place + stop) // 2
+            try:
+                self._encode(self._yielded[place:middle], self._name)
+                place = middle
+            except FunctionError:
+                stop = middle
+        callback, where = run.origin(place)
+        try:
+            self._encode(self._yielded[place:stop], f"{self._name}.{callback}")
+        except FunctionError as found:
+            return FunctionError(f"{found}; {where}{defined_at(function, callback)}")
+        # Each row fits by itself, so no single callback is at fault.
+        return FunctionError(f"{error}{defined_at(function)}")
 
     def state_tables(self) -> dict[str, pa.Table]:
         """Return the tables of the states and timers."""

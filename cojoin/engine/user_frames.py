@@ -41,11 +41,18 @@ def user_line(error: BaseException) -> str:
     return f" ({code.co_filename}:{found.tb_lineno}, in {code.co_name})"
 
 
-def defined_at(function: Any) -> str:
-    """Return the end of a message that names where a function's class is written; empty where that is unknown."""
-    callbacks = filter(inspect.isfunction, vars(type(function)).values())
-    places = [(each.__code__.co_filename, each.__code__.co_firstlineno) for each in callbacks]
-    return "; {} is written in {}:{}".format(type(function).__name__, *min(places)) if places else ""
+def defined_at(function: Any, callback: str | None = None) -> str:
+    """Return the end of a message that names where a function is written; empty where that is unknown.
+
+    Args:
+        function: The function.
+        callback: The name of the method that is meant; None means the class.
+    """
+    kind = type(function)
+    named = {} if callback is None else {callback: inspect.unwrap(getattr(kind, callback))}
+    found = [each.__code__ for each in (named or vars(kind)).values() if inspect.isfunction(each)]
+    places = [(code.co_filename, code.co_firstlineno) for code in found]
+    return "; {} is written in {}:{}".format(callback or kind.__name__, *min(places)) if places else ""
 
 
 def user_traceback(error: BaseException) -> TracebackType | None:

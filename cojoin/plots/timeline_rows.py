@@ -254,8 +254,8 @@ def _first_keys(rows: Sides, inputs: tuple[InputSpec, InputSpec]) -> str:
 
 
 def key_text(key: tuple[Any, ...]) -> str:
-    """Return a key as text."""
-    return ", ".join(map(show_value, key))
+    """Return a key as text: its only value, or its columns' values in brackets."""
+    return show_value(key[0]) if len(key) == 1 else f"({', '.join(map(show_value, key))})"
 
 
 def _times(table: pa.Table, spec: InputSpec) -> list[int]:

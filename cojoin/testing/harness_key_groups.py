@@ -43,7 +43,7 @@ def groups_of(keys: pa.Table, count: int) -> NDArray[np.int64]:
     """Return the key group of each row of key columns: a hash of the key that is the same in every run."""
     if count == 1:
         return np.zeros(keys.num_rows, dtype=np.int64)
-    numbers = [zlib.crc32(repr(tuple(key)).encode()) % count for key in decode_rows(keys)]
+    numbers = [zlib.crc32(repr(tuple(key)).encode()) % count for key in decode_rows(keys, str)]
     return np.array(numbers, dtype=np.int64)
 
 

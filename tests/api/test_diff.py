@@ -61,6 +61,10 @@ class Scores(cj.KeyedCoProcessFunction):
         return ()
 
 
+class Quiet(cj.KeyedCoProcessFunction):
+    """Yields nothing."""
+
+
 SCORES = "customer_id long, trade_id long, score map<string, long>"
 BESIDE = cj.OutputTag("beside", "note string")
 
@@ -211,6 +215,44 @@ def test_columns_that_differ_are_told_and_can_be_left_out() -> None:
     assert found.equal
     assert found.only_in_a.column_names == ["score"]
     assert cj.diff(scores(pair, 1), scores(pair, 2), columns=["trade_id"], output="main").equal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, r"'score' is .*; compare those that both have: columns=\['customer_id', 'trade_id'\]$"),
+        (
+            {"columns": ["score", "trade_id"]},
+            r"cast 'score' in one version, or compare others, such as columns=\['trade_id'\]$",
+        ),
+        ({"columns": ["score"]}, r"cast 'score' in one .* such as columns=\['customer_id', 'trade_id'\]$"),
+        ({"keys": ["score"]}, r"cast 'score' in one version, or identify rows by other columns, with keys=\[...\]$"),
+        (
+            {"columns": ["trade_id"]},
+            r"side output 'beside' .*; compare it alone, by those that both have: output='beside', columns=\['note'\]",
+        ),
+    ],
+)
+def test_the_cure_for_columns_that_differ_fits_what_was_given(arguments: Any, said: str) -> None:
+    pair = connected()
+    beside = cj.OutputTag("beside", "note string, more long") if arguments.get("columns") == ["trade_id"] else BESIDE
+    other = pair.process(Scores(1), SCORES.replace("map<string, long>", "map<string, int>"), side_outputs=beside)
+    with pytest.raises(cj.SchemaError, match=said):
+        cj.diff(scores(pair, 1), other, **arguments)
+
+
+def test_the_cure_for_a_side_output_whose_columns_differ_is_one() -> None:
+    pair = connected()
+    beside = cj.OutputTag("beside", "note string, more long")
+    other = pair.process(Quiet(), SCORES, side_outputs=beside)
+    assert cj.diff(scores(pair, 1), other, output="beside", columns=["note"]).counts.only_in_a == 4  # type: ignore[arg-type]
+
+
+def test_arguments_of_functions_that_differ_are_told() -> None:
+    pair = connected()
+    found = cj.diff(scores(pair, 1), scores(pair, 2))
+    assert found.settings == {"function's factor": ("1", "2")}
+    assert "function's factor: 1 in a, 2 in b" in repr(found)
 
 
 def test_the_message_says_which_version_failed() -> None:

@@ -198,6 +198,14 @@ def test_the_choice_is_deterministic_and_says_what_is_missing(tmp_path: Path) ->
         ({"span": (START + timedelta(days=1), START + timedelta(days=2))}, "have no row from 2026-01-16"),
         ({"columns": {"trade": []}}, "there is no input 'trade'; did you mean 'trades'"),
         ({"columns": {"trades": ["prise"]}}, "did you mean 'price'"),
+        (
+            {"columns": {"trades": None}},
+            "expected lists of the columns to keep by input, .* an input that is not named",
+        ),
+        ({"columns": {"trades": [None]}}, "expected lists of the columns to keep by input, such as {'trades':"),
+        ({"columns": {"trades": 5}}, "expected lists of the columns to keep"),
+        ({"columns": {"trades": "price"}}, "expected lists of the columns to keep"),
+        ({"mask": [["tier"]]}, r"mask: expected a list of columns, got \[\['tier'\]\]"),
         ({"mask": ["tire"]}, "neither input has a column 'tire'"),
         ({"mask": ["price"]}, "only string, binary and integer columns"),
         ({"mask": ["at"]}, "by which its rows are sorted"),
@@ -218,6 +226,14 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
         ("bad.py", "pytest collects"),
         ("test_bad.txt", "pytest collects"),
         ("no/test_a.py", "no folder"),
+        ("test_a\0.py", r"^path: '.*test_a.x00.py' can't be a file: embedded null byte; choose another"),
+        ("no\0/test_a.py", "can't be a file"),
+        (
+            f"test_{'a' * 300}.py",
+            r"^path: '.*\.\.\. \([\d,]+ characters\)' can't be a file: File name too long; choose",
+        ),
+        (f"test_{'a' * 245}.py", "File name too long"),
+        (f"{'b' * 300}/test_a.py", "File name too long"),
     ):
         with pytest.raises(cj.ConfigurationError, match=told):
             capture(joined, tmp_path / path)

@@ -74,8 +74,6 @@ def test_even_parts_differ_by_one_row_at_most_and_lose_none(count: int, rows: in
     "values",
     [
         ([3, 1, 3, 2], [2, 9]),
-        (["c", "a", "c", "b"], ["b", "d"]),
-        ([b"c", b"a", b"c", b"b"], [b"b", b"d"]),
         ([2.5, -1.0, 2.5, 0.0], [0.0, float("inf")]),
         (
             [date(2026, 1, 3), date(2026, 1, 1), date(2026, 1, 3), date(2026, 1, 2)],
@@ -182,6 +180,7 @@ def test_arrivals_before_1970_need_a_clock() -> None:
     assert processing_times(cuts, 0) == [0] * len(cuts)
 
 
+OTHERS = {"text": ["10", "9", "8", "7", "6"], "raw": [b"1"] * 5, "flag": [True] * 5}
 NAIVE = pa.array([0] * 5).cast(pa.timestamp("us"))
 REFUSED = [
     ({"batches": 0}, "batches: expected a whole number above zero, or pairs of row counts, got 0"),
@@ -202,22 +201,33 @@ REFUSED = [
     ({"arrival": "att"}, "input 'trades' has no column 'att'; did you mean 'at'?"),
     ({"arrival": "seen"}, "input 'customers' has no column 'seen'"),
     ({"arrival": ("at", "id")}, "'at' of input 'trades' is timestamp, column 'id' of input 'customers' is bigint"),
-    ({"arrival": "tags"}, "column 'tags' of input 'trades' is array<bigint>, which has no order"),
+    ({"arrival": "tags"}, "column 'tags' of input 'trades' is array<bigint>; expected numbers, timestamps or dates"),
+    ({"arrival": "text"}, "column 'text' of input 'trades' is string; expected numbers, timestamps or dates, whose"),
+    ({"arrival": "text"}, "make numbers with pandas.to_numeric(column), times with pandas.to_datetime(column, utc="),
+    ({"arrival": "raw"}, "column 'raw' of input 'trades' is binary; expected numbers, timestamps or dates"),
+    ({"arrival": "flag"}, "column 'flag' of input 'trades' is boolean; expected numbers, timestamps or dates"),
     ({"arrival": "naive"}, "is timestamp_ntz: it has no time zone"),
     ({"arrival": "gap"}, "column 'gap' of input 'trades' is null in row 2, so it never arrives"),
     ({"arrival": "id", "every": "1 hour"}, "every: expected an arrival column of times, got 'id', which is bigint"),
     ({"every": 600}, "every: expected a duration such as '5 seconds'"),
     ({"every": "0 s"}, "every: expected more than nothing, got '0 s'"),
+    ({"every": "99999999999 days"}, "every: expected at most 9223372036854775807 microseconds, some 292,000 years"),
+    ({"every": timedelta.max, "arrival": "at"}, "got datetime.timedelta(days=999999999"),
     ({"every": "-1 s"}, "every: expected a duration of zero or more"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("way", "message"), REFUSED, ids=lambda each: str(each)[:40])
 def test_a_wrong_way_of_cutting_is_refused(way: Any, message: str) -> None:
-    left = table([0] * 5, seen=[1] * 5, tags=[[1]] * 5, naive=NAIVE, gap=[1, 1, None, 1, 1])
+    left = table([0] * 5, seen=[1] * 5, tags=[[1]] * 5, naive=NAIVE, gap=[1, 1, None, 1, 1], **OTHERS)
     right = table([0] * 3, tags=[[1]] * 3, naive=NAIVE[:3], gap=[1] * 3)
     with pytest.raises(cj.ConfigurationError, match=re.escape(message)):
         cut(left, right, **way)
+
+
+def test_the_longest_window_is_one_batch() -> None:
+    ((left, right),) = ids(cut(LEFT, RIGHT, every="9223372036854775807 us"))
+    assert (len(left), len(right)) == (5, 3)
 
 
 def test_windows_of_event_time_need_event_times() -> None:

@@ -68,6 +68,40 @@ def test_a_named_index_becomes_columns_and_another_is_dropped() -> None:
     assert connect(named).asof_join().to_pandas()["tier"].tolist() == ["gold", "gold"]
 
 
+def test_the_named_levels_of_an_index_become_columns_and_its_others_are_dropped() -> None:
+    # As groupby(...).apply(...) makes it: the key, and the place of the row before.
+    rows = frame(v=[1, 2])
+    rows.index = pd.MultiIndex.from_arrays([rows.pop("k"), [10, 20]], names=["k", None])
+    table = read_frame(rows, "input")
+    assert table.column_names == ["k", "t", "v"]
+    assert table.column("k").to_pylist() == [7, 7]
+    assert rows.index.names == ["k", None]
+    three = frame().set_index(pd.MultiIndex.from_arrays([[1, 2], [3, 4], [5, 6]], names=["a", None, "c"]))
+    assert read_frame(three, "input").select(["a", "c"]).to_pylist() == [{"a": 1, "c": 5}, {"a": 2, "c": 6}]
+    nameless = frame().set_index(pd.MultiIndex.from_arrays([[1, 2], [3, 4]]))
+    assert read_frame(nameless, "input").column_names == ["k", "t"]
+    with pytest.raises(cj.SchemaError, match="its index has the name of a column"):
+        read_frame(frame().set_index(pd.MultiIndex.from_arrays([[1, 2], [3, 4]], names=["k", None])), "input")
+
+
+def test_nan_is_null_in_pandas_own_types_and_nan_in_arrows() -> None:
+    values = pa.array([1.5, float("nan")])
+    assert read_frame(frame(v=values.to_pandas()), "input").column("v").null_count == 1
+    kept = read_frame(frame(v=pd.Series(values, dtype=pd.ArrowDtype(pa.float64()))), "input").column("v")
+    assert kept.null_count == 0
+    assert np.isnan(kept.to_pylist()[1])
+
+
+def test_encoded_columns_are_decoded() -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([7]))
+    lists = pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int8()), pa.array([["a"]]))
+    views = pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int8()), pa.array(["a"], pa.string_view()))
+    rows = pa.table({"k": runs, "t": pa.array([NOON] * 2, US), "tags": lists, "view": views})
+    found = connect(rows).asof_join().to_arrow().select(["k", "tags", "view", "tier"])
+    expected = [(7, None, None, "gold"), (7, ["a"], "a", "gold")]
+    assert sorted((tuple(row.values()) for row in found.to_pylist()), key=repr) == expected
+
+
 def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
     with duckdb.connect() as connection:
         relation = connection.sql("SELECT 7::BIGINT AS k, TIMESTAMPTZ '2026-01-15 12:00:00+00' AS t, 'x' AS v")
@@ -208,3 +242,16 @@ def test_numbers_with_nulls_stay_numbers_in_pandas() -> None:
     nested = as_pandas(pa.table({"a": [[large, None]], "s": [{"x": large}], "d": pa.array([3_000_000], pa.date32())}))
     assert list(nested["a"][0]) == [large, None]
     assert nested["s"][0] == {"x": large}
+
+
+def test_the_time_that_pandas_takes_for_a_missing_one_stays_a_time() -> None:
+    smallest = pa.array([-(1 << 63), 5, None], pa.int64())
+    types = [US, pa.timestamp("us"), pa.duration("us")]
+    times = [smallest.cast(each) for each in types]
+    lists = [pa.ListArray.from_arrays([0, 1, 2, 3], times[0]), pa.StructArray.from_arrays([times[1]], ["x"])]
+    table = pa.table([*times, *lists], names=list("abcde"))
+    found = as_pandas(table)
+    assert found.columns.tolist() == list("abcde")
+    assert found["a"].isna().tolist() == [False, False, True]
+    assert pa.Table.from_pandas(found, schema=table.schema).equals(table)
+    assert str(as_pandas(table.slice(1)).dtypes["a"]) == "datetime64[us, UTC]"

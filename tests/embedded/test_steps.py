@@ -490,6 +490,37 @@ def test_long_tables_and_values_are_cut_and_say_so_and_html_is_escaped() -> None
     assert not re.search(r"\d{13}", text + html)
 
 
+class Last(cj.KeyedCoProcessFunction):
+    """Keeps each key's last time, and a timer an hour after it."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        self.last = ctx.get_state(cj.ValueStateDescriptor("last", "bigint"))
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> None:
+        self.last.update(trade.number)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 3_600_000)
+
+
+def test_of_many_kept_rows_those_that_the_step_has_changed_are_shown_first() -> None:
+    keys = [f"k{number:02}" for number in range(20)]
+    late = {"id": ["k17", "k03", "new"], "number": [100, 101, 102], "at": at("09:30", "09:30", "09:30")}
+    first = {"id": keys, "number": range(20), "at": at("09:00").repeat(20)}
+    trades = pd.concat([pd.DataFrame(first), pd.DataFrame(late)])
+    customers = pd.DataFrame({"id": ["k00"], "at": at("10:00")})
+    pair = cj.connect(cj.Input(trades, "id", "at", "trades"), cj.Input(customers, "id", "at", "customers"))
+    steps = list(pair.process(Last(), "x int", order="arrival").steps([(20, 1), (3, 0)], drain=False))
+    for step, shown in ((steps[0], keys[:10]), (steps[1], ["k03", "k17", "new", *keys[:3], *keys[4:8]])):
+        assert _first_columns(repr(step), "states") == shown
+    assert "states; the 3 that this step has added or changed come first\n" in repr(steps[1])
+    assert "timers; the 3 that this step has added or changed come first\n" in repr(steps[1])
+    assert "states; the 3 that this step has added or changed come first (and 11 more)<" in steps[1]._repr_html_()
+
+
+def _first_columns(text: str, title: str) -> list[str]:
+    lines = text[text.index(f"\n{title}") :].splitlines()[4:14]
+    return [line.split()[0] for line in lines]
+
+
 def test_a_step_shows_no_bare_milliseconds() -> None:
     for name, join in JOINS.items():
         case = draw_case(SEED, name)

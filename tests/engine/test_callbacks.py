@@ -291,7 +291,9 @@ def test_a_side_output_has_its_own_rows() -> None:
 
 
 def test_a_tag_that_was_not_declared_is_named() -> None:
-    with pytest.raises(FunctionError, match=r"Splits: yielded to the side output 'beside', which was not declared"):
+    with pytest.raises(
+        FunctionError, match=r"Splits.process_element1: yielded to the side output 'beside', which was not declared"
+    ):
         feed(operator(Splits()), [trade(10)])
     other = OutputTag("besides", OUTPUT)
     with pytest.raises(FunctionError, match=r"not declared; did you mean 'besides'"):
@@ -303,7 +305,7 @@ def test_a_side_row_that_does_not_fit_is_named_with_its_output() -> None:
         def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
             yield BESIDE, ("a", 5, 5, 5, "x")
 
-    said = r"Misfit, side output 'beside': output field 'what': expected string, got 5 \(int\)"
+    said = r"Misfit.process_element1, side output 'beside': output field 'what': expected string, got 5 \(int\)"
     with pytest.raises(FunctionError, match=said):
         feed(operator(Misfit(), side_outputs=(BESIDE,)), [trade(10)])
 

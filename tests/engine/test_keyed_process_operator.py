@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cojoin.engine import callbacks
 from cojoin.engine.functions import KeyedCoProcessFunction
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import Batch
+from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.state import ValueStateDescriptor
 from cojoin.engine.time.control_rows import Control
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -368,3 +370,56 @@ def test_stored_states_can_be_checked_before_any_row_comes() -> None:
 
 def test_callbacks_may_be_left_out() -> None:
     assert feed(operator(KeyedCoProcessFunction()), [trade(1)], [customer(1)], ends=True) == []
+
+
+class Wrong(KeyedCoProcessFunction):
+    """Yields a wrong row from one callback, after many right ones."""
+
+    def __init__(self, callback: str, row: Any) -> None:
+        self.callback, self.row = callback, row
+
+    def _rows(self, ctx: Any, callback: str) -> Iterator[Any]:
+        yield told(ctx, "right")
+        yield self.row if callback == self.callback and ctx.timestamp() == 13 else told(ctx, "right")
+
+    def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1)
+        ctx.timer_service().register_processing_time_timer(13)
+        yield from self._rows(ctx, "process_element1")
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield from self._rows(ctx, "process_element2")
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield from self._rows(ctx, f"on_timer of {ctx.time_domain().value}")
+
+
+@pytest.mark.parametrize("piece", [1, 3, 50_000])
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+@pytest.mark.parametrize(
+    ("callback", "where"),
+    [
+        ("process_element1", "input 'trades', key 'b', row Row\\(.*amount=1.0.*\\)"),
+        ("process_element2", "input 'customers', key 'b', row Row\\(.*tier='gold'.*\\)"),
+        ("on_timer of event_time", "key 'b', event_time timer 13 \\(1970-01-01 00:00:00.013\\)"),
+        ("on_timer of processing_time", "key 'a', processing_time timer 13 \\(1970-01-01 00:00:00.013\\)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ((1, "w", 2, 3, "s"), "output field 'key': expected string, got 1 \\(int\\); in the row .*"),
+        (("a",), "expected a row of 5 fields .*"),
+        ((OutputTag("beside", "x int"), (1,)), "yielded to the side output 'beside', which was not declared.*"),
+    ],
+)
+def test_a_wrong_row_is_told_with_the_callback_and_the_element_that_yielded_it(
+    monkeypatch: pytest.MonkeyPatch, piece: int, order: Any, callback: str, where: str, row: Any, said: str
+) -> None:
+    monkeypatch.setattr(callbacks, "_PIECE_ROWS", piece)
+    left = [trade(time, key) for key, time in (("a", 10), ("a", 11), ("b", 12), ("b", 13))]
+    right = [customer(time, key=key) for key, time in (("a", 10), ("b", 13))]
+    name = callback.partition(" ")[0]
+    place = f"{name} is written in .*test_keyed_process_operator.py:\\d+$"
+    with pytest.raises(FunctionError, match=f"^Wrong.{name}: {said}; {where}; {place}"):
+        feed(operator(Wrong(callback, row), order), left, right, now=20, ends=True)

@@ -79,8 +79,9 @@ def test_what_a_callback_raises_is_told_with_its_line(wrong: str, said: str, lin
 
 
 @pytest.mark.parametrize("wrong", ["type", "width"])
-def test_what_a_callback_yields_amiss_is_told_with_where_its_class_is(wrong: str) -> None:
-    assert str(raised(wrong)).endswith(f"; Enrich is written in {HERE}:{Enrich.__init__.__code__.co_firstlineno}")
+def test_what_a_callback_yields_amiss_is_told_with_where_the_callback_is(wrong: str) -> None:
+    line = Enrich.process_element1.__code__.co_firstlineno
+    assert str(raised(wrong)).endswith(f"; process_element1 is written in {HERE}:{line}")
 
 
 def test_where_nothing_is_the_users_nothing_is_named() -> None:

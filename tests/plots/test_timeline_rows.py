@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cojoin as cj
-from cojoin.plots.timeline_rows import Version, key_rows, read_keys, rows_by_key
+from cojoin.plots.timeline_rows import Version, key_rows, key_text, read_keys, rows_by_key
 from tests.plots.drawn import at, pair
 
 # Even minutes, so that the middle of two versions is a whole minute.
@@ -87,3 +87,8 @@ def test_versions_of_a_key_do_not_overlap_and_tombstones_match_nothing(rows: lis
 def test_keys_are_one_or_several(keys: Any, found: list[str]) -> None:
     spec = pair([("ann", 0, 1)], [("ann", 0, "gold")]).asof_join().plan.left
     assert read_keys(keys, spec) == [(each,) for each in found]
+
+
+def test_a_composite_key_is_spelled_in_brackets() -> None:
+    assert key_text(("ann",)) == "ann"
+    assert key_text(("ann", 7, None)) == "(ann, 7, null)"

@@ -286,7 +286,7 @@ def test_a_collation_that_is_only_carried_is_told_and_its_texts_are_kept(things:
     ("function", "said", "where"),
     [
         (Misspells(), "Misspells.process_element1 raised AttributeError: a row has no field 'idd'", 1),
-        (YieldsText(), "YieldsText: output field 'id': expected bigint, got 'a' (str)", 0),
+        (YieldsText(), "YieldsText.process_element1: output field 'id': expected bigint, got 'a' (str)", 0),
     ],
 )
 def test_a_static_function_that_fails_names_the_users_line(

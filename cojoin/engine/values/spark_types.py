@@ -1,13 +1,15 @@
 """Arrow's types as Spark has them: the one Arrow type that stands for each type of Spark's, and casts to it.
 
-A cast never changes a value: what does not fit is refused. Dictionary-encoded values (pandas' categories) become plain
-ones; unsigned integers become the next wider signed ones; times become microseconds, those with a zone in UTC.
+A cast never changes a value: what does not fit is refused. Dictionary-encoded values (pandas' categories) and
+run-end-encoded ones become plain ones; unsigned integers become the next wider signed ones; times become microseconds,
+those with a zone in UTC.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
+from cojoin.engine.values.plain_arrays import has_codes, without_codes
 from cojoin.errors import SchemaError
 
 __all__ = ["as_spark_column", "spark_type"]
@@ -79,10 +81,15 @@ def as_spark_column(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     if target.equals(column.type):
         return column
     try:
-        return column.cast(target)
+        try:
+            return column.cast(target)
+        except pa.ArrowException:
+            if not has_codes(column.type):
+                raise
+        return pa.chunked_array([without_codes(each).cast(target) for each in column.chunks], target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         cure = "cast it to another type, such as string"
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        if "timestamp[ns" in str(column.type):
             cure = "Spark's times have microseconds; round them, such as with .dt.floor('us')"
         msg = f"{what}: its {column.type} does not fit Spark's type {target}: {error}; {cure}"
         raise SchemaError(msg) from error

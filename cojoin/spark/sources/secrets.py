@@ -1,8 +1,6 @@
 """Masks secrets, such as passwords in options and logins in URLs, in texts that are shown, logged or stored.
 
-A setting is treated as secret if its name suggests it. Some names stay readable on purpose, because a message about a
-login has to name their values: ``sasl.mechanism``, ``sasl.username``, ``sasl.oauthbearer.method`` and
-``security.protocol``.
+A setting is treated as secret if its name suggests it (``storage.secret_names``).
 """
 
 from __future__ import annotations
@@ -11,16 +9,13 @@ import re
 from typing import TYPE_CHECKING
 
 from cojoin.storage.locations import LOGIN, MASK, without_login
+from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Secrets", "logins", "may_be_secret", "without_login"]
+__all__ = ["Secrets", "logins", "without_login"]
 
-# "auth" as in basic.auth.user.info, but not as in sasl.oauthbearer.method.
-_TELLING = re.compile(
-    r"pass|secret|token|key|cred|private|jaas|sas\b|(?<!o)auth|oauthbearer\.config|\.pem", re.IGNORECASE
-)
 _PART = re.compile(r"\"([^\"]+)\"|'([^']+)'|=([^\s;\"']+)")
 _FEW = 4
 
@@ -66,15 +61,6 @@ class Secrets:
             else:
                 text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, text)
         return without_login(text)
-
-
-def may_be_secret(name: str) -> bool:
-    """Return whether the name of a setting suggests that its value is secret.
-
-    >>> may_be_secret("ssl.key.password"), may_be_secret("sasl.mechanism")
-    (True, False)
-    """
-    return _TELLING.search(name) is not None
 
 
 def logins(text: str) -> set[str]:

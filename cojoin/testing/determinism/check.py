@@ -112,7 +112,8 @@ def check_determinism(
             keys find most faults; make event times tie, and let rows of both inputs alternate.
         seeds: How many runs, one or more.
         first_seed: The first seed. A failing seed can be run again alone: ``seeds=1, first_seed=...``.
-        timeout: For how long runs are begun, such as ``"30 seconds"`` or a ``timedelta``; None is no limit.
+        timeout: For how long runs are begun, such as ``"30 seconds"`` or a ``timedelta``; None is no limit. It must be
+            long enough for one run of a seed.
 
     Returns:
         How many runs there were, and what they varied.
@@ -122,7 +123,7 @@ def check_determinism(
             do, and shows an example.
         FunctionError: The function failed with all rows at once.
         ConfigurationError: The inputs are Spark's or have no rows, the function can't be pickled or imported in another
-            process, or an argument is invalid.
+            process, the time ran out before any seed ran, or an argument is invalid.
 
     Example:
         >>> check_determinism(pair.process(EnrichTrades(), "trade_id long, tier string"))  # doctest: +SKIP
@@ -133,7 +134,7 @@ def check_determinism(
             msg = f"{name}: expected a whole number from {least} on, got {value!r}"
             raise ConfigurationError(msg)
     started = time.monotonic()
-    deadline = None if timeout is None else started + milliseconds(timeout, "timeout") / 1_000
+    deadline = None if timeout is None else started + _seconds(timeout)
     name = type(getattr(plan.operation, "function", plan.operation)).__name__
     with Laboratory(plan, rows) as laboratory:
         runner = laboratory.runner
@@ -144,15 +145,32 @@ def check_determinism(
         if failure is not None:
             raise determinism_error(name, failure.seed, diagnose(laboratory, reference, failure.run), runner)
     count = len(runner.all_rows)
+    if not runs.done:
+        msg = (
+            f"timeout: {timeout!r} was over before any other delivery of the {count:,} rows ran, so nothing was "
+            f"checked; allow more time, or take fewer rows"
+        )
+        raise ConfigurationError(msg)
     return DeterminismReport(name, count, first_seed, runs.done, dict(runs.varied), time.monotonic() - started)
+
+
+def _seconds(timeout: Duration) -> float:
+    allowed = milliseconds(timeout, "timeout")
+    if not allowed:
+        msg = f"timeout: expected more than nothing, such as '30 seconds', got {timeout!r}; None is no limit"
+        raise ConfigurationError(msg)
+    return allowed / 1_000
 
 
 def _checked(joined: Any) -> tuple[Plan, Sides]:
     plan = getattr(joined, "plan", None)
-    if not isinstance(plan, Plan):
+    # A result and a step have a plan, too, but no inputs to deliver anew.
+    has_run = isinstance(plan, Plan) and hasattr(joined, "tables")
+    if not isinstance(plan, Plan) or has_run:
+        got = f"a {type(joined).__name__}, which has run already" if has_run else repr(joined)
         msg = (
             f"check_determinism: expected a function or a join over inputs in memory, such as "
-            f"connect(Input(trades, ...), Input(customers, ...)).process(MyFunction(), ...), got {joined!r}"
+            f"connect(Input(trades, ...), Input(customers, ...)).process(MyFunction(), ...), got {got}"
         )
         raise ConfigurationError(msg)
     rows: Sides | None = getattr(getattr(joined, "_execution", None), "rows", None)

@@ -6,7 +6,8 @@ import pytest
 
 from cojoin.cli.command_secrets import secrets_of
 from cojoin.kafka.cluster_options import ClusterOptions
-from cojoin.spark.sources.secrets import Secrets, logins, may_be_secret, without_login
+from cojoin.spark.sources.secrets import Secrets, logins, without_login
+from cojoin.storage.secret_names import may_be_secret
 
 JAAS = 'PlainLoginModule required username="ali" password="opensesame";'
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSj==\n-----END PRIVATE KEY-----\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -159,6 +160,14 @@ class FailsSecondTime(KeyedCoProcessFunction):
         yield trade.trade_id, str(before)
         self.rows[trade.customer_id] = trade
         self.seen.update(True)
+
+
+class Slow(KeyedCoProcessFunction):
+    """Takes two milliseconds for each trade."""
+
+    def process_element1(self, trade: Any, ctx: Any) -> Iterator[Any]:
+        time.sleep(0.002)
+        yield trade.trade_id, "slow"
 
 
 class Stateless(KeyedCoProcessFunction):

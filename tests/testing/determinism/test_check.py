@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.testing.determinism.functions import (
     ReadsDay,
     ReadsProcessingTime,
     ReadsWatermark,
+    Slow,
     Stateless,
     apply,
     pair,
@@ -140,6 +142,26 @@ def test_bad_input_is_refused() -> None:
         check_determinism(joined, timeout=30)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="'trades' and 'customers' have no rows"):
         check_determinism(apply(Stateless(), 0))
+
+
+@pytest.mark.parametrize("timeout", ["0 s", timedelta(0)])
+def test_no_time_at_all_is_refused(timeout: Any) -> None:
+    with pytest.raises(ConfigurationError, match="timeout: expected more than nothing, such as '30 seconds', got"):
+        check_determinism(apply(Stateless()), timeout=timeout)
+
+
+def test_too_little_time_for_any_delivery_is_told() -> None:
+    said = r"timeout: '1 ms' was over before any other delivery of the [\d,]+ rows ran, so nothing was checked"
+    with pytest.raises(ConfigurationError, match=said):
+        check_determinism(apply(Slow()), timeout="1 ms")
+
+
+def test_what_has_run_already_is_refused_as_what_it_is() -> None:
+    joined = apply(Stateless())
+    for given, name in ((joined.run(), "Result"), (next(joined.steps()), "Step")):
+        said = f"expected a function or a join over inputs in memory, .* got a {name}, which has run already$"
+        with pytest.raises(ConfigurationError, match=said):
+            check_determinism(given)  # type: ignore[arg-type]
 
 
 def test_inputs_of_spark_are_refused() -> None:
