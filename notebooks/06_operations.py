@@ -604,8 +604,8 @@ refusal(count_one, "string", 2_000, old)
 # %% [markdown]
 # **Upgrades of cojoin.** Checkpoints of 0.5.0 can be continued, restored, read and explained by every later release;
 # older ones are refused. A file of a newer format is refused with "upgrade cojoin", so an upgrade can be taken back
-# only with a copy: end the run, copy the checkpoint, upgrade, start. PySpark 4.2.0 and delta-spark 4.4.0 go together
-# and are pinned; pandas is below 3.
+# only with a copy: end the run, copy the checkpoint, upgrade, start. PySpark may be 4.0, 4.1 or 4.2.0, which are those
+# that delta-spark 4.4.0 has a build for; `cj.spark_session()` takes the one that fits. `cojoin.kafka` needs 4.2.
 #
 # **A batch that a crash interrupted** is run again first. Do that with the settings and the code that it was run with,
 # and change them after that run: where the second execution gives other rows, an output that has the batch already
@@ -630,9 +630,13 @@ refusal(count_one, "string", 2_000, old)
 #
 # A lease: `lease.json` names the one that runs on a checkpoint, and its sign of life grows every five seconds. A second
 # start is refused. After a kill, the query starts again at once on the same machine, where the process itself tells
-# whether it lives; on another machine, or in another container, it first watches the sign of life for half a minute. A
-# driver that stood still and was replaced is fenced off: it stops at its next look, and its commits to Delta are
-# refused.
+# whether it lives; on another machine, or in another container, it first watches the sign of life for half a minute.
+#
+# On local disks and on object stores a takeover is a compare-and-swap of `lease.json`: of two that try, one succeeds. A
+# driver that stood still and was replaced is fenced off: it stops at its next look, can't overwrite a manifest or a
+# snapshot of its successor, and its commits to Delta are refused within Delta's own transaction. Where Spark itself
+# writes a Delta output (partitions, writer options), and for the other sinks, the lease is compared right before instead.
+# On HDFS, which has no compare-and-swap, two that take over within the same moment may both run until their next look.
 #
 # ## What does the command line do?
 #
@@ -660,8 +664,9 @@ assert cojoin(["checkpoints", "list", "backup/newer"]) == 0
 # ## What does my own Spark session need?
 #
 # `cj.spark_session()` returns a session that runs already as it is; else it makes one with the settings below. A
-# session of your own needs the first three, and Delta's package `io.delta:delta-spark_4.2_2.13:4.4.0`. The others cost
-# time or disk where they are missing. It must be a session in the driver's process; Spark Connect is refused.
+# session of your own needs the first three, and Delta's package for its version of Spark, such as
+# `io.delta:delta-spark_4.2_2.13:4.4.0`. The others cost time or disk where they are missing. It must be a session in the
+# driver's process; Spark Connect is refused.
 
 # %%
 WHY = {

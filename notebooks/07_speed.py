@@ -377,11 +377,11 @@ pd.DataFrame(
 # | 1,120 MB of state | 1.85 s |
 #
 # Not in segments are rows that wait for the watermark, what an `interval_join` keeps, left rows of a forward or nearest
-# as-of join, and timers: some 10 MB of these a key group are sensible. Segments need a file system that pyarrow reaches
-# (local and shared paths, S3, HDFS and others); where it does not, all state stays in Spark's store.
+# as-of join, and timers: some 10 MB of these a key group are sensible. Segments need a file system that tasks reach
+# without the JVM (local and shared paths, object stores, HDFS); where they do not, all state stays in Spark's store.
 #
-# Slower by nature: `asof_join` forward and nearest, and `interval_join`, sort all that they keep of waiting rows anew
-# in each batch that has due rows.
+# Slower by nature: `asof_join` forward and nearest, and `interval_join`, which merge new rows into all the waiting rows
+# that they keep, in each batch that has due rows.
 #
 # ## How long does a live row take?
 #

@@ -79,6 +79,7 @@ _GROUPS = {
         "tests/kafka/",
         "tests/servers/",
         "tests/storage/",
+        "tests/simulation/test_against_spark.py",
         "tests/checkpoints/",
         "tests/releases/",
         "tests/test_notebooks.py",

@@ -142,14 +142,15 @@ def spark_reads(ddl: str) -> pa.DataType | None:
     """What PySpark makes of a DDL text in the running session: an Arrow type, or None where Spark refuses it."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import _parse_datatype_string
+
+    from cojoin.storage.arrow_types import arrow_type
 
     try:
         dtype = _parse_datatype_string(ddl)
     except (PySparkException, Py4JJavaError):  # the latter for an inner error, such as a time's precision of 7
         return None
-    return to_arrow_type(dtype, timezone="UTC")
+    return arrow_type(dtype)
 
 
 def same(ours: pa.DataType, theirs: pa.DataType | None) -> bool:

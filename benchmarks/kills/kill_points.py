@@ -71,7 +71,7 @@ _SINKS = tuple(f"cojoin.spark.sinks.{name}.{how}" for name in _SINK_NAMES for ho
 _SNAPSHOTS = "cojoin.checkpoints.snapshots:Snapshots.write"
 _MANIFESTS = "cojoin.checkpoints.manifest:Manifests"
 _PROGRESS = "cojoin.checkpoints.progress_table:ProgressTable"
-_FILES = "cojoin.storage.small_files:CheckpointFiles"
+_FILES = "cojoin.storage.local_store:LocalStore"
 _CONTROL, _RESTORE, _START = "cojoin.checkpoints.control", "cojoin.spark.restore.restore", "cojoin.spark.query.start"
 _RESTORATION = "cojoin.spark.restore.restoration:Restoration.write"
 

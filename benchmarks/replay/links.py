@@ -13,12 +13,13 @@ import cojoin as cj
 from benchmarks.session import set_partitions
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshot, Snapshots
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.storage.store import Store
     from tests.kafka.topics import Topics
 
 __all__ = ["Link", "row_tuples"]
@@ -52,9 +53,9 @@ class Link:
         return str(self.folder / "enriched")
 
     @property
-    def files(self) -> CheckpointFiles:
+    def files(self) -> Store:
         """Its checkpoint."""
-        return CheckpointFiles(self.spark, str(self.folder / "checkpoint"))
+        return open_store(self.spark, str(self.folder / "checkpoint"))
 
     def start(self, trigger: cj.Trigger, batches: int, table: str | None = None, **options: Any) -> cj.Query:
         """Start it; restoring is over when this returns."""

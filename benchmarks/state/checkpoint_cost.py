@@ -34,7 +34,7 @@ from benchmarks.state.large_state import measure_what_is_written
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.formats import text_table
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +103,7 @@ def _join(spark: SparkSession, data: Path, work: Path, interval: int | None) -> 
     seconds = time.perf_counter() - started
     assert query.progress is not None
     assert query.progress.is_conserved
-    manifests = Manifests(CheckpointFiles(spark, str(work / "checkpoint")))
+    manifests = Manifests(open_store(spark, str(work / "checkpoint")))
     found = [manifest for number in manifests.batch_ids() if (manifest := manifests.read(number))]
     return seconds, [dict(each.durations_ms) for each in found]
 

@@ -17,10 +17,12 @@ from benchmarks.findings import Findings, open_input
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshot, Snapshots
 from cojoin.engine.formats import text_table
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cojoin.storage.store import Store
 
 __all__ = ["measure_what_is_written"]
 
@@ -50,7 +52,7 @@ def measure_what_is_written(spark: SparkSession, folder: Path, megabytes: int, f
         retained_checkpoints=10 + QUIET_BATCHES,
     )
     query.await_termination(progress=False)
-    files = CheckpointFiles(spark, str(folder / "checkpoint"))
+    files = open_store(spark, str(folder / "checkpoint"))
     whole, *rest = Snapshots(files).all()[1:]
     table: list[tuple[str, ...]] = [
         ("batch", "key groups written", "MB of state", "MB written", "share", "MB of files", "seconds")
@@ -103,7 +105,7 @@ def _write_file(rows: pd.DataFrame, folder: Path, number: int) -> None:
     pq.write_table(columns.set_column(at, "event_time", columns.column(at).cast(_TIME)), path)
 
 
-def _told(files: CheckpointFiles, snapshot: Snapshot) -> tuple[str, ...]:
+def _told(files: Store, snapshot: Snapshot) -> tuple[str, ...]:
     manifest = Manifests(files).read(snapshot.batch_id)
     seconds = 0.0 if manifest is None else manifest.durations_ms["snapshot"] / 1000
     groups = len(snapshot.content_batch_ids.get(str(snapshot.batch_id), []))
@@ -113,5 +115,5 @@ def _told(files: CheckpointFiles, snapshot: Snapshot) -> tuple[str, ...]:
     return (f"{snapshot.batch_id}", f"{groups}", *sizes, disk, f"{seconds:.2f}")
 
 
-def _file_bytes(files: CheckpointFiles, snapshot: Snapshot) -> int:
+def _file_bytes(files: Store, snapshot: Snapshot) -> int:
     return files.size(f"state/batch_id={snapshot.batch_id}")

@@ -32,7 +32,7 @@ from benchmarks.findings import Findings, open_input
 from benchmarks.session import make_session
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.formats import text_table
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +87,7 @@ def measure(spark: SparkSession, folder: Path, megabytes: int, batches: int, *, 
         checkpoint_interval=None,
     )
     query.await_termination(progress=False)
-    manifests = Manifests(CheckpointFiles(spark, str(work / "checkpoint")))
+    manifests = Manifests(open_store(spark, str(work / "checkpoint")))
     reports = [manifest.report for number in manifests.batch_ids() if (manifest := manifests.read(number))]
     seconds = [(after.processing_time - before.processing_time) / 1000 for before, after in pairwise(reports)]
     first, last = fills + WARM_BATCHES, fills + WARM_BATCHES + batches

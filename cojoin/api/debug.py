@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from cojoin.api.joined import Joined
 from cojoin.checkpoints.inspect.read import as_checkpoint
 from cojoin.debugging.debugger import Debugger
-from cojoin.debugging.loaded_key import load_key, near_keys
+from cojoin.debugging.loaded_key import load_key, near_keys, nothing_of
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -64,8 +64,5 @@ def debug(checkpoint: Location | Checkpoint, joined: Joined | None = None, *, ke
     loaded = load_key(spark, as_checkpoint(checkpoint, at), key)
     debugger = Debugger.of(loaded, None if joined is None else joined.plan, bound)
     if loaded.is_empty:
-        near = near_keys(loaded)
-        there = f"; keys that it has are, for example, {', '.join(map(repr, near))}" if near else ""
-        told = f"debug: the snapshot of batch {debugger.batch_id} has nothing of key {key!r}{there}"
-        warnings.warn(told, stacklevel=2)
+        warnings.warn(f"debug: {nothing_of(key, loaded.batch, near_keys(loaded))}", stacklevel=2)
     return debugger

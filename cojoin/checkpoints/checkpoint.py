@@ -13,10 +13,12 @@ from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.storage.locations import as_location, without_login
 from cojoin.storage.session_settings import check_session
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cojoin.storage.store import Store
 
 __all__ = ["Checkpoint", "Moment", "find_snapshot", "open_files"]
 
@@ -66,7 +68,7 @@ class Checkpoint:
         return Display(f"Checkpoint {without_login(self.path)}, {moment}", notes=[ways])
 
 
-def open_files(spark: SparkSession, path: str) -> CheckpointFiles:
+def open_files(spark: SparkSession, path: str) -> Store:
     """Return the files of a checkpoint directory.
 
     Raises:
@@ -74,12 +76,12 @@ def open_files(spark: SparkSession, path: str) -> CheckpointFiles:
         CheckpointError: The directory is not a checkpoint.
     """
     check_session(spark, "spark")
-    files = CheckpointFiles(spark, path)
+    files = open_store(spark, path)
     read_query(files)
     return files
 
 
-def find_snapshot(files: CheckpointFiles, at: Moment = None) -> Snapshot:
+def find_snapshot(files: Store, at: Moment = None) -> Snapshot:
     """Return the snapshot at a moment.
 
     Raises:
@@ -99,14 +101,35 @@ def find_snapshot(files: CheckpointFiles, at: Moment = None) -> Snapshot:
             return snapshot
     wanted = "" if at is None else f" of batch {at}" if isinstance(at, int) else f" at or before {at.isoformat()}"
     there = f"it has those of batches {', '.join(map(str, ids))}" if ids else "it has none"
-    msg = (
-        f"checkpoint {files.root}: there is no snapshot{wanted}; {there}. A snapshot is taken every "
-        f"checkpoint_interval, by query.savepoint(), and by `cojoin checkpoints savepoint`"
-    )
+    told = "A snapshot is taken every checkpoint_interval, by query.savepoint(), and by `cojoin checkpoints savepoint`"
+    drained = _drained(files)
+    if drained is not None:
+        cure = (
+            "take one of those, with at="
+            if ids
+            else (
+                "to see states, run the query again with a checkpoint of its own and without drain=True, and call "
+                "query.savepoint()"
+            )
+        )
+        told = (
+            f"Its query was drained after batch {drained}, so no state is left, and no further snapshot can be taken: "
+            f"{cure}"
+        )
+    msg = f"checkpoint {files.root}: there is no snapshot{wanted}; {there}. {told}"
     raise CheckpointError(msg)
 
 
-def _compare(files: CheckpointFiles, snapshot: Snapshot) -> None:
+def _drained(files: Store) -> int | None:
+    """Return the batch with which a checkpoint's query was drained; None if it was not, or if that is unknown."""
+    try:
+        last = Manifests(files).last()
+    except CheckpointError:
+        return None
+    return last.batch_id if last is not None and last.report.drained else None
+
+
+def _compare(files: Store, snapshot: Snapshot) -> None:
     """Check a snapshot's source offsets against its batch's manifest: in release 0.5.0 neither had a checksum."""
     try:
         manifest = Manifests(files).read(snapshot.batch_id)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.checkpoints.progress_table import ProgressTable
     from cojoin.engine.batch_report import BatchReport
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["ClaimedCheckpoint"]
 
@@ -31,7 +31,7 @@ class ClaimedCheckpoint:
         begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
     """
 
-    files: CheckpointFiles
+    files: Store
     query_id: str
     lease: Lease
     manifests: Manifests

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = [
     "CONTROL_DDL",
@@ -78,7 +78,7 @@ _PUT_BACK = (
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
-def open_control(spark: SparkSession, files: CheckpointFiles, labels: Sequence[int], tag: int) -> DataFrame:
+def open_control(spark: SparkSession, files: Store, labels: Sequence[int], tag: int) -> DataFrame:
     """Return the control input as a stream of ``(key_group, tag, payload)``.
 
     A message to all key groups becomes one row for each label.
@@ -92,7 +92,7 @@ def open_control(spark: SparkSession, files: CheckpointFiles, labels: Sequence[i
     )
 
 
-def source_offsets(files: CheckpointFiles, batch_id: int) -> list[str]:
+def source_offsets(files: Store, batch_id: int) -> list[str]:
     """Return each source's end offset of a batch, as its line in Spark's offset log; empty where there is no entry.
 
     Raises:
@@ -101,12 +101,12 @@ def source_offsets(files: CheckpointFiles, batch_id: int) -> list[str]:
     return _planned(files, batch_id)[2:] if files.exists(f"{_OFFSETS}/{batch_id}") else []
 
 
-def drain_is_promised(files: CheckpointFiles) -> bool:
+def drain_is_promised(files: Store) -> bool:
     """Return whether a drain was begun, which must finish before anything newer is read."""
     return files.exists(_END_FILE)
 
 
-def plan_drain(files: CheckpointFiles) -> bool:
+def plan_drain(files: Store) -> bool:
     """Plan the drain's last batch after the last committed batch; the call is idempotent.
 
     Returns:
@@ -152,7 +152,7 @@ def planned_entry(spark: SparkSession) -> str:
     return json.dumps(entry)
 
 
-def plan_first_batch(spark: SparkSession, files: CheckpointFiles, sources: Sequence[str], control: int) -> None:
+def plan_first_batch(spark: SparkSession, files: Store, sources: Sequence[str], control: int) -> None:
     """Plan a restored query's first batch, which reads only the control input.
 
     Args:
@@ -167,7 +167,7 @@ def plan_first_batch(spark: SparkSession, files: CheckpointFiles, sources: Seque
     files.write(f"{_OFFSETS}/0", "\n".join([_VERSION, planned_entry(spark), *offsets]))
 
 
-def begin_after(files: CheckpointFiles, sources: Sequence[str]) -> None:
+def begin_after(files: Store, sources: Sequence[str]) -> None:
     """Set the sources' offsets to those of another query, once the first batch is committed; the call is idempotent.
 
     A second batch that reads nothing is planned with the same offsets: Spark initialises its sources from the last two.
@@ -183,7 +183,7 @@ def begin_after(files: CheckpointFiles, sources: Sequence[str]) -> None:
         files.write(f"{_OFFSETS}/1", text)
 
 
-def register_messages(files: CheckpointFiles, source: int, names: Sequence[str], log_id: int) -> str:
+def register_messages(files: Store, source: int, names: Sequence[str], log_id: int) -> str:
     """Write files of messages into the log of the control input's source, as if Spark had found them.
 
     Args:
@@ -202,7 +202,7 @@ def register_messages(files: CheckpointFiles, source: int, names: Sequence[str],
     return json.dumps({"logOffset": log_id})
 
 
-def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:
+def plan_look_at_the_clock(files: Store, now: int) -> bool:
     """Plan a batch without rows after the last committed batch, for what depends on the processing time alone.
 
     Args:
@@ -221,7 +221,7 @@ def plan_look_at_the_clock(files: CheckpointFiles, now: int) -> bool:
     return True
 
 
-def resumed_batches(files: CheckpointFiles) -> frozenset[int]:
+def resumed_batches(files: Store) -> frozenset[int]:
     """Write down that a run starts, and return the first batch of each of the last five runs, this one included.
 
     A batch that an earlier run planned belongs to that run: executed again by this run, it is not its first batch.
@@ -238,7 +238,7 @@ def resumed_batches(files: CheckpointFiles) -> frozenset[int]:
     return frozenset(starts)
 
 
-def check_offsets(files: CheckpointFiles, batch_id: int, expected: Sequence[str]) -> None:
+def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:
     """Check that Spark's offset log agrees with the manifest of the last batch.
 
     Args:
@@ -265,7 +265,7 @@ def check_offsets(files: CheckpointFiles, batch_id: int, expected: Sequence[str]
         raise CheckpointError(msg)
 
 
-def _planned(files: CheckpointFiles, batch_id: int) -> list[str]:
+def _planned(files: Store, batch_id: int) -> list[str]:
     """Return the lines of a batch's entry in Spark's offset log."""
     name = f"{_OFFSETS}/{batch_id}"
     lines = (files.read(name) or "").splitlines()
@@ -289,6 +289,6 @@ def _is_object(line: str) -> bool:
     return False
 
 
-def _newest(files: CheckpointFiles, directory: str) -> int | None:
+def _newest(files: Store, directory: str) -> int | None:
     ids = [int(name) for name in files.names(directory) if name.isdigit()]
     return max(ids, default=None)

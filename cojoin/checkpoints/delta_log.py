@@ -17,7 +17,8 @@ from cojoin.errors import CheckpointError
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
+from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ class Commit:
         timestamp: The time of the commit, in UTC; None where the log does not have it.
         rows: The number of rows that it added; None where the log does not have it.
         leaves: The version whose content a ``RESTORE`` brought back; -1 for a delete of all rows; else None.
-        app_version: The version of its transaction id; None where it has none.
+        app_version: The version of its transaction id; None where it has none, or where it only fences a table off.
         metadata: Its user metadata (``userMetadata``).
     """
 
@@ -67,6 +68,11 @@ class Commit:
     leaves: int | None = None
     app_version: int | None = None
     metadata: str | None = None
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it only has the epoch of the query's lease, and no rows (``TableTransactions.fence``)."""
+        return self.app_id is not None and self.app_version is None
 
     def __str__(self) -> str:
         when = "" if self.timestamp is None else f" of {self.timestamp:%Y-%m-%d %H:%M:%S} UTC"
@@ -101,7 +107,7 @@ def newest_version(log: Any) -> int:
 
 def commit_versions(spark: SparkSession, log: Any) -> list[int]:
     """Return the versions whose commits are still in the log, oldest first."""
-    names = CheckpointFiles(spark, log.logPath().toString()).names("")
+    names = open_store(spark, log.logPath().toString()).names("")
     return sorted(int(found[1]) for name in names if (found := _COMMIT_FILE.fullmatch(name)))
 
 
@@ -175,7 +181,10 @@ def _read_commits(spark: SparkSession, log: Any, versions: Sequence[int]) -> lis
 
 def _commit(version: int, actions: Sequence[Any]) -> Commit:
     transactions = [row.txn for row in actions if row.txn is not None]
-    app_id, app_version = (transactions[0].appId, transactions[0].version) if transactions else (None, None)
+    own = [each for each in transactions if not each.appId.startswith(FENCE)]
+    app_id, app_version = (own[0].appId, own[0].version) if own else (None, None)
+    if transactions and not own:
+        app_id = transactions[0].appId.removeprefix(FENCE)
     information = next((row.commitInfo for row in actions if row.commitInfo is not None), None)
     if information is None:
         return Commit(version, app_id, "unknown operation", None, app_version=app_version)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cojoin.engine.values import schema_evolution
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import CheckpointError
-from cojoin.storage.documents import Form, read_document, to_text, write_document
+from cojoin.storage.documents import Form, read_document, replace_document, to_text, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cojoin.engine.inputs import InputSpec
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = [
     "SourceDescription",
@@ -91,9 +91,7 @@ def describe_query(
     }
 
 
-def claim_checkpoint(
-    files: CheckpointFiles, query: dict[str, Any], sources: Sequence[SourceDescription] = (None, None)
-) -> str:
+def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[SourceDescription] = (None, None)) -> str:
     """Write the query's description into an empty checkpoint, or check that the checkpoint belongs to this query.
 
     Args:
@@ -110,11 +108,13 @@ def claim_checkpoint(
     """
     if not files.exists(_FILE):
         found = files.names("")
-        if found:
+        # Another start may have written it since.
+        if found and _FILE not in found:
             raise _without_description(files, found)
         query_id = str(uuid.uuid4())
-        write_document(files, _FILE, _FORM, _content(query_id, query, sources))
-        return query_id
+        # Of two starts one writes it, and the other continues with that: a second id would write all rows again.
+        if replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None):
+            return query_id
     stored = read_query(files)
     # Where the operations differ, the error names only them: nearly all else differs too.
     same_operation = stored["query"].get("operator") == query.get("operator")
@@ -131,7 +131,7 @@ def claim_checkpoint(
     return str(stored["query_id"])
 
 
-def note_sources(files: CheckpointFiles, sources: Sequence[SourceDescription]) -> str:
+def note_sources(files: Store, sources: Sequence[SourceDescription]) -> str:
     """Write which sources the inputs read from now on; only the holder of the lease may call this.
 
     Returns:
@@ -145,12 +145,12 @@ def note_sources(files: CheckpointFiles, sources: Sequence[SourceDescription]) -
     return str(stored["query_id"])
 
 
-def known_sources(files: CheckpointFiles) -> Sequence[SourceDescription]:
+def known_sources(files: Store) -> Sequence[SourceDescription]:
     """Return the descriptions of the sources that a checkpoint's query reads; two Nones where there is no query."""
     return (None, None) if files.read(_FILE) is None else list(read_query(files)["sources"])
 
 
-def read_query(files: CheckpointFiles) -> dict[str, Any]:
+def read_query(files: Store) -> dict[str, Any]:
     """Return the content of a checkpoint's description: ``query_id``, ``query``, ``sources``.
 
     Raises:
@@ -226,7 +226,7 @@ def _parse(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _without_description(files: CheckpointFiles, found: Sequence[str] | None) -> CheckpointError:
+def _without_description(files: Store, found: Sequence[str] | None) -> CheckpointError:
     """Return the error for a directory without a description of its query.
 
     Args:

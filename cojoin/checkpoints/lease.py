@@ -3,11 +3,15 @@
 Every takeover has a higher epoch, which serves as a fencing token (``lease_record``): the former holder notices it at
 its next ``check``. A lease is taken over only where its holder is no longer alive (``lease_liveness``).
 
-There is a limit to this, because Hadoop's FileSystem API has no portable compare-and-swap. Two queries that take over
-at the same moment write the same epoch, and only the owner tells them apart: both write and wait, and the one that then
-reads the other's record gives up. A holder on another machine that is suspended for longer than the lease timeout loses
-the lease. It may still complete one write that is in flight, since the storage itself is not fenced. On the same
-machine only the process counts, not the timeout.
+A takeover is a compare-and-swap of ``lease.json``, so of several queries that take over at the same moment one succeeds
+(``Store.replace``). Manifests, the index of snapshots and the commits to Delta tables carry the epoch and are compared
+in the same way, so a holder that was suspended and continues can't overwrite what its successor has committed.
+
+Hadoop's file systems share no compare-and-swap (``Store.swaps`` is false). There, two queries that take over at the
+same moment both write and wait, and the one that then reads the other's record gives up.
+
+A holder on another machine that is suspended for longer than the lease timeout loses the lease. On the same machine
+only the process counts, not the timeout.
 """
 
 from __future__ import annotations
@@ -27,26 +31,28 @@ from cojoin.checkpoints.lease_record import (
     delete_former_heartbeats,
     read_lease,
     read_record,
+    replace_record,
     write_heartbeat,
-    write_record,
 )
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.storage.small_files import UnplacedFileError
+from cojoin.storage.store import Store
 
 if TYPE_CHECKING:
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.checkpoints.lease_record import StoredLease
+    from cojoin.storage.store import Store
 
 __all__ = ["Lease", "end"]
 
 # Longer than the time from a query's read to its write: two that take over then both read the later record.
 _SETTLE_SECONDS = 0.2
+_TRIES = 5
 
 
 class Lease:
     """The right to run on a checkpoint; ``Lease.acquire`` creates it."""
 
-    def __init__(self, files: CheckpointFiles, record: LeaseRecord) -> None:
-        self._files, self._record = files, record
+    def __init__(self, files: Store, record: LeaseRecord, *, takes_over: bool) -> None:
+        self._files, self._record, self._takes_over = files, record, takes_over
         self._heartbeats = 0
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -57,12 +63,17 @@ class Lease:
         return self._record.epoch
 
     @property
+    def takes_over(self) -> bool:
+        """Whether the former holder did not release its lease, so that it may still be suspended somewhere."""
+        return self._takes_over
+
+    @property
     def is_held(self) -> bool:
         """Whether this process still writes heartbeats: the lease is neither released, ended, nor known to be lost."""
         return not self._stopped.is_set()
 
     @classmethod
-    def acquire(cls, files: CheckpointFiles, *, patience_seconds: float = 30.0, beat_seconds: float = 5.0) -> Lease:
+    def acquire(cls, files: Store, *, patience_seconds: float = 30.0, beat_seconds: float = 5.0) -> Lease:
         """Acquire the lease of a checkpoint, taking it over where its holder is no longer alive.
 
         Args:
@@ -77,17 +88,18 @@ class Lease:
         Raises:
             CheckpointError: Another query runs on the checkpoint, the checkpoint was ended, or its lease is damaged.
         """
-        before, text = read_lease(files)
+        seen = read_lease(files)
+        before = seen.record
         if before is not None:
             _refuse_ended(files, before)
-            if holder_is_alive(files, before, text, patience_seconds):
+            if holder_is_alive(files, before, seen.text, patience_seconds):
                 raise _taken(files, before)
         record = _next_record(before, beat_seconds=beat_seconds)
-        lease = cls(files, record)
+        lease = cls(files, record, takes_over=before is not None and not before.released)
         # Registered before it is written: another thread that reads it must not take the holder for dead.
         register_owner(record.owner)
         try:
-            lease._write_and_confirm(text)
+            lease._write_and_confirm(seen)
         except BaseException:
             lease._stop()
             raise
@@ -150,22 +162,28 @@ class Lease:
             if now is not None and self._is_ours(now):
                 self._write_heartbeat(released=True, ended=ended)
 
-    def _write_and_confirm(self, seen: str) -> None:
+    def _write_and_confirm(self, seen: StoredLease) -> None:
         """Write the record unless the lease has changed since, and check that it stays."""
-        _, found = read_lease(self._files)
+        failed = None
         # Where the text has changed, a holder has written a heartbeat or taken over meanwhile.
-        if found == seen:
-            # Where another query's rename comes first, its record stays, and the read below finds it.
-            with contextlib.suppress(UnplacedFileError):
-                write_record(self._files, self._record)
-            time.sleep(_SETTLE_SECONDS)
+        if read_lease(self._files).text == seen.text:
+            try:
+                replace_record(self._files, self._record, seen.tag)
+            except CheckpointError as error:
+                # Where only the answer was lost, the read below finds the record.
+                failed = error
+            if not self._files.swaps:
+                time.sleep(_SETTLE_SECONDS)
         now = read_record(self._files)
-        if now is None:
-            msg = f"checkpoint {self._files.root}: {LEASE_FILE} was deleted while the query started; start it again"
-            raise CheckpointError(msg)
-        if not self._is_ours(now):
+        if now is not None and self._is_ours(now):
+            delete_former_heartbeats(self._files, self._record)
+            return
+        if failed is not None:
+            raise failed
+        if now is not None:
             raise _taken(self._files, now)
-        delete_former_heartbeats(self._files, self._record)
+        msg = f"checkpoint {self._files.root}: {LEASE_FILE} was deleted while the query started; start it again"
+        raise CheckpointError(msg)
 
     def _write_heartbeat(self, *, released: bool = False, ended: str | None = None) -> None:
         self._heartbeats += 1
@@ -191,17 +209,21 @@ class Lease:
         forget_owner(self._record.owner)
 
 
-def end(files: CheckpointFiles, reason: str) -> None:
+def end(files: Store, reason: str) -> None:
     """End a checkpoint: its lease can never be acquired again, and its holder is fenced off.
 
     Args:
         files: The checkpoint.
         reason: The reason, for the message of a later attempt.
     """
-    before, _ = read_lease(files)
-    if before is not None and before.ended is not None:
-        return
-    write_record(files, _next_record(before, released=True, ended=reason))
+    for _ in range(_TRIES):
+        before, _, tag = read_lease(files)
+        if before is not None and before.ended is not None:
+            return
+        if replace_record(files, _next_record(before, released=True, ended=reason), tag):
+            return
+    msg = f"checkpoint {files.root}: {LEASE_FILE} is written again and again by other queries; stop them"
+    raise CheckpointError(msg)
 
 
 def _next_record(before: LeaseRecord | None, **values: Any) -> LeaseRecord:
@@ -216,13 +238,13 @@ def _next_record(before: LeaseRecord | None, **values: Any) -> LeaseRecord:
     )
 
 
-def _refuse_ended(files: CheckpointFiles, record: LeaseRecord) -> None:
+def _refuse_ended(files: Store, record: LeaseRecord) -> None:
     if record.ended is not None:
         msg = f"checkpoint {files.root} was ended for good: {record.ended}; start with another checkpoint"
         raise CheckpointError(msg)
 
 
-def _taken(files: CheckpointFiles, record: LeaseRecord) -> CheckpointError:
+def _taken(files: Store, record: LeaseRecord) -> CheckpointError:
     return CheckpointError(
         f"checkpoint {files.root}: another query runs on it ({record}); stop it, or choose another checkpoint"
     )

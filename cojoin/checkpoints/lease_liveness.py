@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.lease_record import LeaseRecord, read_lease
 
 if TYPE_CHECKING:
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["forget_owner", "holder_is_alive", "is_live", "process_started", "register_owner"]
 
@@ -43,7 +43,7 @@ def forget_owner(owner: str) -> None:
         _owners.discard(owner)
 
 
-def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
+def is_live(files: Store, *, patience_seconds: float = 30.0) -> bool:
     """Return whether a query runs on a checkpoint, without acquiring its lease.
 
     Args:
@@ -54,11 +54,11 @@ def is_live(files: CheckpointFiles, *, patience_seconds: float = 30.0) -> bool:
     Raises:
         CheckpointError: It is not known, because the lease is damaged.
     """
-    record, text = read_lease(files)
+    record, text, _ = read_lease(files)
     return record is not None and holder_is_alive(files, record, text, patience_seconds)
 
 
-def holder_is_alive(files: CheckpointFiles, record: LeaseRecord, text: str, patience_seconds: float) -> bool:
+def holder_is_alive(files: Store, record: LeaseRecord, text: str, patience_seconds: float) -> bool:
     """Return whether the holder of a lease is alive.
 
     Args:
@@ -82,7 +82,7 @@ def holder_is_alive(files: CheckpointFiles, record: LeaseRecord, text: str, pati
     deadline = time.monotonic() + max(patience_seconds, _MISSED_HEARTBEATS * record.beat_seconds)
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        now, found = read_lease(files)
+        now, found, _ = read_lease(files)
         if found != text:
             return now is not None and not now.released
     return False

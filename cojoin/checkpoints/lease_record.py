@@ -9,23 +9,33 @@ its successor.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cojoin.storage.documents import Form, from_text, numbered_name, numbers_in, read_text, write_document
+from cojoin.storage.documents import (
+    Form,
+    from_text,
+    numbered_name,
+    numbers_in,
+    read_tagged_text,
+    read_text,
+    replace_document,
+    write_document,
+)
 
 if TYPE_CHECKING:
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = [
     "LEASE_FILE",
     "LeaseRecord",
+    "StoredLease",
     "delete_former_heartbeats",
     "ended",
     "holder",
     "read_lease",
     "read_record",
+    "replace_record",
     "write_heartbeat",
-    "write_record",
 ]
 
 LEASE_FILE = "lease.json"
@@ -78,7 +88,21 @@ class LeaseRecord:
         return f"host {self.host!r}, process {self.pid}, epoch {self.epoch}"
 
 
-def read_record(files: CheckpointFiles) -> LeaseRecord | None:
+class StoredLease(NamedTuple):
+    """A checkpoint's lease as it was read.
+
+    Attributes:
+        record: The holder; None where there is none.
+        text: The text of both files, which changes while the holder is alive.
+        tag: The tag of ``lease.json``, which changes when another query takes over; None where there is no such file.
+    """
+
+    record: LeaseRecord | None
+    text: str
+    tag: str | None
+
+
+def read_record(files: Store) -> LeaseRecord | None:
     """Return the content of ``lease.json`` alone; None where there is no such file.
 
     Raises:
@@ -88,40 +112,39 @@ def read_record(files: CheckpointFiles) -> LeaseRecord | None:
     return None if text is None else _parse(files, text)
 
 
-def read_lease(files: CheckpointFiles) -> tuple[LeaseRecord | None, str]:
-    """Return the holder of a checkpoint, and the text of both files, which changes while the holder is alive.
-
-    Returns:
-        The holder, None where there is none; and the text.
+def read_lease(files: Store) -> StoredLease:
+    """Return the holder of a checkpoint, with the text and the tag of its files.
 
     Raises:
         CheckpointError: A file is damaged.
     """
-    text = read_text(files, LEASE_FILE, _FORM)
-    if text is None:
-        return None, ""
+    text, tag = read_tagged_text(files, LEASE_FILE, _FORM)
+    if tag is None:
+        return StoredLease(None, "", None)
     record = _parse(files, text)
     name = numbered_name(_HEARTBEATS, record.epoch)
     own = read_text(files, name, _HEARTBEAT_FORM)
     if own is None:
-        return record, text
+        return StoredLease(record, text, tag)
     said = from_text(files, name, _HEARTBEAT_FORM, own, dict)
     if said["owner"] == record.owner and not record.released:
         record = replace(record, beat=said["beat"], released=said["released"], ended=said["ended"])
-    return record, text + own
+    return StoredLease(record, text + own, tag)
 
 
-def write_record(files: CheckpointFiles, record: LeaseRecord) -> None:
-    """Write ``lease.json``.
+def replace_record(files: Store, record: LeaseRecord, tag: str | None) -> bool:
+    """Write ``lease.json`` if it still is the one that was read, and return whether it was written.
 
-    Raises:
-        UnplacedFileError: Another process wrote it at the same moment.
+    Args:
+        files: The checkpoint.
+        record: The new holder.
+        tag: The tag with which ``read_lease`` found the former holder.
     """
-    write_document(files, LEASE_FILE, _FORM, asdict(record))
+    return replace_document(files, LEASE_FILE, _FORM, asdict(record), tag)
 
 
 def write_heartbeat(
-    files: CheckpointFiles, record: LeaseRecord, beat: int, *, released: bool = False, ended: str | None = None
+    files: Store, record: LeaseRecord, beat: int, *, released: bool = False, ended: str | None = None
 ) -> None:
     """Write the holder's own file, with its heartbeat counter.
 
@@ -136,32 +159,32 @@ def write_heartbeat(
     write_document(files, numbered_name(_HEARTBEATS, record.epoch), _HEARTBEAT_FORM, content)
 
 
-def delete_former_heartbeats(files: CheckpointFiles, record: LeaseRecord) -> None:
+def delete_former_heartbeats(files: Store, record: LeaseRecord) -> None:
     """Delete the heartbeat files of former holders."""
     for each in numbers_in(files, _HEARTBEATS):
         if each != record.epoch:
             files.delete(numbered_name(_HEARTBEATS, each))
 
 
-def ended(files: CheckpointFiles) -> str | None:
+def ended(files: Store) -> str | None:
     """Return the reason why a checkpoint was ended; None where it was not.
 
     Raises:
         CheckpointError: Its lease is damaged.
     """
-    record, _ = read_lease(files)
+    record = read_lease(files).record
     return None if record is None else record.ended
 
 
-def holder(files: CheckpointFiles) -> str | None:
+def holder(files: Store) -> str | None:
     """Return a text that names a checkpoint's holder, dead or alive; None where it is free.
 
     Raises:
         CheckpointError: Its lease is damaged.
     """
-    record, _ = read_lease(files)
+    record = read_lease(files).record
     return None if record is None or record.released else str(record)
 
 
-def _parse(files: CheckpointFiles, text: str) -> LeaseRecord:
+def _parse(files: Store, text: str) -> LeaseRecord:
     return from_text(files, LEASE_FILE, _FORM, text, lambda content: LeaseRecord(**content))

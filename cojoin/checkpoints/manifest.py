@@ -18,13 +18,13 @@ from cojoin.storage.documents import (
     numbered_name,
     numbers_in,
     read_document,
-    write_document,
+    write_fenced,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["Manifest", "Manifests"]
 
@@ -88,7 +88,7 @@ class Manifest:
 class Manifests:
     """The manifests of one checkpoint."""
 
-    def __init__(self, files: CheckpointFiles) -> None:
+    def __init__(self, files: Store) -> None:
         self._files = files
 
     def write(self, manifest: Manifest) -> None:
@@ -97,14 +97,14 @@ class Manifests:
         Raises:
             QueryFailedError: A later run of the query has already written the batch's manifest.
         """
-        there = self.read(manifest.batch_id)
-        if there is not None and there.epoch > manifest.epoch:
+        name = self._name(manifest.batch_id)
+        later = write_fenced(self._files, name, _FORM, manifest.as_dict(), _epoch)
+        if later is not None:
             msg = (
-                f"checkpoint {self._files.root}: fenced off: another run, of epoch {there.epoch}, has finished batch "
+                f"checkpoint {self._files.root}: fenced off: another run, of epoch {later}, has finished batch "
                 f"{manifest.batch_id} meanwhile; this query held epoch {manifest.epoch} and stops here"
             )
             raise QueryFailedError(msg)
-        write_document(self._files, self._name(manifest.batch_id), _FORM, manifest.as_dict())
 
     def read(self, batch_id: int) -> Manifest | None:
         """Return a batch's manifest; None where the batch does not count or its manifest was deleted.
@@ -139,3 +139,7 @@ class Manifests:
 
     def _name(self, batch_id: int) -> str:
         return numbered_name(_DIRECTORY, batch_id)
+
+
+def _epoch(content: Mapping[str, Any]) -> int:
+    return int(content["epoch"])

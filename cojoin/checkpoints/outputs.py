@@ -105,7 +105,7 @@ def check_output(
             )
             raise CheckpointError(msg)
         later = later_commits(spark, location, version)
-    if not later or later[-1].leaves == version:
+    if all(each.is_fence for each in later) or later[-1].leaves == version:
         return None
     # A restore to the checkpoint's version or a later one is allowed: it adds no rows but the query's own.
     others = [each for each in later if each.app_id != app_id and (each.leaves is None or each.leaves < version)]
@@ -116,7 +116,7 @@ def check_output(
             f"name a new table"
         )
         raise CheckpointError(msg)
-    own = [each for each in later if each.app_id == app_id]
+    own = [each for each in later if each.app_id == app_id and not each.is_fence]
     rows = None if any(each.rows is None for each in own) else sum(each.rows or 0 for each in own)
     if not cut_back:
         count = f"{len(own)} commit{'s' if len(own) != 1 else ''}"

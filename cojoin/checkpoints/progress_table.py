@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.manifest import Manifest, Manifests
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["PROGRESS_DDL", "PROGRESS_SCHEMA", "ProgressTable", "progress_row"]
 
@@ -58,7 +58,7 @@ _KEPT_MANIFESTS, _TRIES = 100, 5
 class ProgressTable:
     """Writes batches to the progress table, in groups."""
 
-    def __init__(self, spark: SparkSession, files: CheckpointFiles, manifests: Manifests) -> None:
+    def __init__(self, spark: SparkSession, files: Store, manifests: Manifests) -> None:
         self._spark = spark
         self._manifests = manifests
         self._files = files
@@ -148,8 +148,7 @@ class ProgressTable:
             table_log(self._spark, self._path).startTransaction(),
             PROGRESS_SCHEMA,
             [],
-            app_id="cojoin",
-            version=-1,
+            applications={},
             query_id="",
         )
 

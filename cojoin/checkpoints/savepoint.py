@@ -7,11 +7,13 @@ manifest records.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import socket
 from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
+from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
@@ -21,12 +23,12 @@ from cojoin.errors import CheckpointError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["take_savepoint"]
 
 
-def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
+def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
     """Take a savepoint; where the last batch has a snapshot already, that becomes the savepoint.
 
     Returns:
@@ -50,11 +52,9 @@ def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
             msg = f"checkpoint {files.root}: its query was drained, so nothing can go on from it; read_state() reads it"
             raise CheckpointError(msg)
         snapshots = Snapshots(files)
-        there = snapshots.read(manifest.batch_id)
-        if there is not None:
-            snapshots.write(replace(there, kind="savepoint"))
-        else:
+        if not snapshots.promote(manifest.batch_id):
             key_groups, table = int(query["query"]["key_groups"]), StateTable(spark, files)
+            _finish_removal(files, snapshots, table, manifest.batch_id)
             # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
             holders = snapshots.holders() - {manifest.batch_id}
             check_segments(spark, files, committed[-1])
@@ -65,3 +65,25 @@ def take_savepoint(spark: SparkSession, files: CheckpointFiles) -> Checkpoint:
                 rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, ())
                 table.write(rows, manifest, "savepoint", key_groups, remembered=False)
     return Checkpoint(files.root, manifest.batch_id)
+
+
+def _finish_removal(files: Store, snapshots: Snapshots, table: StateTable, batch_id: int) -> None:
+    """Finish the removal of the batch's former snapshot, which would later delete the savepoint's rows, too.
+
+    Raises:
+        CheckpointError: A query in another process was removing it and has not released its lease. However long it
+            stands still, it may go on.
+    """
+    if batch_id not in {each.batch_id for each in snapshots.removed()}:
+        return
+    holder = read_lease(files).record
+    # Within this process nothing else cleans now, because this thread has the lock.
+    is_here = holder is not None and (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
+    if holder is not None and not holder.released and not is_here:
+        msg = (
+            f"checkpoint {files.root}: its query ({holder}) was removing the former snapshot of batch {batch_id}, and "
+            f"would remove the savepoint's rows with it; take the savepoint again after the query's next batch, or "
+            f"start the query where it was killed"
+        )
+        raise CheckpointError(msg)
+    table.clean([])

@@ -1,9 +1,9 @@
 """The segments of a checkpoint: files that tasks write and read, and that the driver deletes.
 
 They are in ``<checkpoint>/segments/``. A local file is written under a temporary name and renamed, and mapped into
-memory when it is read. On other file systems, pyarrow writes and reads whole files, and each process caches those that
-it read last. Where pyarrow can't access the checkpoint, which the driver tries before the start, all state stays in
-Spark's state store.
+memory when it is read. On an object store, tasks write and read whole objects with the settings of the session; on
+HDFS, pyarrow does. There, each process caches the files that it read last. Where tasks can't reach the checkpoint in
+this way, which the driver tries before the start, all state stays in Spark's state store.
 
 A segment is deleted once no state names it that a restart, a repeated batch or a savepoint may read: the manifests of
 the last ten batches that count do not name it, and it was written at least two batches before the last one. (Two
@@ -17,20 +17,22 @@ import logging
 import os
 import uuid
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cojoin.errors import ConfigurationError
+from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.storage.file_systems import file_system
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from cojoin.checkpoints.manifest import Manifest, Manifests
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.object_store import ObjectStore
+    from cojoin.storage.object_store_settings import Settings
+    from cojoin.storage.store import Store
 
 __all__ = ["FOLDER", "KEPT_MANIFESTS", "SegmentCleaner", "SegmentFolder", "obsolete", "open_segments"]
 
@@ -44,6 +46,9 @@ _KEPT_BATCHES = 2
 _LISTED_EVERY = 100
 _CACHE_BYTES = 256 << 20
 
+_stores: dict[str, ObjectStore] = {}
+"""The object stores that this process has opened, by the folder's URL."""
+
 _read: OrderedDict[str, pa.Buffer] = OrderedDict()
 """The files that this process read last from non-local file systems; a file of one name never changes."""
 
@@ -54,9 +59,16 @@ class SegmentFolder:
 
     Attributes:
         uri: The directory, as a URL.
+        settings: How to reach the object store that the directory is on; None for other file systems.
     """
 
     uri: str
+    settings: Settings | None = None
+
+    @classmethod
+    def of(cls, files: Store) -> SegmentFolder:
+        """Return the folder of a checkpoint."""
+        return cls(files.url(FOLDER), files.for_tasks())
 
     @property
     def place(self) -> str:
@@ -65,20 +77,19 @@ class SegmentFolder:
 
     def write(self, name: str, content: pa.Buffer) -> None:
         """Write a file whole or not at all; an existing file of that name has the same content."""
+        if self.settings is not None:
+            _object_store(self.uri, self.settings).write_bytes(name, content.to_pybytes())
+            return
         system, path = file_system(f"{self.uri}/{name}", "segments")
         if system.type_name == "local":
             partial = Path(path).with_name(f".{name}.{uuid.uuid4().hex}.tmp")
             partial.write_bytes(memoryview(content))
             os.replace(partial, path)  # noqa: PTH105 - the one call that is atomic wherever Python runs
-        elif system.type_name == "hdfs":
+        else:
             partial_path = f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
             with system.open_output_stream(partial_path) as stream:
                 stream.write(content)
             system.move(partial_path, path)
-        else:
-            # An object store shows an object only once it is complete.
-            with system.open_output_stream(path) as stream:
-                stream.write(content)
 
     def open(self, name: str) -> pa.Buffer:
         """Return a file's bytes, mapped into memory where the file is local.
@@ -87,35 +98,58 @@ class SegmentFolder:
             OSError: The file does not exist or can't be read.
         """
         uri = f"{self.uri}/{name}"
-        system, path = file_system(uri, "segments")
-        if system.type_name == "local":
-            with pa.memory_map(path) as file:
-                return file.read_buffer()
+        if self.settings is None:
+            system, path = file_system(uri, "segments")
+            if system.type_name == "local":
+                with pa.memory_map(path) as file:
+                    return file.read_buffer()
         if uri in _read:
             _read.move_to_end(uri)
             return _read[uri]
-        with system.open_input_file(path) as file:
-            content = file.read_buffer()
+        if self.settings is None:
+            with system.open_input_file(path) as file:
+                content = file.read_buffer()
+        else:
+            content = self._read_object(name)
         _read[uri] = content
         while len(_read) > 1 and sum(each.size for each in _read.values()) > _CACHE_BYTES:
             _read.popitem(last=False)
         return content
 
+    def _read_object(self, name: str) -> pa.Buffer:
+        assert self.settings is not None
+        try:
+            found = _object_store(self.uri, self.settings).read_bytes(name)
+        except CheckpointError as error:
+            raise OSError(str(error)) from error
+        if found is None:
+            msg = f"{self.uri}/{name} does not exist"
+            raise FileNotFoundError(msg)
+        return pa.py_buffer(found)
 
-def open_segments(files: CheckpointFiles) -> SegmentFolder | None:
+
+def _object_store(uri: str, settings: Settings) -> ObjectStore:
+    if uri not in _stores:
+        from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - queries on local files do not load obstore
+
+        _stores[uri] = ObjectStore.of(replace(settings, prefix=f"{settings.prefix}/{FOLDER}".lstrip("/")), uri)
+    return _stores[uri]
+
+
+def open_segments(files: Store) -> SegmentFolder | None:
     """Create the directory of a checkpoint's segments.
 
     Returns:
-        The folder; None where pyarrow can't write to it and read from it.
+        The folder; None where tasks can't write to it and read from it.
     """
-    folder, probe = SegmentFolder(files.url(FOLDER)), f"probe-{uuid.uuid4().hex}"
+    folder, probe = SegmentFolder.of(files), f"probe-{uuid.uuid4().hex}"
     try:
         files.make_directory(FOLDER)
         folder.write(probe, pa.py_buffer(probe.encode()))
         found = folder.open(probe).to_pybytes()
         is_there = files.exists(f"{FOLDER}/{probe}")
         files.delete(f"{FOLDER}/{probe}")
-    except (ConfigurationError, OSError, pa.ArrowException) as error:
+    except (ConfigurationError, CheckpointError, OSError, pa.ArrowException) as error:
         _LOG.info("checkpoint %s: its state stays in Spark's own state store: %s", files.root, error)
         return None
     return folder if is_there and found == probe.encode() else None
@@ -148,7 +182,7 @@ class SegmentCleaner:
         manifests: Its manifests.
     """
 
-    def __init__(self, files: CheckpointFiles, manifests: Manifests) -> None:
+    def __init__(self, files: Store, manifests: Manifests) -> None:
         self._files = files
         read = [manifests.read(batch_id) for batch_id in manifests.batch_ids()[-KEPT_MANIFESTS:]]
         self._recent = deque([each for each in read if each is not None], maxlen=KEPT_MANIFESTS)

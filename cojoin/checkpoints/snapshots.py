@@ -8,23 +8,37 @@ the newest of the other snapshots, and the snapshot on which the next one builds
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.checkpoints.manifest import Manifest
-from cojoin.errors import CheckpointError
-from cojoin.storage.documents import Form, damaged, numbered_name, numbers_in, read_document, write_document
+from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.storage.documents import (
+    Form,
+    damaged,
+    from_text,
+    numbered_name,
+    numbers_in,
+    read_document,
+    read_tagged_text,
+    replace_document,
+    write_document,
+    write_fenced,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["Snapshot", "SnapshotKind", "Snapshots"]
 
-SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored"]
-"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it."""
+SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored", "removed"]
+"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it. Or it is being removed."""
+
+_BEING_REMOVED: SnapshotKind = "removed"
+_TRIES = 5
 
 _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
 _FORM = Form(
@@ -87,7 +101,7 @@ class Snapshot:
 class Snapshots:
     """The snapshots of one checkpoint."""
 
-    def __init__(self, files: CheckpointFiles) -> None:
+    def __init__(self, files: Store) -> None:
         self._files = files
 
     def write(self, snapshot: Snapshot, check: Callable[[], None] = lambda: None) -> None:
@@ -96,12 +110,30 @@ class Snapshots:
         Args:
             snapshot: The snapshot.
             check: Raises an error where it must not count: another run may have taken over and deleted its rows.
+
+        Raises:
+            QueryFailedError: A later run of the query has already written the batch's snapshot.
         """
         check()
-        self._write(snapshot, _DIRECTORY)
+        name = numbered_name(_DIRECTORY, snapshot.batch_id)
+        later = write_fenced(self._files, name, _FORM, asdict(snapshot), _epoch)
+        if later is not None:
+            msg = (
+                f"checkpoint {self._files.root}: fenced off: another run, of epoch {later}, has taken the snapshot of "
+                f"batch {snapshot.batch_id} meanwhile; this query held epoch {snapshot.manifest.epoch} and stops here"
+            )
+            raise QueryFailedError(msg)
 
-    def _write(self, snapshot: Snapshot, directory: str) -> None:
-        write_document(self._files, numbered_name(directory, snapshot.batch_id), _FORM, asdict(snapshot))
+    def promote(self, batch_id: int) -> bool:
+        """Make a snapshot a savepoint, and return whether it is one; False where it is being removed meanwhile."""
+        for _ in range(_TRIES):
+            found = self._read_tagged(batch_id)
+            if found is None:
+                return False
+            snapshot, tag = found
+            if snapshot.kind == "savepoint" or self._replace(replace(snapshot, kind="savepoint"), tag):
+                return True
+        return False
 
     def read(self, batch_id: int) -> Snapshot | None:
         """Return the snapshot of a batch; None where there is none.
@@ -109,13 +141,32 @@ class Snapshots:
         Raises:
             CheckpointError: Its file is damaged, or its format is newer.
         """
-        return self._read(batch_id, _DIRECTORY)
+        found = self._read_tagged(batch_id)
+        return None if found is None else found[0]
 
-    def _read(self, batch_id: int, directory: str) -> Snapshot | None:
-        name = numbered_name(directory, batch_id)
-        snapshot = read_document(self._files, name, _FORM, _parse)
-        if snapshot is not None and snapshot.batch_id != batch_id:
+    def _read_tagged(self, batch_id: int) -> tuple[Snapshot, str] | None:
+        """Return a snapshot that counts, and the tag of its index file."""
+        name = numbered_name(_DIRECTORY, batch_id)
+        text, tag = read_tagged_text(self._files, name, _FORM)
+        if tag is None:
+            return None
+        snapshot = from_text(self._files, name, _FORM, text, _parse)
+        self._check_batch(snapshot, name, batch_id)
+        return None if snapshot.kind == _BEING_REMOVED else (snapshot, tag)
+
+    def _replace(self, snapshot: Snapshot, tag: str) -> bool:
+        name = numbered_name(_DIRECTORY, snapshot.batch_id)
+        return replace_document(self._files, name, _FORM, asdict(snapshot), tag)
+
+    def _check_batch(self, snapshot: Snapshot, name: str, batch_id: int) -> None:
+        if snapshot.batch_id != batch_id:
             raise damaged(self._files, name, _FORM, f"it is that of batch {snapshot.batch_id}")
+
+    def _read_removed(self, batch_id: int) -> Snapshot | None:
+        name = numbered_name(_REMOVED, batch_id)
+        snapshot = read_document(self._files, name, _FORM, _parse)
+        if snapshot is not None:
+            self._check_batch(snapshot, name, batch_id)
         return snapshot
 
     def batch_ids(self) -> list[int]:
@@ -134,18 +185,26 @@ class Snapshots:
         """Return the batches whose rows have content of some snapshot."""
         return {int(batch_id) for snapshot in self.all() for batch_id in snapshot.content_batch_ids}
 
-    def remove(self, batch_id: int, check: Callable[[], None] = lambda: None) -> None:
+    def remove(self, batch_id: int, check: Callable[[], None] = lambda: None, *, savepoints_too: bool = True) -> None:
         """Remove a snapshot from those that count; ``removed`` returns it until ``forget``.
 
         Args:
             batch_id: The snapshot's batch.
             check: Called if there is such a snapshot; raises an error where it must stay.
+            savepoints_too: Whether a savepoint is removed, too; another process may make the snapshot one meanwhile.
         """
-        snapshot = self.read(batch_id)
-        if snapshot is not None:
+        found = self._read_tagged(batch_id)
+        while found is not None and (savepoints_too or found[0].kind != "savepoint"):
             check()
-            self._write(snapshot, _REMOVED)
-            self._files.delete(numbered_name(_DIRECTORY, batch_id))
+            snapshot, tag = found
+            name = numbered_name(_REMOVED, batch_id)
+            write_document(self._files, name, _FORM, asdict(snapshot))
+            # From here on the snapshot can't become a savepoint.
+            if self._replace(replace(snapshot, kind=_BEING_REMOVED), tag):
+                self._files.delete(numbered_name(_DIRECTORY, batch_id))
+                return
+            self._files.delete(name)
+            found = self._read_tagged(batch_id)
 
     def removed(self) -> list[Snapshot]:
         """Return the snapshots that no longer count and whose rows may still exist.
@@ -155,11 +214,15 @@ class Snapshots:
         found = []
         for batch_id in numbers_in(self._files, _REMOVED):
             with contextlib.suppress(CheckpointError):
-                found.append(self._read(batch_id, _REMOVED))
+                found.append(self._read_removed(batch_id))
         return [snapshot for snapshot in found if snapshot is not None]
 
     def forget(self, batch_id: int) -> None:
-        """Delete the file of a removed snapshot, once its rows are deleted."""
+        """Delete the files of a removed snapshot, once its rows are deleted."""
+        name = numbered_name(_DIRECTORY, batch_id)
+        # A crash may have left the index; a batch that was run again has written it anew.
+        if self._files.exists(name) and self.read(batch_id) is None:
+            self._files.delete(name)
         self._files.delete(numbered_name(_REMOVED, batch_id))
 
     def obsolete(self, keep: int, *, savepoints_too: bool = False) -> list[int]:
@@ -184,3 +247,7 @@ def _parse(values: dict[str, Any]) -> Snapshot:
     manifest = {name: value for name, value in values["manifest"].items() if name != "format"}
     holders = {str(int(batch_id)): [*map(int, groups)] for batch_id, groups in values["content_batch_ids"].items()}
     return Snapshot(**{**values, "manifest": Manifest.from_dict(manifest), "content_batch_ids": holders})
+
+
+def _epoch(content: Mapping[str, Any]) -> int:
+    return int(content["manifest"].get("epoch", 0))

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from cojoin.checkpoints.segment_files import FOLDER, SegmentFolder
+from cojoin.checkpoints.segment_files import SegmentFolder
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
 from cojoin.checkpoints.state_values import read_value
 from cojoin.checkpoints.stored_state import StoredState, describe_tables
@@ -24,47 +23,48 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError, CodecError
+from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["check_segments", "committed_batches", "open_batch", "snapshot_rows"]
 
 
-def committed_batches(files: CheckpointFiles) -> list[int]:
+def committed_batches(files: Store) -> list[int]:
     """Return the batches in Spark's commit log, oldest first."""
     return sorted(int(name) for name in files.names("spark/commits") if name.isdigit())
 
 
-def open_batch(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> StoredState:
+def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:
     """Return the state after a batch, opened for reading.
 
     Raises:
         CheckpointError: Spark no longer has the state, or a segment that it names is missing or damaged.
     """
-    values, segments = _load(spark, files, batch_id), SegmentFolder(files.url(FOLDER))
+    values, segments = _load(spark, files, batch_id), SegmentFolder.of(files)
     described = _told(values, files, batch_id, partial(_describe, segments=segments))
     tables = describe_tables([each["tables"] for each in described], f"state after batch {batch_id}")
     headers, contents = [each["header"] for each in described], values.selectExpr("label AS key_group", "content")
     return StoredState(batch_id, headers, tables, contents, segments=segments)
 
 
-def check_segments(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> None:
+def check_segments(spark: SparkSession, files: Store, batch_id: int) -> None:
     """Check that the segments that the state after a batch names exist and are undamaged.
 
     Raises:
         CheckpointError: Spark no longer has the state, or a segment that it names is missing or damaged.
     """
-    check = partial(_check, segments=SegmentFolder(files.url(FOLDER)))
+    check = partial(_check, segments=SegmentFolder.of(files))
     _told(_load(spark, files, batch_id), files, batch_id, check)
 
 
 def snapshot_rows(
-    spark: SparkSession, files: CheckpointFiles, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
+    spark: SparkSession, files: Store, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
 ) -> DataFrame:
     """Return the rows of a snapshot of the state after a batch.
 
@@ -80,16 +80,16 @@ def snapshot_rows(
         CheckpointError: Spark no longer has the state.
     """
     numbers = {label: number for number, label in enumerate(group_labels(key_groups))}
-    segments = SegmentFolder(files.url(FOLDER))
+    segments = SegmentFolder.of(files)
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in _snapshot(batches, as_of, numbers, there, segments):
             yield from row.to_batches()
 
-    return _load(spark, files, batch_id).mapInArrow(rows, from_arrow_schema(STATE_SCHEMA))
+    return _load(spark, files, batch_id).mapInArrow(rows, spark_schema(STATE_SCHEMA))
 
 
-def _load(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> DataFrame:
+def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
     # The format needs classes that a session loads only with its first stream.
     _ = spark.streams
     try:
@@ -99,7 +99,7 @@ def _load(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> DataFra
     return store.selectExpr("key.key_group AS label", "value.groupState.state AS content").where("content IS NOT NULL")
 
 
-def _collect(frame: DataFrame, files: CheckpointFiles, batch_id: int) -> list[Any]:
+def _collect(frame: DataFrame, files: Store, batch_id: int) -> list[Any]:
     try:
         rows: list[Any] = frame.collect()
     except (PySparkException, Py4JError) as error:
@@ -109,7 +109,7 @@ def _collect(frame: DataFrame, files: CheckpointFiles, batch_id: int) -> list[An
     return rows
 
 
-def _missing(files: CheckpointFiles, batch_id: int) -> CheckpointError:
+def _missing(files: Store, batch_id: int) -> CheckpointError:
     known = committed_batches(files)
     range_ = f"batches {known[0]} to {known[-1]}" if known else "no batch"
     msg = (
@@ -120,7 +120,7 @@ def _missing(files: CheckpointFiles, batch_id: int) -> CheckpointError:
 
 
 def _told(
-    values: DataFrame, files: CheckpointFiles, batch_id: int, tell: Callable[[bytes], dict[str, Any]]
+    values: DataFrame, files: Store, batch_id: int, tell: Callable[[bytes], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return what ``tell`` returns for each value, computed in tasks.
 

@@ -17,20 +17,20 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, read_content, seal_of
 from cojoin.checkpoints.snapshots import Snapshot, SnapshotKind, Snapshots
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError
+from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from cojoin.checkpoints.manifest import Manifest
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["STATE_LOCK", "StateTable"]
 
@@ -40,7 +40,7 @@ STATE_LOCK = threading.RLock()
 _NAME = "state"
 _PARTITIONS = ("batch_id", "segment")
 _NO_SEGMENT = "__HIVE_DEFAULT_PARTITION__"
-_WITHOUT_CONTENT = from_arrow_schema(
+_WITHOUT_CONTENT = spark_schema(
     pa.schema([field for field in STATE_SCHEMA if field.name not in ("content", *_PARTITIONS)])
 )
 _LOOKED_AT = 20
@@ -50,7 +50,7 @@ _LOOKED_AT = 20
 class StateTable:
     """The state table of one checkpoint."""
 
-    def __init__(self, spark: SparkSession, files: CheckpointFiles) -> None:
+    def __init__(self, spark: SparkSession, files: Store) -> None:
         self._spark, self._files = spark, files
         self._path = files.path(_NAME)
         self._snapshots = Snapshots(files)
@@ -202,25 +202,31 @@ class StateTable:
             )
             raise CheckpointError(msg)
 
-    def clean(self, batch_ids: Sequence[int]) -> int:
+    def clean(self, batch_ids: Sequence[int], *, savepoints_too: bool = True, known: int | None = None) -> int:
         """Delete snapshots with their files, except content to which other snapshots point.
 
         Args:
             batch_ids: The snapshots' batches.
+            savepoints_too: Whether one that has become a savepoint meanwhile is deleted, too.
+            known: The batch of the newest snapshot that the caller has written; None where it has written none.
 
         Returns:
             The size of the deleted files, in bytes.
+
+        Raises:
+            CheckpointError: The listing of the snapshots is older than that snapshot, so it is not known what is still
+                needed; nothing was deleted.
         """
         for batch_id in batch_ids:
-            self._snapshots.remove(batch_id)
+            self._snapshots.remove(batch_id, savepoints_too=savepoints_too)
         removed = self._snapshots.removed()
-        gone = self._unneeded(removed)
-        freed = self._delete(gone) if gone else 0
+        gone, needed = self._unneeded(removed, None if known in batch_ids else known)
+        freed = self._delete(gone, needed) if gone else 0
         for snapshot in removed:
             self._snapshots.forget(snapshot.batch_id)
         return freed
 
-    def _delete(self, gone: Sequence[tuple[int, int | None]]) -> int:
+    def _delete(self, gone: Sequence[tuple[int, int | None]], needed: Collection[int]) -> int:
         conditions = [
             f"(batch_id = {batch_id} AND segment {'IS NULL' if segment is None else f'= {segment}'})"
             for batch_id, segment in gone
@@ -232,14 +238,18 @@ class StateTable:
             folder = f"{batch}/segment={_NO_SEGMENT if segment is None else segment}"
             freed += self._files.size(folder)
             self._files.delete_directory(folder)
-            if not self._files.names(batch):
+            # An old listing may lack the files that other snapshots need, so it alone does not decide.
+            if batch_id not in needed and not self._files.names(batch):
                 self._files.delete_directory(batch)
         return freed
 
-    def _unneeded(self, removed: Sequence[Snapshot]) -> list[tuple[int, int | None]]:
+    def _unneeded(
+        self, removed: Sequence[Snapshot], known: int | None
+    ) -> tuple[list[tuple[int, int | None]], set[int]]:
         """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
 
-        Other partitions are left unchanged: they may belong to a snapshot that is being written.
+        Other partitions are left unchanged: they may belong to a snapshot that is being written. Returned with them are
+        the batches of which other partitions are needed.
         """
         needed: dict[int, set[int]] = {}
         kept = self._snapshots.all()
@@ -247,12 +257,18 @@ class StateTable:
             for holder, groups in snapshot.content_batch_ids.items():
                 needed.setdefault(int(holder), set()).update(groups)
         alive = {snapshot.batch_id for snapshot in kept}
+        if known is not None and known not in alive:
+            msg = (
+                f"checkpoint {self._files.root}: the listing of its snapshots lacks that of batch {known}, which was "
+                f"written before; nothing was deleted, the next cleaning looks again"
+            )
+            raise CheckpointError(msg)
         theirs = {snapshot.batch_id for snapshot in removed}
         theirs |= {int(holder) for snapshot in removed for holder in snapshot.content_batch_ids}
         found: list[tuple[int, int | None]] = []
         for batch_id in sorted(theirs):
             found += self._obsolete(batch_id, needed.get(batch_id, set()), is_alive=batch_id in alive)
-        return found
+        return found, alive | set(needed)
 
     def _obsolete(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
         segments = [

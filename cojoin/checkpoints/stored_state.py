@@ -10,13 +10,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from cojoin.checkpoints.snapshot_row import read_content
 from cojoin.checkpoints.state_values import read_value
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError
+from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,7 +94,7 @@ class StoredState:
                 if name in tables and tables[name].num_rows:
                     yield from evolve(tables[name], schema, f"table {name!r}").combine_chunks().to_batches()
 
-        return self.contents.mapInArrow(decoded, from_arrow_schema(schema))
+        return self.contents.mapInArrow(decoded, spark_schema(schema))
 
     @property
     def opener(self) -> ContentOpener:

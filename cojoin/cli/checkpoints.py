@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.cli.arguments import Arguments
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["run_checkpoints"]
 
@@ -76,7 +76,7 @@ class _Command:
         from cojoin.checkpoints.snapshots import Snapshots  # noqa: PLC0415
 
         self._arguments, self._spark = arguments, spark
-        self._files: CheckpointFiles = open_files(spark, arguments.path)
+        self._files: Store = open_files(spark, arguments.path)
         self._query = read_query(self._files)
         self._snapshots = Snapshots(self._files)
 

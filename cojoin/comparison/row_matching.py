@@ -61,9 +61,16 @@ def compare_rows(one: pa.Table, other: pa.Table, identity: Sequence[str] = ()) -
         return Differing(nothing, nothing, np.zeros((0, one.num_columns), dtype=bool))
     # As one chunk, since rows are taken from them several times.
     one, other = canonical(one).combine_chunks(), canonical(other).combine_chunks()
-    left, right = np.arange(one.num_rows), np.arange(other.num_rows)
-    if len(left) == len(right):
-        left = right = np.flatnonzero(differing(one, other).any(axis=1))
+    if one.num_rows == other.num_rows:
+        differs = differing(one, other)
+        places = np.flatnonzero(differs.any(axis=1))
+        one_by_one = [one.schema.get_field_index(name) for name in identity]
+        if identity and not differs[:, one_by_one].any() and _are_unique(one.select(list(identity)), places):
+            # A row's equal has its identity, and the only row with that is the one at its position.
+            return Differing(places, places, differs[places])
+        left = right = places
+    else:
+        left, right = np.arange(one.num_rows), np.arange(other.num_rows)
     left, right, _ = _without_matches(one, other, left, right)
     pairs = (np.zeros(0, dtype=np.int64),) * 2
     if identity:
@@ -79,6 +86,11 @@ def compare_rows(one: pa.Table, other: pa.Table, identity: Sequence[str] = ()) -
         np.concatenate([np.concatenate([pairs[1], absent[0]])[order], right]),
         np.concatenate([columns, only])[np.concatenate([order, np.arange(len(first), len(first) + len(right))])],
     )
+
+
+def _are_unique(table: pa.Table, positions: NDArray[np.int64]) -> bool:
+    """Return whether no two of these rows are equal; False, too, where two different rows have one hash."""
+    return len(np.unique(row_hashes(take_rows(table, positions)))) == len(positions)
 
 
 _MOST_SEEDS = 1_000

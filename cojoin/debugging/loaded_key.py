@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin.checkpoints.checkpoint import find_snapshot, open_files
 from cojoin.checkpoints.identity import read_query
@@ -29,9 +28,10 @@ from cojoin.engine.state.ttl import without_accesses
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.texts import back_quoted
 from cojoin.spark.batch.packing import key_group
+from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.state_rows import Values
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
-__all__ = ["LoadedKey", "load_key", "near_keys"]
+__all__ = ["LoadedKey", "load_key", "near_keys", "nothing_of"]
 
 _NEAR = 3
 
@@ -63,7 +63,7 @@ class LoadedKey:
     """
 
     spark: SparkSession
-    files: CheckpointFiles
+    files: Store
     stored: Mapping[str, Any]
     state: QueryState
     values: Values
@@ -191,8 +191,22 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
         yield from pa.Table.from_pylist(rows, schema).to_batches()
 
     contents = loaded.state.stored.contents.where(F.col("key_group") == loaded.key_group)
-    rows = contents.mapInArrow(keys, from_arrow_schema(schema)).collect()
+    rows = contents.mapInArrow(keys, spark_schema(schema)).collect()
     return [row[0] if len(row) == 1 else row.asDict() for row in rows]
+
+
+def nothing_of(key: Any, batch: RecordedBatch, near: Sequence[Any]) -> str:
+    """Return the sentence that says that a snapshot has nothing of a key, and what to do.
+
+    Args:
+        key: The key, as the user named it.
+        batch: The snapshot's batch.
+        near: Keys that the snapshot has.
+    """
+    told = f"the snapshot of batch {batch.batch_id} has nothing of key {key!r}"
+    if batch.drained:
+        return f"{told}: the query was drained with this batch, so no state is left; take an earlier snapshot, with at="
+    return f"{told}; keys that it has are, for example, {', '.join(map(repr, near))}" if near else told
 
 
 def _nearest(found: list[tuple[Any, ...]], wanted: tuple[Any, ...]) -> list[tuple[Any, ...]]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.time.watermarks import Status
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["RecordedBatch", "RecordedInput", "batches_after"]
 
@@ -88,7 +88,7 @@ class RecordedBatch:
         return cls(row["batch_id"], clock, (left, right), bool(row["drained"]), row["offsets"])
 
 
-def batches_after(spark: SparkSession, files: CheckpointFiles, batch_id: int) -> list[RecordedBatch]:
+def batches_after(spark: SparkSession, files: Store, batch_id: int) -> list[RecordedBatch]:
     """Return the batches with content that followed a batch, oldest first.
 
     Raises:

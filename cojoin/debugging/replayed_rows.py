@@ -31,7 +31,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.query.failures import explain
 from cojoin.spark.restore import source_logs
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cojoin.engine.operator import Sides
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.sources.sources import Source
+    from cojoin.storage.store import Store
 
 __all__ = ["ReplayedRows", "Span"]
 
@@ -79,7 +80,7 @@ class ReplayedRows:
     """
 
     spark: SparkSession
-    files: CheckpointFiles
+    files: Store
     inputs: tuple[BoundInput, BoundInput]
     key: tuple[Values, Values]
     key_hash: int
@@ -184,7 +185,7 @@ class ReplayedRows:
             found.append(rows.toArrow())
 
         with tempfile.TemporaryDirectory(prefix="cojoin-debug-") as folder:
-            place = CheckpointFiles(self.spark, Path(folder).as_uri(), "temporary folder")
+            place = open_store(self.spark, Path(folder).as_uri(), "temporary folder")
             interval = source_logs.compact_interval(self.spark)
             for number, leaf in enumerate(leaves):
                 if leaf.entries:
@@ -246,7 +247,7 @@ class _Leaf:
         return (NOTHING_READ if self.begin in _NOTHING else self.begin), self.end
 
 
-def _plan(spark: SparkSession, place: CheckpointFiles, leaves: Sequence[_Leaf]) -> None:
+def _plan(spark: SparkSession, place: Store, leaves: Sequence[_Leaf]) -> None:
     """Write Spark's logs as if a micro-batch from the begins to the ends was planned and then interrupted."""
     entry = planned_entry(spark)
     begins, ends = [leaf.positions[0] for leaf in leaves], [leaf.positions[1] for leaf in leaves]

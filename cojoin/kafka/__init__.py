@@ -32,12 +32,17 @@ _MODULES = {
     "source": "source_arguments",
     "timestamp": "record_columns",
 }
+_NEEDS_THE_DATA_SOURCE = {"kafka_source", "source_arguments"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         msg = f"module 'cojoin.kafka' has no attribute {name!r}"
         raise AttributeError(msg)
+    if _MODULES[name] in _NEEDS_THE_DATA_SOURCE:
+        from cojoin.spark.session.spark_versions import check_kafka  # noqa: PLC0415
+
+        check_kafka()
     return getattr(import_module(f"cojoin.kafka.{_MODULES[name]}"), name)
 
 

@@ -16,13 +16,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of
 from cojoin.kafka.connected_input import ConnectedInput
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.tasks import Task, make_tasks
+from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -220,7 +220,7 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
 
     def schema(self: DataSource) -> Any:
         del self
-        return from_arrow_schema(reading.format.schema)
+        return spark_schema(reading.format.schema)
 
     def named(cls: type[DataSource]) -> str:
         del cls

@@ -9,7 +9,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from cojoin.engine.input_columns import InputColumns, check_names
@@ -29,6 +28,7 @@ from cojoin.spark.batch.packing import (
 )
 from cojoin.spark.query.failures import explain
 from cojoin.spark.sources.sources import Source
+from cojoin.storage.arrow_types import arrow_type
 from cojoin.storage.session_settings import check_session
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class BoundInput:
         check_names([each.name for each in columns], self._what)
         for column in columns:
             try:
-                dtype = to_arrow_type(column.dataType, timezone="UTC")
+                dtype = arrow_type(column.dataType)
             except (PySparkException, TypeError, ValueError) as error:
                 msg = (
                     f"{self._what}: column {column.name!r} has the type {column.dataType.simpleString()}, "

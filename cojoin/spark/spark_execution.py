@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
@@ -16,6 +15,7 @@ from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, Streamin
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.pickling import check_picklable
 from cojoin.spark.query.start import start_query
+from cojoin.storage.arrow_types import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -69,7 +69,7 @@ class SparkExecution:
 
     def output_type(self, declared: Any) -> Any:
         """Return an output type; Spark's own conversion keeps the nullability of nested fields."""
-        return to_arrow_schema(declared, timezone="UTC") if isinstance(declared, StructType) else declared
+        return arrow_schema(declared) if isinstance(declared, StructType) else declared
 
     def check_function(self, function: KeyedCoProcessFunction) -> None:
         """Check that a function can be sent to the workers.

@@ -17,15 +17,14 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from cojoin.errors import QueryFailedError
+from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import is_set
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -34,6 +33,7 @@ __all__ = [
     "Shape",
     "WrittenFile",
     "append_files",
+    "commit_applications",
     "keep_checksums_small",
     "plain_defaults",
     "plain_shape",
@@ -143,8 +143,7 @@ def append_files(
     schema: pa.Schema,
     files: Sequence[WrittenFile],
     *,
-    app_id: str,
-    version: int,
+    applications: Mapping[str, int],
     query_id: str,
     metadata: str | None = None,
 ) -> int:
@@ -155,8 +154,7 @@ def append_files(
         transaction: Delta's transaction on the table, or on the folder that becomes one.
         schema: The files' columns.
         files: The files.
-        app_id: The application id of the transaction id.
-        version: The version of the transaction id.
+        applications: The transaction ids: the versions of applications, by the applications' ids.
         query_id: The query id in the table's history.
         metadata: The user metadata of the commit (``userMetadata``).
 
@@ -173,12 +171,43 @@ def append_files(
         msg = "its columns or properties were changed while the batch was running; start the query again"
         raise QueryFailedError(msg)
     transaction.registerSQLMetrics(session._jsparkSession, _metrics(session, files))  # noqa: SLF001
+    return commit_applications(
+        session, transaction, applications, query_id=query_id, metadata=metadata, added=_added(files)
+    )
+
+
+def commit_applications(
+    session: SparkSession,
+    transaction: Any,
+    applications: Mapping[str, int],
+    *,
+    query_id: str,
+    metadata: str | None = None,
+    added: Sequence[str] = (),
+) -> int:
+    """Write a commit with transaction ids, and return the table version that it created.
+
+    Args:
+        session: The session.
+        transaction: Delta's transaction on the table.
+        applications: The transaction ids: the versions of applications, by the applications' ids.
+        query_id: The query id in the table's history, together with the first application's version.
+        metadata: The user metadata of the commit (``userMetadata``).
+        added: Further actions, as lines of the Delta log.
+    """
+    read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
+    now = int(1000 * time.time())
+    seen = [
+        json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})
+        for app_id, version in applications.items()
+    ]
     mode = java_class(session, "org.apache.spark.sql.streaming.OutputMode").Append()
     told = java_class(session, "scala.Option").apply(metadata)
     update = java_class(session, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
-    actions = [read(line) for line in _actions(files, app_id, version)]
+    actions = [read(line) for line in (*seen, *added)]
     committed = transaction.commit(
-        java_class(session, _PYTHON_UTILS).toSeq(actions), update(mode, query_id, version, told)
+        java_class(session, _PYTHON_UTILS).toSeq(actions),
+        update(mode, query_id, next(iter(applications.values()), -1), told),
     )
     return int(committed)
 
@@ -214,7 +243,7 @@ def _nullable(schema: pa.Schema) -> dict[str, Any]:
             return {name: True if name in _NULLABILITY else widened(each) for name, each in node.items()}
         return node
 
-    made: dict[str, Any] = widened(from_arrow_schema(schema).jsonValue())
+    made: dict[str, Any] = widened(spark_schema(schema).jsonValue())
     return made
 
 
@@ -238,9 +267,8 @@ def _new_table(schema: pa.Schema, properties: dict[str, str]) -> str:
     return json.dumps({"metaData": metadata})
 
 
-def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[str]:
-    """Return the transaction's ``txn`` and ``add`` actions, as lines of the Delta log."""
-    seen = {"appId": app_id, "version": version, "lastUpdated": int(1000 * time.time())}
+def _added(files: Sequence[WrittenFile]) -> list[str]:
+    """Return the ``add`` actions of a transaction, as lines of the Delta log."""
     added = [
         {
             "path": each.name,
@@ -252,7 +280,7 @@ def _actions(files: Sequence[WrittenFile], app_id: str, version: int) -> list[st
         }
         for each in files
     ]
-    return [json.dumps({"txn": seen}), *(json.dumps({"add": each}) for each in added)] if files else []
+    return [json.dumps({"add": each}) for each in added]
 
 
 def _metrics(session: SparkSession, files: Sequence[WrittenFile]) -> Any:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cojoin.errors import CheckpointError
-from cojoin.storage.small_files import UnreadableFileError
+from cojoin.storage.store import Store, UnreadableFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = [
     "Form",
@@ -28,15 +28,19 @@ __all__ = [
     "numbered_name",
     "numbers_in",
     "read_document",
+    "read_tagged_text",
     "read_text",
+    "replace_document",
     "to_text",
     "write_document",
+    "write_fenced",
 ]
 
 T = TypeVar("T")
 
 _FORMAT, _SEAL, _CONTENT = "format", "sha256", "content"
 _SUFFIX = ".json"
+_TRIES = 5
 _MISSHAPEN = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
@@ -60,7 +64,7 @@ class Form:
     unsealed: int | None = None
 
 
-def write_document(files: CheckpointFiles, name: str, form: Form, content: Mapping[str, Any]) -> None:
+def write_document(files: Store, name: str, form: Form, content: Mapping[str, Any]) -> None:
     """Write a document with its checksum, in place of an earlier one.
 
     Args:
@@ -72,7 +76,7 @@ def write_document(files: CheckpointFiles, name: str, form: Form, content: Mappi
     files.write(name, to_text(name, form, content))
 
 
-def read_document(files: CheckpointFiles, name: str, form: Form, parse: Callable[[dict[str, Any]], T]) -> T | None:
+def read_document(files: Store, name: str, form: Form, parse: Callable[[dict[str, Any]], T]) -> T | None:
     """Read a document, check its format and checksum, and return its parsed content.
 
     Args:
@@ -93,7 +97,7 @@ def read_document(files: CheckpointFiles, name: str, form: Form, parse: Callable
     return None if text is None else from_text(files, name, form, text, parse)
 
 
-def read_text(files: CheckpointFiles, name: str, form: Form) -> str | None:
+def read_text(files: Store, name: str, form: Form) -> str | None:
     """Return a document's text without checking it; the arguments are those of ``read_document``.
 
     Returns:
@@ -102,10 +106,68 @@ def read_text(files: CheckpointFiles, name: str, form: Form) -> str | None:
     Raises:
         CheckpointError: The file exists and can't be read.
     """
+    text, tag = read_tagged_text(files, name, form)
+    return None if tag is None else text
+
+
+def read_tagged_text(files: Store, name: str, form: Form) -> tuple[str, str | None]:
+    """Return a document's text without checking it, and the tag that ``replace_document`` takes.
+
+    Returns:
+        The text and the tag; an empty text and None where there is no such document.
+
+    Raises:
+        CheckpointError: The file exists and can't be read.
+    """
     try:
-        return files.read(name)
+        found = files.read_tagged(name)
     except UnreadableFileError as error:
         raise damaged(files, name, form, f"it can't be read: {error.why}") from error
+    return ("", None) if found is None else (found.content.decode(errors="replace"), found.tag)
+
+
+def replace_document(files: Store, name: str, form: Form, content: Mapping[str, Any], tag: str | None) -> bool:
+    """Write a document with its checksum, if it still is the one that was read.
+
+    Args:
+        files: The checkpoint.
+        name: The document's path below the checkpoint.
+        form: The kind of document.
+        content: JSON values.
+        tag: The tag that ``read_tagged_text`` returned; None where there was no such document.
+
+    Returns:
+        Whether it was written; False where another process has written or deleted it since (``Store.replace``).
+    """
+    return files.replace(name, to_text(name, form, content).encode(), tag)
+
+
+def write_fenced(
+    files: Store, name: str, form: Form, content: Mapping[str, Any], epoch_of: Callable[[Mapping[str, Any]], int]
+) -> int | None:
+    """Write a document unless a later run has written it, by compare-and-swap.
+
+    Args:
+        files: The checkpoint.
+        name: The document's path below the checkpoint.
+        form: The kind of document.
+        content: JSON values.
+        epoch_of: Returns the lease epoch of the run that wrote a content.
+
+    Returns:
+        None where the document was written; the epoch of the later run where it was not.
+
+    Raises:
+        CheckpointError: The document that is there is damaged, or other runs write it again and again.
+    """
+    for _ in range(_TRIES):
+        text, tag = read_tagged_text(files, name, form)
+        if tag is not None and (found := from_text(files, name, form, text, epoch_of)) > epoch_of(content):
+            return found
+        if replace_document(files, name, form, content, tag):
+            return None
+    msg = f"checkpoint {files.root}: {name} is written again and again by other runs of the query; stop them"
+    raise CheckpointError(msg)
 
 
 def to_text(name: str, form: Form, content: Mapping[str, Any]) -> str:
@@ -126,7 +188,7 @@ def to_text(name: str, form: Form, content: Mapping[str, Any]) -> str:
     return json.dumps({_FORMAT: form.format, _SEAL: _seal(name, form.format, values), _CONTENT: values}, indent=1)
 
 
-def from_text(files: CheckpointFiles, name: str, form: Form, text: str, parse: Callable[[dict[str, Any]], T]) -> T:
+def from_text(files: Store, name: str, form: Form, text: str, parse: Callable[[dict[str, Any]], T]) -> T:
     """Return the parsed content of a document's text; the arguments and errors are those of ``read_document``."""
     content = _content(files, name, form, text)
     for each, types in form.fields.items():
@@ -151,19 +213,19 @@ def numbered_name(directory: str, number: int) -> str:
     return f"{directory}/{number:012d}{_SUFFIX}"
 
 
-def numbers_in(files: CheckpointFiles, directory: str) -> list[int]:
+def numbers_in(files: Store, directory: str) -> list[int]:
     """Return the batches that have a document in a directory, in ascending order; other files are skipped."""
     stems = [name.removesuffix(_SUFFIX) for name in files.names(directory) if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
-def damaged(files: CheckpointFiles, name: str, form: Form, why: str) -> CheckpointError:
+def damaged(files: Store, name: str, form: Form, why: str) -> CheckpointError:
     """Return the error for a damaged document."""
     msg = f"checkpoint {files.root}: {name}, {form.what}, is damaged: {why}; {form.cure}"
     return CheckpointError(msg)
 
 
-def _content(files: CheckpointFiles, name: str, form: Form, text: str) -> dict[str, Any]:
+def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
     document = _document(files, name, form, text)
     found, sealed = document.get(_FORMAT, 0), {_SEAL, _CONTENT} & set(document)
     if found > form.format:
@@ -189,7 +251,7 @@ def _content(files: CheckpointFiles, name: str, form: Form, text: str) -> dict[s
     return content
 
 
-def _document(files: CheckpointFiles, name: str, form: Form, text: str) -> dict[str, Any]:
+def _document(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
     if not text.strip():
         raise damaged(files, name, form, "it is empty")
     try:

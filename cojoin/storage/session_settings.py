@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cojoin.errors import ConfigurationError
 
-__all__ = ["check_session", "is_set"]
+__all__ = ["check_session", "hadoop_setting", "is_connect", "is_set"]
 
 
 def check_session(session: Any, what: str) -> None:
@@ -46,3 +46,22 @@ def is_set(session: SparkSession, name: str) -> bool:
         name: The setting.
     """
     return bool(session._jsparkSession.conf().contains(name))  # noqa: SLF001
+
+
+def is_connect(session: Any) -> bool:
+    """Return whether a session is one of Spark Connect, which has no JVM in this process."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def hadoop_setting(session: SparkSession, name: str) -> str | None:
+    """Return a setting of Hadoop's, such as ``fs.s3a.endpoint``; None if it is not set.
+
+    Args:
+        session: The session. In one of Spark Connect, only what Spark's own configuration sets is known.
+        name: The setting, without ``spark.hadoop.``.
+    """
+    if is_connect(session):
+        found = session.conf.get(f"spark.hadoop.{name}", None)
+    else:
+        found = session._jsc.hadoopConfiguration().get(name)  # noqa: SLF001 - PySpark has no way to it
+    return None if found is None or found == "" else str(found)

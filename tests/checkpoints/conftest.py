@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.lakes import Lake, asof_lake, function_lake
 
 if TYPE_CHECKING:
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from cojoin.storage.store import Store
+
 
 @pytest.fixture
-def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
+def files(tmp_path: Path) -> Store:
     """The directory of a checkpoint, which is not there yet."""
-    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
+    return LocalStore(f"{tmp_path}/checkpoint")
 
 
 @pytest.fixture(scope="session")

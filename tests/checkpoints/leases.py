@@ -17,30 +17,30 @@ from cojoin.storage.documents import write_document
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 on_linux = pytest.mark.skipif(process_started(os.getpid()) is None, reason="only /proc tells of another process")
 
 
-def stored(files: CheckpointFiles) -> dict[str, Any]:
+def stored(files: Store) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(files.read("lease.json") or "")["content"]
     return values
 
 
-def said(files: CheckpointFiles, epoch: int = 1) -> dict[str, Any]:
+def said(files: Store, epoch: int = 1) -> dict[str, Any]:
     """Return what a holder's own file says."""
     text = files.read(f"beats/{epoch:012d}.json")
     values: dict[str, Any] = {"beat": 0} if text in {None, "[]"} else json.loads(text or "")["content"]
     return values
 
 
-def says(files: CheckpointFiles, **values: Any) -> None:
+def says(files: Store, **values: Any) -> None:
     """Write the own file of ``held_by``'s other process."""
     content = {"owner": "someone else", "beat": 3, "released": False, "ended": None}
     write_document(files, f"beats/{7:012d}.json", lease_record._HEARTBEAT_FORM, content | values)
 
 
-def held_by(files: CheckpointFiles, **values: Any) -> None:
+def held_by(files: Store, **values: Any) -> None:
     """Write another process's lease."""
     record = {
         "epoch": 7,
@@ -57,7 +57,7 @@ def held_by(files: CheckpointFiles, **values: Any) -> None:
 
 
 @contextmanager
-def beating(files: CheckpointFiles, seconds: float) -> Iterator[None]:
+def beating(files: Store, seconds: float) -> Iterator[None]:
     """Let the other process's beat grow meanwhile."""
     stop = threading.Event()
 

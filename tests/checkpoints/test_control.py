@@ -20,7 +20,7 @@ from cojoin.checkpoints.control import (
     resumed_batches,
     source_offsets,
 )
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from cojoin.storage.store import Store
+
 pytestmark = pytest.mark.spark
 
 OFFSETS = 'v1\n{"batchTimestampMs":5}\n{"logOffset":3}\n{"logOffset":1}\n-'
 
 
 @pytest.fixture
-def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
-    return CheckpointFiles(spark, str(tmp_path))
+def files(spark: SparkSession, tmp_path: Path) -> Store:
+    return open_store(spark, str(tmp_path))
 
 
-def test_a_drain_stands_after_the_last_committed_batch(files: CheckpointFiles) -> None:
+def test_a_drain_stands_after_the_last_committed_batch(files: Store) -> None:
     files.write("spark/offsets/9", OFFSETS)
     files.write("spark/offsets/10", OFFSETS)
     files.write("spark/commits/10", "v1\n{}")
@@ -56,13 +58,13 @@ def test_a_drain_stands_after_the_last_committed_batch(files: CheckpointFiles) -
     assert files.names("spark/offsets") == ["10", "11", "9"]
 
 
-def test_where_no_batch_ran_there_is_nothing_to_end(files: CheckpointFiles) -> None:
+def test_where_no_batch_ran_there_is_nothing_to_end(files: Store) -> None:
     assert not plan_drain(files)
     assert source_offsets(files, 0) == []
     assert not drain_is_promised(files)
 
 
-def test_a_batch_under_way_comes_first(files: CheckpointFiles) -> None:
+def test_a_batch_under_way_comes_first(files: Store) -> None:
     files.write("spark/offsets/0", OFFSETS)
     files.make_directory("spark/sources/2")
     with refused("batch 0 is planned but not committed; let a run finish it before a drain", kind=cj.CheckpointError):
@@ -70,7 +72,7 @@ def test_a_batch_under_way_comes_first(files: CheckpointFiles) -> None:
     assert not drain_is_promised(files)
 
 
-def test_an_offset_log_of_another_form_is_left_alone(files: CheckpointFiles) -> None:
+def test_an_offset_log_of_another_form_is_left_alone(files: Store) -> None:
     files.write("spark/offsets/0", OFFSETS.replace("v1", "v2"))
     files.write("spark/commits/0", "v1\n{}")
     files.make_directory("spark/sources/2")
@@ -80,9 +82,7 @@ def test_an_offset_log_of_another_form_is_left_alone(files: CheckpointFiles) -> 
     assert not drain_is_promised(files)
 
 
-def test_a_message_goes_to_its_key_group_or_to_every_one(
-    spark: SparkSession, files: CheckpointFiles, tmp_path: Path
-) -> None:
+def test_a_message_goes_to_its_key_group_or_to_every_one(spark: SparkSession, files: Store, tmp_path: Path) -> None:
     stream = open_control(spark, files, [0, 1, 2], tag=0)
     content = pa.table([pa.array([None, 1], pa.int32()), pa.array([END_OF_INPUT, b"one"])], ["key_group", "payload"])
     pq.write_table(content, tmp_path / "control" / "a.parquet")
@@ -97,7 +97,7 @@ def test_a_message_goes_to_its_key_group_or_to_every_one(
     ]
 
 
-def test_a_look_at_the_clock_is_a_batch_that_reads_nothing(files: CheckpointFiles) -> None:
+def test_a_look_at_the_clock_is_a_batch_that_reads_nothing(files: Store) -> None:
     assert not plan_look_at_the_clock(files, 5)
     files.write("spark/offsets/4", 'v1\n{"batchTimestampMs":1,"conf":{}}\n{"logOffset":7}\n-')
     assert not plan_look_at_the_clock(files, 5), "a batch under way has a clock of its own"
@@ -107,7 +107,7 @@ def test_a_look_at_the_clock_is_a_batch_that_reads_nothing(files: CheckpointFile
 
 
 def test_a_run_that_fails_again_and_again_does_not_forget_with_which_batch_the_last_one_began(
-    files: CheckpointFiles,
+    files: Store,
 ) -> None:
     assert resumed_batches(files) == {0}
     files.write("spark/offsets/0", "v1")

@@ -27,7 +27,8 @@ from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.checkpoints import _Command
 from cojoin.cli.command_secrets import secrets_of
 from cojoin.spark.restore.restoration import Restoration, unfinished
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.hadoop_store import HadoopStore
+from cojoin.storage.stores import open_store
 from tests.checkpoints.damages import DAMAGES, SEED, changed, told_of
 from tests.spark.refused import refused
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from cojoin.storage.store import Store
     from tests.checkpoints.lakes import Lake
 
 pytestmark = pytest.mark.spark
@@ -46,9 +48,9 @@ class Copy:
     """A copy of a checkpoint, one of whose files is damaged for a while."""
 
     def __init__(self, spark: SparkSession, lake: Lake, folder: Path) -> None:
-        self.lake, self.path = lake, folder / "checkpoint"
+        self.spark, self.lake, self.path = spark, lake, folder / "checkpoint"
         shutil.copytree(lake.checkpoint, self.path)
-        self.files = CheckpointFiles(spark, str(self.path))
+        self.files = open_store(spark, str(self.path))
         Restoration("file:/lake/old", 3, ["-"], stage="ready").write(self.files)
         resumed_batches(self.files)
         self.whole = {name: self.files.read(name) or "" for name in READERS}
@@ -63,23 +65,23 @@ class Copy:
         self.damage(name, self.whole[name])
 
 
-def acquire(files: CheckpointFiles) -> None:
+def acquire(files: Store) -> None:
     lease = Lease.acquire(files)
     lease.release()
 
 
-def claim(files: CheckpointFiles) -> str:
+def claim(files: Store) -> str:
     stored = read_query(files)
     return claim_checkpoint(files, stored["query"], stored["sources"]) + note_sources(files, stored["sources"])
 
 
-def offsets(files: CheckpointFiles) -> None:
+def offsets(files: Store) -> None:
     last = Manifests(files).last()
     assert last is not None
     check_offsets(files, last.batch_id, last.offsets)
 
 
-READERS: dict[str, list[Callable[[CheckpointFiles], Any]]] = {
+READERS: dict[str, list[Callable[[Store], Any]]] = {
     "query.json": [read_query, claim],
     MANIFEST: [
         lambda files: Manifests(files).last(),
@@ -134,10 +136,12 @@ def test_a_damaged_file_is_told_or_not_needed(copy: Copy, name: str) -> None:
 def test_one_that_the_file_system_itself_refuses_is_told_alike(copy: Copy) -> None:
     for name, readers in READERS.items():
         path = copy.path / name
-        copy.files.write(name, copy.whole[name])
+        hadoop = HadoopStore(copy.spark, str(copy.path))
+        hadoop.write(name, copy.whole[name])
         path.write_text(copy.whole[name].replace("0", "1"), encoding="utf-8")
-        with refused(f"{name}, ", "is damaged: it can't be read", "ChecksumException", kind=cj.CheckpointError):
-            readers[0](copy.files)
+        for files, why in ((copy.files, "its checksums are others"), (hadoop, "ChecksumException")):
+            with refused(f"{name}, ", "is damaged: it can't be read", why, kind=cj.CheckpointError):
+                readers[0](files)
 
 
 def test_what_a_person_left_beside_them_is_passed_over(copy: Copy) -> None:

@@ -17,10 +17,8 @@ from tests.spark.refused import refused
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
-
-pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("customer_id", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))])
 
@@ -33,7 +31,7 @@ def query(*, operation: Any = None, key_groups: int = 8, **settings: Any) -> dic
     return describe_query(operation or AsofJoin().describe(), (left, right), SCHEMA, key_groups)
 
 
-def test_a_query_keeps_its_id(files: CheckpointFiles) -> None:
+def test_a_query_keeps_its_id(files: Store) -> None:
     first = claim_checkpoint(files, query())
     assert claim_checkpoint(files, query()) == first
     assert (
@@ -65,7 +63,7 @@ def test_a_query_keeps_its_id(files: CheckpointFiles) -> None:
         ),
     ],
 )
-def test_another_shape_is_told_the_difference(files: CheckpointFiles, other: dict[str, Any], difference: str) -> None:
+def test_another_shape_is_told_the_difference(files: Store, other: dict[str, Any], difference: str) -> None:
     claim_checkpoint(files, query())
     before = files.read("query.json")
     with pytest.raises(cj.CheckpointError) as caught:
@@ -79,9 +77,7 @@ def test_another_shape_is_told_the_difference(files: CheckpointFiles, other: dic
 
 
 @pytest.mark.parametrize("stranger", ["offsets", "_delta_log", "part-0.parquet"])
-def test_a_directory_that_is_no_checkpoint_of_ours_is_refused(
-    files: CheckpointFiles, tmp_path: Path, stranger: str
-) -> None:
+def test_a_directory_that_is_no_checkpoint_of_ours_is_refused(files: Store, tmp_path: Path, stranger: str) -> None:
     (tmp_path / "checkpoint" / stranger).mkdir(parents=True)
     with pytest.raises(cj.CheckpointError) as caught:
         claim_checkpoint(files, query())
@@ -93,14 +89,14 @@ def test_a_directory_that_is_no_checkpoint_of_ours_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', '{"format": 5}', "no json"])
-def test_a_query_json_that_is_damaged_or_someone_elses_is_refused(files: CheckpointFiles, text: str) -> None:
+def test_a_query_json_that_is_damaged_or_someone_elses_is_refused(files: Store, text: str) -> None:
     files.write("query.json", text)
     for use in (read_query, lambda files: claim_checkpoint(files, query()), lambda files: note_sources(files, [])):
         with refused("query.json", "is damaged", "put it back from a backup", kind=cj.CheckpointError):
             use(files)
 
 
-def test_a_checkpoint_whose_query_json_is_gone_is_told_as_such(files: CheckpointFiles) -> None:
+def test_a_checkpoint_whose_query_json_is_gone_is_told_as_such(files: Store) -> None:
     claim_checkpoint(files, query())
     files.write("manifest/000000000000.json", "")
     files.delete("query.json")
@@ -109,7 +105,7 @@ def test_a_checkpoint_whose_query_json_is_gone_is_told_as_such(files: Checkpoint
             use(files)
 
 
-def test_one_of_release_0_5_0_is_read_and_sealed_by_who_holds_it(files: CheckpointFiles) -> None:
+def test_one_of_release_0_5_0_is_read_and_sealed_by_who_holds_it(files: Store) -> None:
     files.write("query.json", json.dumps({"format": 4, "query_id": "x", "query": query(), "sources": [None, None]}))
     assert claim_checkpoint(files, query()) == "x"
     assert json.loads(files.read("query.json") or "")["format"] == 4
@@ -123,33 +119,31 @@ def test_one_of_release_0_5_0_is_read_and_sealed_by_who_holds_it(files: Checkpoi
         read_query(files)
 
 
-def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(
-    files: CheckpointFiles, tmp_path: Path
-) -> None:
+def test_an_empty_directory_and_what_a_crash_left_of_a_claim_may_be_claimed(files: Store, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / ".query.json.0f.tmp").write_text("{")
     assert claim_checkpoint(files, query())
 
 
-def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
+def test_a_newer_format_asks_for_an_upgrade(files: Store) -> None:
     files.write("query.json", json.dumps({"format": 6, "query_id": "x", "query": {}}))
     with pytest.raises(cj.CheckpointError, match="has the format 6, which is newer than 5: upgrade cojoin"):
         claim_checkpoint(files, query())
 
 
-def test_an_older_format_is_refused(files: CheckpointFiles) -> None:
+def test_an_older_format_is_refused(files: Store) -> None:
     files.write("query.json", json.dumps({"format": 1, "query_id": "x", "query": {}}))
     with pytest.raises(cj.CheckpointError, match="has the format 1, that of an earlier version of cojoin"):
         claim_checkpoint(files, query())
 
 
-def test_a_query_that_begins_to_need_the_clock_is_another(files: CheckpointFiles) -> None:
+def test_a_query_that_begins_to_need_the_clock_is_another(files: Store) -> None:
     claim_checkpoint(files, query())
     with pytest.raises(cj.CheckpointError, match="needs_clock is False there and True here"):
         claim_checkpoint(files, query() | {"needs_clock": True})
 
 
-def test_what_the_inputs_read_is_kept_without_being_compared(files: CheckpointFiles) -> None:
+def test_what_the_inputs_read_is_kept_without_being_compared(files: Store) -> None:
     first, source = claim_checkpoint(files, query()), {"format": "delta", "location": "/lake/trades"}
     assert read_query(files)["sources"] == [None, None]
     assert claim_checkpoint(files, query(), [source, None]) == first

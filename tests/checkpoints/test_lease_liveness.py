@@ -17,13 +17,11 @@ from tests.checkpoints.leases import beating, held_by, on_linux, stored
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
-    from cojoin.storage.small_files import CheckpointFiles
-
-pytestmark = pytest.mark.spark
+    from cojoin.storage.store import Store
 
 
 @on_linux
-def test_a_lease_that_this_process_forgot_is_taken_at_once(files: CheckpointFiles) -> None:
+def test_a_lease_that_this_process_forgot_is_taken_at_once(files: Store) -> None:
     here = process_started(os.getpid())
     held_by(files, host=socket.gethostname(), pid=os.getpid(), process_started=here)
     Lease.acquire(files).release()
@@ -32,7 +30,7 @@ def test_a_lease_that_this_process_forgot_is_taken_at_once(files: CheckpointFile
 
 @on_linux
 @pytest.mark.parametrize("reaped", [True, False])
-def test_a_process_that_was_killed_holds_nothing(files: CheckpointFiles, reaped: bool) -> None:
+def test_a_process_that_was_killed_holds_nothing(files: Store, reaped: bool) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         started = process_started(process.pid)
         held_by(files, host=socket.gethostname(), pid=process.pid, process_started=started)
@@ -51,13 +49,13 @@ def test_a_process_that_was_killed_holds_nothing(files: CheckpointFiles, reaped:
 
 
 @on_linux
-def test_a_number_that_another_process_has_now_is_not_the_holder(files: CheckpointFiles) -> None:
+def test_a_number_that_another_process_has_now_is_not_the_holder(files: Store) -> None:
     started = (process_started(os.getpid()) or "").rpartition("/")[0] + "/1"
     held_by(files, host=socket.gethostname(), pid=os.getppid(), process_started=started)
     assert not is_live(files)
 
 
-def test_a_beat_that_moves_elsewhere_holds(files: CheckpointFiles) -> None:
+def test_a_beat_that_moves_elsewhere_holds(files: Store) -> None:
     held_by(files)
     with beating(files, 0.3):
         assert is_live(files, patience_seconds=20)
@@ -65,7 +63,7 @@ def test_a_beat_that_moves_elsewhere_holds(files: CheckpointFiles) -> None:
             Lease.acquire(files, patience_seconds=20)
 
 
-def test_a_beat_that_stands_still_does_not(files: CheckpointFiles) -> None:
+def test_a_beat_that_stands_still_does_not(files: Store) -> None:
     held_by(files)
     assert not is_live(files, patience_seconds=0.4)
     before = time.monotonic()
@@ -75,7 +73,7 @@ def test_a_beat_that_stands_still_does_not(files: CheckpointFiles) -> None:
     lease.release()
 
 
-def test_a_slow_beat_has_its_time(files: CheckpointFiles) -> None:
+def test_a_slow_beat_has_its_time(files: Store) -> None:
     held_by(files, beat_seconds=0.5)
     before = time.monotonic()
     assert not is_live(files, patience_seconds=0)

@@ -19,13 +19,11 @@ from tests.checkpoints.leases import said
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
-    from cojoin.storage.small_files import CheckpointFiles
-
-pytestmark = pytest.mark.spark
+    from cojoin.storage.store import Store
 
 
 @pytest.mark.parametrize("damage", ["", '{"format": 1}', "[]"])
-def test_who_can_not_tell_whether_another_runs_does_not_run(files: CheckpointFiles, damage: str) -> None:
+def test_who_can_not_tell_whether_another_runs_does_not_run(files: Store, damage: str) -> None:
     lease = Lease.acquire(files)
     files.write("lease.json", damage)
     told = ("lease.json, the lease that keeps a second query away, is damaged", "no query runs", "delete this file")
@@ -40,7 +38,7 @@ def test_who_can_not_tell_whether_another_runs_does_not_run(files: CheckpointFil
     Lease.acquire(files).release()
 
 
-def test_a_beat_that_nobody_can_read_is_the_holder_s_to_write_anew(files: CheckpointFiles) -> None:
+def test_a_beat_that_nobody_can_read_is_the_holder_s_to_write_anew(files: Store) -> None:
     lease = Lease.acquire(files, beat_seconds=0.5)
     deadline = time.monotonic() + 60
     while not files.names("beats"):
@@ -58,7 +56,7 @@ def test_a_beat_that_nobody_can_read_is_the_holder_s_to_write_anew(files: Checkp
     assert holder(files) is None
 
 
-def test_a_lease_of_release_0_5_0_holds(files: CheckpointFiles) -> None:
+def test_a_lease_of_release_0_5_0_holds(files: Store) -> None:
     here = process_started(os.getppid())
     record = LeaseRecord(7, "someone", socket.gethostname(), os.getppid(), here)
     files.write("lease.json", json.dumps({"format": 1, **asdict(record)}))
@@ -66,7 +64,7 @@ def test_a_lease_of_release_0_5_0_holds(files: CheckpointFiles) -> None:
         Lease.acquire(files, patience_seconds=0.1)
 
 
-def test_a_newer_format_asks_for_an_upgrade(files: CheckpointFiles) -> None:
+def test_a_newer_format_asks_for_an_upgrade(files: Store) -> None:
     files.write("lease.json", '{"format": 3}')
     with refused("lease.json", "has the format 3, which is newer than 2: upgrade cojoin", kind=cj.CheckpointError):
         Lease.acquire(files)

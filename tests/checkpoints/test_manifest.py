@@ -9,21 +9,17 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifest, Manifests
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import manifest
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
-def manifests(spark: SparkSession, tmp_path: Path) -> Manifests:
-    return Manifests(CheckpointFiles(spark, str(tmp_path)))
+def manifests(tmp_path: Path) -> Manifests:
+    return Manifests(LocalStore(str(tmp_path)))
 
 
 def test_a_manifest_is_read_as_it_was_written(manifests: Manifests) -> None:

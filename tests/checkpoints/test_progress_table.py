@@ -9,7 +9,7 @@ import pytest
 from cojoin.checkpoints import progress_table
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.checkpoints.reports import MOMENT, manifest
 from tests.spark.data import table
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def manifests(spark: SparkSession, tmp_path: Path) -> Manifests:
-    return Manifests(CheckpointFiles(spark, str(tmp_path)))
+    return Manifests(open_store(spark, str(tmp_path)))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ class Started:
         self._spark, self._folder, self._manifests = spark, folder, manifests
 
     def __call__(self) -> ProgressTable:
-        started = ProgressTable(self._spark, CheckpointFiles(self._spark, str(self._folder)), self._manifests)
+        started = ProgressTable(self._spark, open_store(self._spark, str(self._folder)), self._manifests)
         started.recover()
         return started
 

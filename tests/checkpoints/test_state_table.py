@@ -13,7 +13,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.errors import QueryFailedError
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.checkpoints.reports import manifest
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Writer:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
-        self.files = CheckpointFiles(spark, str(folder))
+        self.files = open_store(spark, str(folder))
         self.table, self.snapshots = StateTable(spark, self.files), Snapshots(self.files)
         self.saved: list[Any] = [None, None]
 

@@ -10,7 +10,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.debugging.recorded_batches import batches_after
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.debugging.shop import Shop
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def test_progress_says_the_same_as_manifests(spark: SparkSession, tmp_path: Path
     shop = Shop(spark, tmp_path)
     shop.append(range(4), delta=False)
     shop.run(shop.pair(delta=False).asof_join(), drain=True)
-    files = CheckpointFiles(spark, shop.checkpoint)
+    files = open_store(spark, shop.checkpoint)
     known = batches_after(spark, files, 0)
     assert [each.batch_id for each in known] == [1, 2, 3, 4]
     assert [each.drained for each in known] == [False, False, False, True]
@@ -35,4 +35,4 @@ def test_progress_says_the_same_as_manifests(spark: SparkSession, tmp_path: Path
     shutil.rmtree(tmp_path / "checkpoint" / "progress")
     assert batches_after(spark, files, 0) == []
     with pytest.raises(cj.CheckpointError):
-        batches_after(spark, CheckpointFiles(spark, str(tmp_path / "none")), 0)
+        batches_after(spark, open_store(spark, str(tmp_path / "none")), 0)

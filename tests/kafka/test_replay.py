@@ -19,7 +19,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.kafka import history as histories
 from tests.kafka import replaying_driver
 from tests.kafka.hard_replay import offsets
@@ -165,7 +165,7 @@ def test_killed_then_live(spark: SparkSession, broker: Broker, history: History,
     # The second batch or the third: its rows are in the table, and no manifest says so.
     batch = random.Random(SEED).randrange(1, 3)
     run_until_killed(tmp_path, "inside", *where, str(batch))
-    manifests = Manifests(CheckpointFiles(spark, str(tmp_path / "checkpoint")))
+    manifests = Manifests(open_store(spark, str(tmp_path / "checkpoint")))
     assert manifests.batch_ids() == [*range(batch)]
     assert (tmp_path / "out" / "_delta_log" / f"{batch:020d}.json").exists()
     if kills > 1:

@@ -102,7 +102,6 @@ def test_a_query_goes_on_with_its_own_topics_alone(spark: SparkSession, broker: 
     # As release 0.5.0 left it: the next start learns the ids, and goes on.
     kept["sources"] = [{name: each[name] for name in ("format", "location")} for each in kept["sources"]]
     file.write_text(json.dumps({"format": 4, **kept}, indent=2))
-    file.with_name(".query.json.crc").unlink()  # Hadoop's checksum of what it wrote itself
     write(servers, "ids-own-l", [row(4, 4)])
     run(joined, tmp_path, checkpoint_interval=1)
     assert "ids-own-l" in json.loads(file.read_text())["content"]["sources"][0]["topics"]

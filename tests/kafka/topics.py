@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIONS, TRADE_DDL
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def assert_joined(spark: SparkSession, table: str | DataFrame, expected: pa.Tabl
 
 def assert_conserved(spark: SparkSession, checkpoint: str) -> list[BatchReport]:
     """See that the law of conservation held at every batch, and give the batches' reports."""
-    manifests = Manifests(CheckpointFiles(spark, checkpoint))
+    manifests = Manifests(open_store(spark, checkpoint))
     ids = manifests.batch_ids()
     assert ids == list(range(len(ids)))
     reports = [manifest.report for manifest in map(manifests.read, ids) if manifest is not None]

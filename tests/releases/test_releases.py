@@ -20,7 +20,7 @@ from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.spark.restore.restoration import Restoration
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.checkpoints.damages import DAMAGES, SEED, told_of
 from tests.releases.queries import CASES, DRAIN, Case, Place
 from tests.releases.unpacked import FOLDER, RELEASES, expected, locked, looked_at, told, unpack
@@ -87,7 +87,7 @@ def test_it_is_restored(spark: SparkSession, tmp_path: Path, release: str, case:
         with refused("there is no snapshot", kind=cj.CheckpointError):
             go_on(spark, case, place, checkpoint=f"{tmp_path}/new", restore_from=cj.Checkpoint(place.checkpoint))
         return
-    files = CheckpointFiles(spark, place.checkpoint)
+    files = open_store(spark, place.checkpoint)
     if not Snapshots(files).batch_ids():
         cj.savepoint(spark, place.checkpoint)
     snapshot = Snapshots(files).all()[-1]
@@ -118,7 +118,7 @@ def test_damage_to_a_file_without_a_checksum_is_told_in_our_words(
     with tarfile.open(FOLDER / release / "restored.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
     path = tmp_path / "restored" / "checkpoint"
-    files, drawn = CheckpointFiles(spark, str(path)), random.Random(SEED)
+    files, drawn = open_store(spark, str(path)), random.Random(SEED)
     readers: dict[str, Any] = {
         "query.json": lambda: note_sources(files, read_query(files)["sources"]),
         "restored.json": lambda: Restoration.read(files),
@@ -143,14 +143,14 @@ def test_damage_to_a_file_without_a_checksum_is_told_in_our_words(
 def test_a_position_changed_by_hand_is_seen_by_the_manifest(spark: SparkSession, tmp_path: Path, release: str) -> None:
     with tarfile.open(FOLDER / release / "asof.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
-    files = CheckpointFiles(spark, str(tmp_path / "asof" / "checkpoint"))
+    files = open_store(spark, str(tmp_path / "asof" / "checkpoint"))
     last = find_snapshot(files).batch_id
     index = tmp_path / "asof" / "checkpoint" / "snapshots" / f"{last:012d}.json"
     text = index.read_text("utf-8")
     found = re.search(r'reservoirVersion\\":(\d+)', text)
     assert found is not None
     index.write_text(text.replace(found[0], found[0].replace(found[1], str(int(found[1]) + 2))), encoding="utf-8")
-    (index.parent / f".{index.name}.crc").unlink()
+    (index.parent / f".{index.name}.crc").unlink(missing_ok=True)
     with refused(f"snapshot of batch {last}", f"manifest/{index.name}", "was changed", kind=cj.CheckpointError):
         find_snapshot(files)
     assert find_snapshot(files, last - 1).batch_id == last - 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.releases.queries import Place, place_of
 from tests.spark.data import rows
 
@@ -107,7 +107,7 @@ def told(
 
 def looked_at(spark: SparkSession, place: Place) -> dict[str, Any]:
     """Return what is read of a checkpoint: its states, the keys in it, its progress, what is explained."""
-    files = CheckpointFiles(spark, place.checkpoint)
+    files = open_store(spark, place.checkpoint)
     state = cj.read_state(spark, place.checkpoint)
     progress = cj.read_progress(spark, place.checkpoint).select("batch_id", "drained", "rows_out", "emitted")
     late = cj.explain(spark, place.checkpoint, input="trades", row={"trade_id": 901})

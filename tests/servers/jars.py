@@ -12,7 +12,8 @@ import pyspark
 
 from cojoin.errors import EnvironmentSetupError
 from cojoin.spark.session.jar_folders import cache_folder, fetch_jars
-from cojoin.spark.session.jars import DELTA_PACKAGE, IN_SPARK, KAFKA_PACKAGE
+from cojoin.spark.session.jars import IN_SPARK
+from cojoin.spark.session.spark_versions import delta_package, kafka_package
 from cojoin.spark.session.submit_settings import find_spark_home
 
 BROKER = ["org.apache.kafka:kafka_2.13:4.2.0", "org.slf4j:slf4j-simple:1.7.36"]  # without the latter its log is empty
@@ -28,7 +29,7 @@ def java() -> str:
 
 def delta_jars() -> list[Path]:
     """Return Delta's jars, in the folder of any session of cojoin's."""
-    return fetch_jars([DELTA_PACKAGE], excludes=IN_SPARK)
+    return fetch_jars([delta_package()], excludes=IN_SPARK)
 
 
 def kafka_settings() -> dict[str, str]:
@@ -37,7 +38,7 @@ def kafka_settings() -> dict[str, str]:
     Not every Maven mirror has the connector's small companion for delegation tokens in each version. It is tried once;
     where it is missing, an earlier one stands in, and an empty file is the memory of that decision.
     """
-    packages = [DELTA_PACKAGE, KAFKA_PACKAGE]
+    packages = [delta_package(), kafka_package()]
     missing = cache_folder() / f"no-token-provider-{pyspark.__version__}"
     jars = None
     if not missing.exists():

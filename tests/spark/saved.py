@@ -9,7 +9,7 @@ import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.spark.data import ENRICHED_DDL, asof, connect, enriched_rows, table
 from tests.spark.functions import EnrichTrades
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.storage.store import Store
     from tests.spark.data import Folders
 
 DRAIN = cj.Trigger.available_now(drain=True)
@@ -38,8 +39,8 @@ class Saved:
         return str(self.folder / "checkpoint")
 
     @property
-    def files(self) -> CheckpointFiles:
-        return CheckpointFiles(self.spark, self.checkpoint)
+    def files(self) -> Store:
+        return open_store(self.spark, self.checkpoint)
 
     @property
     def manifests(self) -> Manifests:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
 
 import cojoin as cj
 from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.engine.time.control_rows import ONE_PARTITION
+from cojoin.storage.arrow_types import spark_schema
 from cojoin.testing import Harness, Record, SideRecord
 from tests.flink import join_steps, process_steps, ttl_steps, watermark_steps
 from tests.flink.cases import CASES
@@ -103,7 +103,7 @@ class Replay:
     def connect(self, spark: SparkSession) -> cj.ConnectedInputs:
         sides = []
         for number, (spec, schema) in enumerate(zip(self.inputs, self.schemas, strict=True), start=1):
-            stream = spark.readStream.schema(from_arrow_schema(schema)).option("maxFilesPerTrigger", 1)
+            stream = spark.readStream.schema(spark_schema(schema)).option("maxFilesPerTrigger", 1)
             by_hand = spec.watermark.generator == cj.WatermarkStrategy.no_watermarks().generator
             sides.append(
                 cj.Input(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import cojoin as cj
 from cojoin.storage.documents import Form, read_document, to_text, write_document
+from cojoin.storage.store import Tagged
 from tests.spark.refused import refused
 
 NAME = "manifest/000000000007.json"
@@ -32,8 +33,9 @@ class InMemory:
     def __init__(self, **texts: str) -> None:
         self.texts = texts
 
-    def read(self, name: str) -> str | None:
-        return self.texts.get(name)
+    def read_tagged(self, name: str) -> Tagged | None:
+        text = self.texts.get(name)
+        return None if text is None else Tagged(text.encode(errors="surrogatepass"), text)
 
     def write(self, name: str, text: str) -> None:
         self.texts[name] = text

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cojoin.errors import QueryFailedError
 from cojoin.storage.delta_files import WrittenFile
 from cojoin.storage.transactions import NO_BATCH, TableTransactions
 from tests.spark.data import rows, table
+from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +27,8 @@ pytestmark = pytest.mark.spark
 SCHEMA, APP = pa.schema([("id", pa.int64())]), "cojoin-0b8e-output"
 
 
-def transactions(spark: SparkSession, folder: Path) -> TableTransactions:
-    return TableTransactions(spark, f"{folder}/out", APP)
+def transactions(spark: SparkSession, folder: Path, epoch: int | None = None) -> TableTransactions:
+    return TableTransactions(spark, f"{folder}/out", APP, epoch)
 
 
 def append(
@@ -73,6 +75,48 @@ def test_of_two_drivers_that_commit_a_batch_at_the_same_moment_one_looks_again(
     append(ours, tmp_path, 1, is_done=is_done)
     assert asked == [0, 1]
     assert rows(table(spark, tmp_path / "out")) == [(0,), (1,)]
+
+
+def test_a_run_that_another_has_taken_over_can_not_commit(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = transactions(spark, tmp_path, 1), transactions(spark, tmp_path, 2)
+    theirs.fence("0b8e")
+    append(ours, tmp_path, 0)
+    theirs.fence("0b8e")
+    theirs.fence("0b8e")
+    assert theirs.look()[1] == 0
+    for use in (lambda: append(ours, tmp_path, 1), ours.look, lambda: ours.fence("0b8e")):
+        with refused(
+            "fenced off: another run of this query has taken over at epoch 2; this one held epoch 1",
+            kind=QueryFailedError,
+        ):
+            use()
+    append(theirs, tmp_path, 1)
+    # Whoever holds no lease, such as a command that looks at the table, is not concerned.
+    assert transactions(spark, tmp_path).look()[1] == 1
+    assert rows(table(spark, tmp_path / "out")) == [(0,), (1,)]
+    assert table(spark, tmp_path / "out").sparkSession.sql(f"DESCRIBE HISTORY '{tmp_path}/out'").count() == 3
+
+
+def test_a_takeover_between_the_look_and_the_commit_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = transactions(spark, tmp_path, 1), transactions(spark, tmp_path, 2)
+    append(ours, tmp_path, 0)
+
+    def is_done(newest: int) -> bool:
+        theirs.fence("0b8e")
+        return newest >= 1
+
+    with refused("fenced off: another run of this query has taken over at epoch 2", kind=QueryFailedError):
+        append(ours, tmp_path, 1, is_done=is_done)
+    assert rows(table(spark, tmp_path / "out")) == [(0,)]
+
+
+def test_a_table_of_many_other_commits_still_knows_its_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    append(transactions(spark, tmp_path, 5), tmp_path, 0)
+    for _ in range(22):
+        spark.range(1).where("id < 0").write.format("delta").mode("append").save(f"{tmp_path}/out")
+    with refused("fenced off", kind=QueryFailedError):
+        transactions(spark, tmp_path, 4).look()
+    assert transactions(spark, tmp_path, 5).look()[1] == 0
 
 
 def test_another_table_of_that_name_is_another_table(spark: SparkSession, tmp_path: Path) -> None:

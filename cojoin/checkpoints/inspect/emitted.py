@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.inspect.state_rows import Values
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["EmittedRows"]
 
@@ -50,7 +50,7 @@ class EmittedRows:
         notes: What could not be looked up, and why.
     """
 
-    def __init__(self, spark: SparkSession, files: CheckpointFiles, state: QueryState) -> None:
+    def __init__(self, spark: SparkSession, files: Store, state: QueryState) -> None:
         self._spark, self._files, self._state = spark, files, state
         self._manifests = Manifests(files)
         last = self._manifests.last()

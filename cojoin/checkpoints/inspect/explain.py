@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.query_state import QueryState
     from cojoin.checkpoints.inspect.state_rows import Found, Values
     from cojoin.storage.locations import Location
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["explain"]
 
@@ -136,7 +136,7 @@ def _wanted(state: QueryState, question: _Question) -> dict[str, Values]:
 
 
 def _since(
-    spark: SparkSession, files: CheckpointFiles, state: QueryState, question: _Question, found: Mapping[str, Found]
+    spark: SparkSession, files: Store, state: QueryState, question: _Question, found: Mapping[str, Found]
 ) -> Since | None:
     """Return the batch since which a row waits, by a binary search through the states that Spark still has.
 
@@ -167,7 +167,7 @@ def _since(
     return Since(since, exact or since == 0)
 
 
-def _batches_with_rows(files: CheckpointFiles, side: int) -> list[int]:
+def _batches_with_rows(files: Store, side: int) -> list[int]:
     """Return the committed batches that read rows of an input, preceded by the first committed batch."""
     manifests, committed = Manifests(files), {*committed_batches(files)}
     found: list[int] = []

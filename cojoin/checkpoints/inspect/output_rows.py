@@ -25,6 +25,7 @@ from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.storage.locations import is_path
+from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -191,7 +192,7 @@ def _batches(
     except PySparkException:
         # Commits were deleted between the listing and the reading.
         return found
-    transactions = {row.commit: row.txn for row in rows if row.txn is not None}
+    transactions = {row.commit: row.txn for row in rows if row.txn is not None and not row.txn.appId.startswith(FENCE)}
     prefix, suffix = "cojoin-", f"-{output.name}"
     # Oldest first: the last commit that added a file decides, and one that rewrote it belongs to no batch.
     for row in sorted((row for row in rows if row.file is not None), key=lambda row: str(row.commit)):

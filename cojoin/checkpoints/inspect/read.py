@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.storage.locations import Location
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["as_checkpoint", "read_progress", "read_state", "savepoint", "stored_inputs"]
 
@@ -170,7 +170,7 @@ def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
     return left, right
 
 
-def _of_snapshot(spark: SparkSession, files: CheckpointFiles, path: str, batch_id: int) -> QueryState:
+def _of_snapshot(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
     snapshot = Snapshots(files).read(batch_id)
     if snapshot is None:
         raise _unknown(files, batch_id)
@@ -179,21 +179,21 @@ def _of_snapshot(spark: SparkSession, files: CheckpointFiles, path: str, batch_i
     return QueryState(path, batch_id, "snapshot", stored_inputs(query), query, snapshot.manifest.report, stored)
 
 
-def _of_store(spark: SparkSession, files: CheckpointFiles, path: str, batch_id: int) -> QueryState:
+def _of_store(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
     stored, query = open_batch(spark, files, batch_id), read_query(files)["query"]
     last = _manifest_before(files, batch_id)
     report = None if last is None else last.report
     return QueryState(path, batch_id, "state store", stored_inputs(query), query, report, stored)
 
 
-def _manifest_before(files: CheckpointFiles, batch_id: int) -> Manifest | None:
+def _manifest_before(files: Store, batch_id: int) -> Manifest | None:
     """Return the manifest of a batch, or of the last batch before it that has one: those between had no content."""
     manifests = Manifests(files)
     ids = [each for each in manifests.batch_ids() if each <= batch_id]
     return manifests.read(ids[-1]) if ids else None
 
 
-def _last_before(files: CheckpointFiles, snapshots: Snapshots, moment: datetime) -> int | None:
+def _last_before(files: Store, snapshots: Snapshots, moment: datetime) -> int | None:
     found = [each.batch_id for each in snapshots.all() if each.taken_at <= moment]
     committed, manifests = {*committed_batches(files)}, Manifests(files)
     # Newest first, because most requests are for a recent moment.
@@ -204,7 +204,7 @@ def _last_before(files: CheckpointFiles, snapshots: Snapshots, moment: datetime)
     return max(found, default=None)
 
 
-def _unknown(files: CheckpointFiles, wanted: Moment) -> CheckpointError:
+def _unknown(files: Store, wanted: Moment) -> CheckpointError:
     saved, committed = Snapshots(files).batch_ids(), committed_batches(files)
     if not saved and not committed:
         msg = f"checkpoint {files.root}: no batch is finished yet, so there is no state to read"

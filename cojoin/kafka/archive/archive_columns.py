@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
-from pyspark.sql.pandas.types import from_arrow_type
 
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.archive.archive_index import Layout
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
+from cojoin.storage.arrow_types import spark_data_type
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _misfits(there: Mapping[str, Any], schema: str, parts: Sequence[str]) -> lis
     taken = {*_NEEDED.values(), *(_OPTIONAL[part] for part in parts if part in _OPTIONAL)}
     wrong = []
     for each in parse_schema(schema):
-        found, expected = there.get(each.name.lower()), from_arrow_type(each.type).simpleString()
+        found, expected = there.get(each.name.lower()), spark_data_type(each.type).simpleString()
         if each.name.lower() in taken:
             wrong.append(f"{each.name} is the record's own")
         elif found is None:

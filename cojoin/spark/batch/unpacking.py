@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from cojoin.engine.values.ipc import read_message
+from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,4 +43,4 @@ def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
         return unpacker(batches)
 
     payloads = emitted.where(F.col("kind") == F.lit(kind)).select("payload")
-    return payloads.mapInArrow(unpacked, from_arrow_schema(schema))
+    return payloads.mapInArrow(unpacked, spark_schema(schema))

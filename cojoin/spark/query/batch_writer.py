@@ -1,15 +1,8 @@
-"""What the driver does with each micro-batch: execute it once, write its outputs, and commit it.
+"""What the driver does with each of Spark's micro-batches: execute it once, write its outputs, and commit it.
 
 One action executes the calls. The workers write the files of those outputs whose sinks allow it; readers do not see
-these files yet. The rows of the other outputs stay packed and persisted, and their sinks read them from there. Then
-each output with rows is written in a separate transaction: the output, the rejected rows, the side outputs. There is
-no atomicity across outputs. The manifest comes last, and commits the batch. If a snapshot is due, its rows are written
-before the manifest.
-
-A replayed batch is executed again, because Spark's state must be updated. An output that already has the batch must
-have it with the same fingerprint (``batch_marker``; cf. Delta's ``txnAppId`` and ``txnVersion``). A no-data batch that
-changed nothing gets no manifest. The lease is checked before each write to an output, the snapshots or the manifests,
-and before each removal that belongs to a batch, so a fenced-off run stops.
+these files yet. The rows of the other outputs stay packed and persisted, and their sinks read them from there. What is
+then written in which order is in ``batch_protocol``.
 
 If persisted blocks are lost, later actions execute the calls again. Files of workers and snapshots are safe from that:
 the files are those of the first action, and a snapshot's index is made from the rows that were written. The rows that
@@ -20,58 +13,35 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import threading
-import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.control import source_offsets
-from cojoin.checkpoints.manifest import Manifest
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
-from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
-from cojoin.checkpoints.state_table import StateTable
-from cojoin.engine.batch_report import BatchReport
-from cojoin.engine.operator import OUTPUT
-from cojoin.engine.values.row_digest import add_digests
-from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
-from cojoin.spark.batch.call import SNAPSHOT, STATISTICS
+from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.unpacking import unpack
-from cojoin.spark.query.cleaning import Cleaning
-from cojoin.spark.query.failures import explain
-from cojoin.spark.restore.source_logs import LogDigests
-from cojoin.spark.sinks.batch_marker import BatchMarker, offsets_digest
+from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
 from cojoin.spark.sinks.written_files import write_files
 from cojoin.storage.delta_files import WrittenFile, keep_checksums_small
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.plan import Plan
-    from cojoin.spark.sinks.sink import Sink, SinkWriter
+    from cojoin.spark.query.batch_protocol import OpenOutput
     from cojoin.spark.sinks.written_files import FileTarget
 
-__all__ = ["BatchWriter", "OpenOutput"]
+__all__ = ["BatchWriter"]
 
 
-@dataclass(frozen=True)
-class OpenOutput:
-    """An output of a query: its sink, and the writer that the sink has opened."""
-
-    sink: Sink
-    writer: SinkWriter
-
-
-class BatchWriter:
-    """Executes and writes each micro-batch of one query.
+class BatchWriter(BatchProtocol):
+    """Executes and writes each of Spark's micro-batches of one query.
 
     Args:
         plan: What the workers execute.
@@ -91,237 +61,43 @@ class BatchWriter:
         retained: int,
         row_limit_only: bool,
     ) -> None:
-        self._plan, self._checkpoint, self._outputs, self._on_batch = plan, checkpoint, outputs, on_batch
-        self._files, self._lease, last = checkpoint.files, checkpoint.lease, checkpoint.last
-        self._settings = _settings(plan)
-        self._last = checkpoint.last_report
-        self._preparing: threading.Thread | None = None
-        self._offsets = [] if last is None else list(last.offsets)
-        # Outputs without rows so far are included, so that no other query can use their places.
-        declared = {name: {**each.sink.place(), "batch_id": None} for name, each in outputs.items()}
-        self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
-        self._cleaning = Cleaning(checkpoint, retained)
-        self._segments = () if last is None else tuple(last.segments)
-        self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
+        super().__init__(plan, checkpoint, outputs, on_batch, retained)
         self._row_sizes, self._row_limit_only = RowSizes(), row_limit_only
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
-        durations: dict[str, float] = {}
-        self._lease.check()
-        # This is set for each batch, because the last batch of a drain has a session of its own.
-        keep_checksums_small(emitted.sparkSession)
-        targets = self._targets(batch_id)
-        if targets:
-            emitted = write_files(emitted, targets)
-        emitted.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            statistics, files = self._execute(emitted, targets, durations)
-            report = self._report(batch_id, statistics)
-            if self._preparing is not None:
-                self._preparing.join()
-            planned = source_offsets(self._files, batch_id)
-            written = self._write_outputs(emitted, report, self._markers(report, statistics, planned), files, durations)
-            offsets = self._offsets_after(batch_id, planned)
-            snapshot_batch_ids = {each["content_batch_id"] for each in statistics} - {None}
-            segments = tuple(sorted({name for each in statistics for name in each["segments"]}))
-            segments = segments if statistics else self._segments
-            is_unchanged = (offsets, segments) == (self._offsets, self._segments) and _is_unchanged(report, self._last)
-            # No manifest is needed, and a snapshot would equal the last one.
-            if not written and batch_id not in snapshot_batch_ids and is_unchanged:
-                return
-            self._written.update(written)
-            outputs = dict(self._written)
-            manifest = Manifest(
-                self._checkpoint.query_id, report, offsets, outputs, durations, self._lease.epoch, segments
-            )
-            if snapshot_batch_ids:
-                started = time.perf_counter()
-                self._lease.check()
-                self._snapshot(emitted, manifest)
-                durations["snapshot"] = _since(started)
-            elif self._is_first:
-                # An earlier attempt at this batch may have written a snapshot to which the state does not refer.
-                Snapshots(self._files).remove(batch_id, self._lease.check)
-        finally:
-            emitted.unpersist()
-        self._lease.check()
-        self._checkpoint.manifests.write(manifest)
-        self._is_first = False
-        self._offsets, self._segments = offsets, segments
-        self._checkpoint.progress.add(manifest)
-        self._last = report
-        self._on_batch(report)
-        if not targets:
-            # Now Spark commits and plans, and the cores are idle.
-            self.prepare()
-        self._cleaning.after(manifest, emitted.sparkSession, has_snapshot=bool(snapshot_batch_ids))
+        self.run(_SparkBatch(emitted, batch_id, self._row_sizes, self._row_limit_only))
 
-    def _offsets_after(self, batch_id: int, planned: Sequence[str]) -> list[str]:
-        """Return the source offsets for the manifest; a restored query's first batch has those of the old query."""
-        begins_at = self._checkpoint.begins_at
-        return list(planned) if batch_id or begins_at is None else [*begins_at, planned[-1]]
 
-    def _markers(
-        self, report: BatchReport, statistics: Sequence[Mapping[str, Any]], planned: Sequence[str]
-    ) -> dict[str, BatchMarker]:
-        """Return the marker of each output, which is equal when the batch is run again with the same result."""
-        offsets = offsets_digest([*planned, *self._log_digests.of(planned)])
-        return {
-            output: BatchMarker(
-                report.batch_id,
-                report.emitted.get(output, 0),
-                add_digests(*(each["digests"].get(output, 0) for each in statistics)),
-                offsets,
-                self._settings,
-            )
-            for output in self._plan.outputs
-        }
+class _SparkBatch(Batch):
+    """A micro-batch of Spark, as ``foreachBatch`` passes it."""
 
-    def _snapshot(self, emitted: DataFrame, manifest: Manifest) -> None:
-        is_first = self._checkpoint.begins_at is not None and manifest.batch_id == 0
-        rows = unpack(emitted, SNAPSHOT, STATE_SCHEMA)
-        table = StateTable(emitted.sparkSession, self._files)
-        kind: SnapshotKind = "restored" if is_first else "checkpoint"
-        table.write(rows, manifest, kind, self._plan.key_groups, remembered=True, check=self._lease.check)
+    def __init__(self, emitted: DataFrame, batch_id: int, row_sizes: RowSizes, row_limit_only: bool) -> None:
+        self.batch_id, self.session = batch_id, emitted.sparkSession
+        self._emitted, self._row_sizes, self._row_limit_only = emitted, row_sizes, row_limit_only
 
-    def finish(self) -> None:
-        """Wait for the cleaning that runs beside the batches."""
-        self._cleaning.finish()
-
-    def prepare(self) -> None:
-        """Prepare the progress table and the main output for the next batch, in a thread of its own."""
-        self._preparing = threading.Thread(target=self._prepare, daemon=True)
-        self._preparing.start()
-
-    def _prepare(self) -> None:
-        # Nothing depends on it: if a table is broken, the next write to it raises.
-        with contextlib.suppress(Exception):
-            self._checkpoint.progress.prepare()
-        with contextlib.suppress(Exception):
-            self._outputs[OUTPUT].writer.prepare()
-
-    def _targets(self, batch_id: int) -> dict[int, FileTarget]:
-        """Return the targets of the outputs that the workers write themselves, by the output's kind."""
-        targets = {}
-        for output, (kind, schema) in self._plan.outputs.items():
-            target = self._outputs[output].writer.target(schema, batch_id)
-            if target is not None:
-                targets[kind] = target
-        return targets
-
-    def _write_outputs(
-        self,
-        emitted: DataFrame,
-        report: BatchReport,
-        markers: Mapping[str, BatchMarker],
-        files: Mapping[int, list[WrittenFile]],
-        durations: dict[str, float],
-    ) -> dict[str, Any]:
-        """Write or commit the outputs that have rows, and return the manifest's entry for each."""
-        # All are compared before any is written, so that if one refuses the batch, none gets it.
-        for output in self._plan.outputs:
-            with self._errors_named(output, report.batch_id):
-                self._outputs[output].writer.compare(markers[output])
-        written = {}
-        for output, (kind, schema) in self._plan.outputs.items():
-            marker, started = markers[output], time.perf_counter()
-            if marker.rows:
-                # The outputs before may have taken long, and another run may have taken over meanwhile.
-                self._lease.check()
-            _check_count(files.get(kind), marker, output)
-            place = self._write(emitted, output, kind, schema, files.get(kind), marker)
-            if place is not None:
-                written[output] = {**place, "batch_id": report.batch_id}
-                durations[output] = _since(started)
-        return written
-
-    def _write(
-        self,
-        emitted: DataFrame,
-        output: str,
-        kind: int,
-        schema: pa.Schema,
-        files: list[WrittenFile] | None,
-        marker: BatchMarker,
-    ) -> dict[str, Any] | None:
-        writer = self._outputs[output].writer
-        with self._errors_named(output, marker.batch_id):
-            if not marker.rows:
-                writer.write_nothing(marker, self._lease.check)
-                return None
-            if files is None:
-                return writer.write(unpack(emitted, kind, schema), marker)
-            return writer.commit(schema, files, marker)
-
-    @contextlib.contextmanager
-    def _errors_named(self, output: str, batch_id: int) -> Iterator[None]:
-        """Raise errors of an output with the names of the output and the batch."""
-        try:
-            yield
-        except Exception as error:
-            msg = f"batch {batch_id}: {output} to {self._outputs[output].sink.describe()}: {explain(error)}"
-            raise QueryFailedError(msg) from error
-
-    def _execute(
-        self, emitted: DataFrame, targets: Mapping[int, FileTarget], durations: dict[str, float]
-    ) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
+    def execute(self, targets: Mapping[int, FileTarget]) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
         """Execute the calls once: collect their statistics and the files that the workers wrote, and fill the cache."""
-        started = time.perf_counter()
+        # This is set for each batch, because the last batch of a drain has a session of its own.
+        keep_checksums_small(self.session)
+        if targets:
+            self._emitted = write_files(self._emitted, targets)
+        self._emitted.persist(StorageLevel.MEMORY_AND_DISK)
         row_limit_only = self._row_limit_only and self._row_sizes.are_small
-        with counted_by_rows(emitted.sparkSession) if row_limit_only else contextlib.nullcontext():
-            rows = emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
+        with counted_by_rows(self.session) if row_limit_only else contextlib.nullcontext():
+            rows = self._emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
         statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows if row.kind == STATISTICS]
         self._row_sizes.observe(statistics)
         files: dict[int, list[WrittenFile]] = {kind: [] for kind in targets}
         for row in rows:
             if row.kind in files:
                 files[row.kind].append(WrittenFile.read(row.payload))
-        durations["execute"] = _since(started)
-        durations["calls"] = round(sum(each["call_ms"] for each in statistics), 1)
         return statistics, files
 
-    def _report(self, batch_id: int, statistics: list[dict[str, Any]]) -> BatchReport:
-        left, right = self._plan.inputs
-        if not statistics:
-            # Without any row, as from an empty file, no key group is called and nothing changes.
-            last = self._last or BatchReport.before_the_first((left.name, right.name))
-            return replace(last, batch_id=batch_id, emitted=dict.fromkeys(self._plan.outputs, 0))
-        return BatchReport.merge(batch_id, (left.name, right.name), statistics)
+    def rows(self, kind: int, schema: pa.Schema) -> DataFrame:
+        """Return the rows of one output, or of the snapshot."""
+        return unpack(self._emitted, kind, schema)
 
-
-def _check_count(files: list[WrittenFile] | None, marker: BatchMarker, output: str) -> None:
-    """Check that the workers' files hold as many rows as the calls emitted."""
-    if files is not None and sum(file.rows for file in files) != marker.rows:
-        written = f"{len(files)} files with {sum(file.rows for file in files):,} rows"
-        msg = (
-            f"batch {marker.batch_id}: {output}: expected files with {marker.rows:,} rows, the workers wrote "
-            f"{written}; nothing was committed, start the query again"
-        )
-        raise QueryFailedError(msg)
-
-
-def _settings(plan: Plan) -> dict[str, str]:
-    """Return the settings that determine which rows are emitted when, for the error about a batch that differs."""
-    found = {"what idle inputs do to time": str(plan.time)}
-    for spec in plan.inputs:
-        # The default text of an object has its address in memory, which differs from run to run.
-        found[f"the watermark of {spec.name!r}"] = re.sub(r" at 0x[0-9a-f]+", "", str(spec.watermark))
-        found[f"late= of {spec.name!r}"] = str(spec.late)
-        found[f"max_ahead= of {spec.name!r}"] = "None" if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} ms"
-    return found
-
-
-def _is_unchanged(report: BatchReport, last: BatchReport | None) -> bool:
-    """Return whether a report equals the last one but for batch id, processing time, emitted rows and state sizes."""
-    if last is None:
-        return False
-    clockless = replace(last, batch_id=report.batch_id, processing_time=report.processing_time, emitted=report.emitted)
-    sizes: dict[str, Any] = {
-        name: getattr(report, name) for name in ("state_bytes", "state_bytes_by_key_group", "segment_bytes_written")
-    }
-    return replace(clockless, **sizes) == report
-
-
-def _since(started: float) -> float:
-    return round(1000 * (time.perf_counter() - started), 1)
+    def release(self) -> None:
+        """Release the persisted rows."""
+        self._emitted.unpersist()

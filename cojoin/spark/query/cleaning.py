@@ -36,9 +36,10 @@ class Cleaning:
     """
 
     def __init__(self, checkpoint: ClaimedCheckpoint, retained: int) -> None:
-        self._files, self._retained = checkpoint.files, retained
+        self._files, self._lease, self._retained = checkpoint.files, checkpoint.lease, retained
         self._segments = SegmentCleaner(checkpoint.files, checkpoint.manifests)
         self._thread: threading.Thread | None = None
+        self._newest: int | None = None
 
     def after(self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool) -> None:
         """Start to remove what is no longer needed after a batch.
@@ -51,6 +52,7 @@ class Cleaning:
         segments = self._segments.take(manifest)
         if segments or has_snapshot:
             self.finish()
+            self._newest = manifest.batch_id if has_snapshot else self._newest
             self._thread = threading.Thread(target=self._remove, args=(session, segments), daemon=True)
             self._thread.start()
 
@@ -62,9 +64,22 @@ class Cleaning:
     def _remove(self, session: SparkSession, segments: Sequence[str]) -> None:
         try:
             with STATE_LOCK:
+                # A run that was taken over would remove what its successor writes.
+                self._lease.check()
                 self._segments.remove(segments)
-                obsolete = Snapshots(self._files).obsolete(self._retained)
-                if obsolete:
-                    StateTable(session, self._files).clean(obsolete)
+                snapshots = Snapshots(self._files)
+                obsolete = snapshots.obsolete(self._retained)
+                # A crash may have left removals unfinished.
+                if obsolete or snapshots.removed():
+                    known = self._known(snapshots)
+                    StateTable(session, self._files).clean(obsolete, savepoints_too=False, known=known)
         except Exception as error:  # noqa: BLE001 - the next cleaning tries again
             _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
+
+    def _known(self, snapshots: Snapshots) -> int | None:
+        """Return the newest snapshot that must be in every listing from now on; None where none is known."""
+        listed = max(snapshots.batch_ids(), default=None)
+        if self._newest is None or (listed is not None and listed > self._newest):
+            return listed
+        # A snapshot that lacked a key group's row has no index.
+        return self._newest if snapshots.read(self._newest) is not None else listed

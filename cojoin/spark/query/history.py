@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.spark.bound_input import BoundInput
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["HistoryHolds"]
 
@@ -52,9 +52,7 @@ class HistoryHolds:
         begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
     """
 
-    def __init__(
-        self, inputs: Sequence[BoundInput], files: CheckpointFiles, begins_at: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, inputs: Sequence[BoundInput], files: Store, begins_at: Sequence[str] | None = None) -> None:
         self._files, self._begins_at = files, begins_at
         self._tables = [_Table(each) for each in inputs]
         self._lines = [_streams_read(each.frame) for each in inputs]

@@ -26,7 +26,7 @@ from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.locations import is_path
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,13 +36,12 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.sinks.sinks import Sink
+    from cojoin.storage.store import Store
 
 __all__ = ["check_places", "check_unchanged"]
 
 
-def check_places(
-    spark: SparkSession, files: CheckpointFiles, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]
-) -> None:
+def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]) -> None:
     """Check that each output has a place of its own, before anything is written.
 
     Args:
@@ -81,9 +80,7 @@ def check_places(
             _refuse(name, *outputs[name], other, *outputs[other])
 
 
-def check_unchanged(
-    spark: SparkSession, files: CheckpointFiles, last: Manifest | None, sinks: Mapping[str, Sink]
-) -> None:
+def check_unchanged(spark: SparkSession, files: Store, last: Manifest | None, sinks: Mapping[str, Sink]) -> None:
     """Check that a query that continues writes to the same places as before.
 
     Args:
@@ -109,7 +106,7 @@ def check_unchanged(
 
 
 def _is_same(
-    spark: SparkSession, files: CheckpointFiles, query_id: str, output: str, stored: Mapping[str, Any], sink: Sink
+    spark: SparkSession, files: Store, query_id: str, output: str, stored: Mapping[str, Any], sink: Sink
 ) -> bool:
     written = stored.get("batch_id")
     if written is None or isinstance(sink, CallableSink):
@@ -130,7 +127,7 @@ def _is_same(
         log = table_log(spark, sink.location)
         there = log is not None and log.tableExists()
         return bool(there and log.unsafeVolatileSnapshot().transactions().contains(OutputId(query_id, output).app_id))
-    return CheckpointFiles(spark, str(place)).exists(f"batch_id={written}")
+    return open_store(spark, str(place)).exists(f"batch_id={written}")
 
 
 def _refuse(
@@ -193,7 +190,7 @@ def _of_table(spark: SparkSession, location: str) -> str | None:
 def _resolved(spark: SparkSession, location: str) -> str:
     """Return a location in full, with symbolic links of the local file system resolved."""
     try:
-        root = CheckpointFiles(spark, location).root
+        root = open_store(spark, location).root
     except (Py4JError, PySparkException):
         # The file system is not available; opening the location raises an error with the reason.
         return location.rstrip("/")

@@ -19,7 +19,7 @@ from cojoin.storage.locations import as_location
 if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.durations import Duration
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["QueryOptions"]
 
@@ -64,7 +64,7 @@ class QueryOptions:
             msg = f"restore_from: expected a cojoin.Checkpoint('/path/of/one', at=batch), got {self.restore_from!r}"
             raise ConfigurationError(msg)
 
-    def sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
+    def sinks(self, plan: Plan, files: Store) -> dict[str, Sink]:
         """Return the sink of each of the plan's outputs, by name.
 
         Raises:
@@ -76,7 +76,7 @@ class QueryOptions:
             sink.check_columns(plan.outputs[name][1], name if name in (OUTPUT, REJECTED) else f"side output {name!r}")
         return sinks
 
-    def _side_sinks(self, plan: Plan, files: CheckpointFiles) -> dict[str, Sink]:
+    def _side_sinks(self, plan: Plan, files: Store) -> dict[str, Sink]:
         known, declared = [tag.tag_id for tag in plan.side_outputs], self.side_outputs
         if not isinstance(declared, Mapping):
             msg = f"side_outputs: expected a dict from OutputTag to sink, got {declared!r}"

@@ -24,7 +24,8 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
-from cojoin.spark.query.batch_writer import BatchWriter, OpenOutput
+from cojoin.spark.query.batch_protocol import OpenOutput
+from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.history import HistoryHolds
 from cojoin.spark.query.output_places import check_places, check_unchanged
@@ -33,7 +34,7 @@ from cojoin.spark.restore.new_query import NewQuery
 from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
 from cojoin.spark.sinks.sink import OutputId, Position
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.sources.sources import Source
+    from cojoin.storage.store import Store
 
 __all__ = ["start_query"]
 
@@ -72,8 +74,9 @@ def start_query(
         QueryFailedError: The first batch of a restored query failed.
     """
     spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
-    files = CheckpointFiles(spark, options.checkpoint)
+    files = open_store(spark, options.checkpoint)
     files.check_place()
+    files.check_swaps()
     sinks = options.sinks(plan, files)
     for name, sink in sinks.items():
         sink.check_place(spark, name)
@@ -125,7 +128,7 @@ def _span(sources: Sequence[Source]) -> tuple[int, int] | None:
     return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
 
 
-def _check_unchanged(files: CheckpointFiles, seen: Restoration | None) -> None:
+def _check_unchanged(files: Store, seen: Restoration | None) -> None:
     if Restoration.read(files) != seen:
         msg = f"checkpoint {files.root}: another start has restored into it meanwhile; start again"
         raise CheckpointError(msg)
@@ -199,7 +202,7 @@ def _open_outputs(new: NewQuery, checkpoint: ClaimedCheckpoint) -> dict[str, Ope
     Raises:
         CheckpointError: The manifests are ahead of Spark's commit log, or an output is not as the checkpoint left it.
     """
-    files, last = checkpoint.files, checkpoint.last
+    files, last, lease = checkpoint.files, checkpoint.last, checkpoint.lease
     next_batch = max(committed_batches(files), default=-1) + 1
     if last is not None and last.batch_id > next_batch:
         msg = (
@@ -211,7 +214,7 @@ def _open_outputs(new: NewQuery, checkpoint: ClaimedCheckpoint) -> dict[str, Ope
         raise CheckpointError(msg)
     opened = {}
     for name, sink in new.sinks.items():
-        writer = sink.open(new.spark, OutputId(checkpoint.query_id, name))
+        writer = sink.open(new.spark, OutputId(checkpoint.query_id, name, lease.epoch, lease.takes_over))
         writer.check(Position(files.root, next_batch, {} if last is None else last.outputs.get(name, {})))
         opened[name] = OpenOutput(sink, writer)
     return opened

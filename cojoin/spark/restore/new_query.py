@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cojoin.spark.restore.restoration import RestoreOptions
     from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.sources import Source
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["NewQuery"]
 
@@ -34,7 +34,7 @@ class NewQuery:
     """
 
     spark: SparkSession
-    files: CheckpointFiles
+    files: Store
     plan: Plan
     description: Mapping[str, Any]
     sources: Sequence[Source | None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.engine.values.choices import check_flag
 from cojoin.errors import CheckpointError
 from cojoin.storage.documents import Form, read_document, write_document
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.storage.store import Store
 
 __all__ = ["Restoration", "RestoreOptions", "unfinished"]
 
@@ -74,7 +75,7 @@ class Restoration:
     stage: str = "begun"
 
     @classmethod
-    def read(cls, files: CheckpointFiles) -> Restoration | None:
+    def read(cls, files: Store) -> Restoration | None:
         """Return the restoration of a checkpoint; None if its query began without one.
 
         Raises:
@@ -90,7 +91,7 @@ class Restoration:
             raise ValueError(msg)
         return found
 
-    def write(self, files: CheckpointFiles) -> None:
+    def write(self, files: Store) -> None:
         """Write the restoration to ``restored.json``."""
         write_document(files, _FILE, _FORM, asdict(self))
 
@@ -99,7 +100,7 @@ class Restoration:
         return replace(self, stage=stage)
 
 
-def unfinished(spark: SparkSession, files: CheckpointFiles, restore_from: Checkpoint | None) -> Restoration | None:
+def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | None) -> Restoration | None:
     """Return the restoration with which a checkpoint's query began, finished or not; None if there is none.
 
     Raises:
@@ -107,7 +108,7 @@ def unfinished(spark: SparkSession, files: CheckpointFiles, restore_from: Checkp
     """
     found = Restoration.read(files)
     if restore_from is not None:
-        origin = CheckpointFiles(spark, restore_from.path).root
+        origin = open_store(spark, restore_from.path).root
         if origin == files.root:
             msg = f"restore_from: the checkpoint {origin} is restored into a new query; give it another checkpoint="
             raise CheckpointError(msg)

@@ -31,7 +31,7 @@ from cojoin.spark.batch.restored_state import state_messages
 from cojoin.spark.restore import source_logs
 from cojoin.spark.restore.restoration import Restoration
 from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.snapshots import Snapshot
     from cojoin.engine.plan import Plan
     from cojoin.spark.restore.new_query import NewQuery
+    from cojoin.storage.store import Store
 
 __all__ = ["check_restore", "finish_restoration", "write_restoration"]
 
@@ -66,7 +67,7 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     Raises:
         CheckpointError: The checkpoint can't be restored into this query; the message says why.
     """
-    origin = CheckpointFiles(new.spark, checkpoint.path)
+    origin = open_store(new.spark, checkpoint.path)
     stored = read_query(origin)
     snapshot = find_snapshot(origin, checkpoint.at if begun is None else begun.batch_id)
     check_evolution(stored["query"], new.description, origin.root)
@@ -183,10 +184,10 @@ def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutB
 
 
 def _is_same(spark: SparkSession, one: str, two: str) -> bool:
-    return one == two or CheckpointFiles(spark, one).root == CheckpointFiles(spark, two).root
+    return one == two or open_store(spark, one).root == open_store(spark, two).root
 
 
-def _retirement_reason(batch_id: int, files: CheckpointFiles) -> str:
+def _retirement_reason(batch_id: int, files: Store) -> str:
     """Return the reason for which the old checkpoint is retired, once an output continues in its query's table."""
     return f"its output goes on from batch {batch_id} as that of {files.root}"
 
@@ -205,7 +206,7 @@ def write_restoration(new: NewQuery, restoration: Restoration) -> Restoration:
         CheckpointError: Another writer has changed an output since it was checked.
     """
     spark, files, plan, sources = new.spark, new.files, new.plan, new.opened_sources
-    origin = CheckpointFiles(spark, restoration.origin)
+    origin = open_store(spark, restoration.origin)
     snapshot = find_snapshot(origin, restoration.batch_id)
     state = StoredState.of_snapshot(StateTable(spark, origin), snapshot)
     state_messages(spark, state, plan.inputs, plan.key_groups).write.mode("overwrite").parquet(files.path(_ROWS))
@@ -227,7 +228,7 @@ def write_restoration(new: NewQuery, restoration: Restoration) -> Restoration:
     return restoration.at("written")
 
 
-def finish_restoration(files: CheckpointFiles, restoration: Restoration) -> Restoration:
+def finish_restoration(files: Store, restoration: Restoration) -> Restoration:
     """Set the sources to the old query's offsets, once the first batch is committed."""
     begin_after(files, restoration.offsets)
     return restoration.at("ready")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.storage.small_files import CheckpointFiles
+    from cojoin.storage.store import Store
 
 __all__ = ["LogDigests", "compact_interval", "entries", "write_log"]
 
@@ -33,7 +33,7 @@ def compact_interval(spark: SparkSession) -> int:
     return int(str(spark.conf.get(_INTERVAL, str(_USUAL_INTERVAL))))
 
 
-def entries(files: CheckpointFiles, n: int) -> list[dict[str, Any]]:
+def entries(files: Store, n: int) -> list[dict[str, Any]]:
     """Return the entries of a source's log, one for each file, in the order of their ids.
 
     Args:
@@ -63,7 +63,7 @@ def entries(files: CheckpointFiles, n: int) -> list[dict[str, Any]]:
 
 
 def write_log(
-    files: CheckpointFiles,
+    files: Store,
     n: int,
     entries: Iterable[Mapping[str, Any]],
     last_id: int,
@@ -117,7 +117,7 @@ class LogDigests:
         files: The checkpoint.
     """
 
-    def __init__(self, files: CheckpointFiles) -> None:
+    def __init__(self, files: Store) -> None:
         self._files = files
         self._known: dict[tuple[int, str], str] = {}
 
@@ -157,7 +157,7 @@ def _log_offset(line: str) -> str | None:
     return str(offset["logOffset"]) if isinstance(offset, dict) and offset.keys() == {"logOffset"} else None
 
 
-def _read(files: CheckpointFiles, name: str) -> list[dict[str, Any]]:
+def _read(files: Store, name: str) -> list[dict[str, Any]]:
     version, *lines = (files.read(name) or "").splitlines() or [""]
     if version != _VERSION:
         msg = (

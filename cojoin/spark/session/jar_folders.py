@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cojoin.errors import EnvironmentSetupError
-from cojoin.spark.session.file_lock import locked
 from cojoin.spark.session.jar_fetching import find_jars
+from cojoin.storage.file_lock import locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

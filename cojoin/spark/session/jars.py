@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.spark.session.jar_folders import fetch_jars, tell
+from cojoin.spark.session.spark_versions import delta_package, kafka_package
 from cojoin.spark.session.submit_settings import find_spark_home, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["DELTA_PACKAGE", "IN_SPARK", "KAFKA_PACKAGE", "jar_settings"]
+__all__ = ["IN_SPARK", "jar_settings"]
 
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 IN_SPARK = (
     "com.fasterxml.jackson.core:*",
     "com.github.luben:*",
@@ -59,7 +58,7 @@ def jar_settings(conf: Mapping[str, Any], *, kafka: bool, say: Callable[[str], N
     jars, packages = _parts(settings, "spark.jars"), _parts(settings, "spark.jars.packages")
     excludes = _parts(settings, "spark.jars.excludes")
     there = list(_names_there(jars, settings))
-    ours = [] if conf.get("spark.jars.packages") == "" else [DELTA_PACKAGE, *([KAFKA_PACKAGE] if kafka else [])]
+    ours = [] if conf.get("spark.jars.packages") == "" else [delta_package(), *([kafka_package()] if kafka else [])]
     ours = [each for each in ours if not _is_there(each, there, packages)]
     if not packages:
         excludes = [*excludes, *IN_SPARK]

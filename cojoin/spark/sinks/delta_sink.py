@@ -101,7 +101,7 @@ class DeltaWriter(SinkWriter):
 
     def __init__(self, session: SparkSession, sink: DeltaSink, output: OutputId) -> None:
         self._session, self._sink, self._output = session, sink, output
-        self._transactions = TableTransactions(session, sink.location, output.app_id)
+        self._transactions = TableTransactions(session, sink.location, output.app_id, output.epoch)
         self._newest, self._after = -1, -1
         self._cure = "start the query again"
 
@@ -117,6 +117,9 @@ class DeltaWriter(SinkWriter):
         written = position.written if position.written.get("delta") == self._sink.location else {}
         if written.get("id") is not None and written.get("batch_id") is not None:
             self._transactions.expect(written["id"], int(written["version"]), int(written["batch_id"]))
+        if self._output.takes_over:
+            # What an earlier run commits until then is seen below; afterwards it can't commit.
+            self._transactions.fence(self._output.query_id)
         table_id, self._newest = self._transactions.look()
         self._cure = position.cure()
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, Delta table {self._sink.location}"

@@ -19,7 +19,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.written_files import FileTarget, local_path
 from cojoin.storage.documents import Form, read_document, write_document
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.storage.delta_files import WrittenFile
+    from cojoin.storage.store import Store
 
 __all__ = ["ParquetSink", "ParquetWriter"]
 
@@ -102,7 +103,7 @@ class ParquetWriter(SinkWriter):
         Raises:
             CheckpointError: The folder has batches of another query, or later batches.
         """
-        files = CheckpointFiles(self._session, self._sink.path)
+        files = open_store(self._session, self._sink.path)
         batches = {int(found[1]) for name in files.names("") if (found := _BATCH_FOLDER.fullmatch(name))}
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, parquet folder {self._sink.path}"
         known = str(position.written.get("parquet", "")).rstrip("/")
@@ -162,7 +163,7 @@ class ParquetWriter(SinkWriter):
         """
         if marker.batch_id in self._left_over:
             check()
-            CheckpointFiles(self._session, self._sink.path).delete_directory(f"{_BATCH}={marker.batch_id}")
+            open_store(self._session, self._sink.path).delete_directory(f"{_BATCH}={marker.batch_id}")
 
     def _claim(self) -> None:
         """Write the query's id to the folder before the first batch.
@@ -172,7 +173,7 @@ class ParquetWriter(SinkWriter):
         """
         if self._is_ours:
             return
-        files = CheckpointFiles(self._session, self._sink.path)
+        files = open_store(self._session, self._sink.path)
         if self._owner(files) is None:
             write_document(files, _OWNER, _FORM, {"query_id": self._output.query_id})
         if self._owner(files) != self._output.query_id:
@@ -180,7 +181,7 @@ class ParquetWriter(SinkWriter):
             raise CheckpointError(msg)
         self._is_ours = True
 
-    def _owner(self, files: CheckpointFiles) -> str | None:
+    def _owner(self, files: Store) -> str | None:
         """Return the id of the query that writes to the folder; None if the folder names none."""
         return read_document(files, _OWNER, _FORM, lambda content: str(content["query_id"]))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,10 +34,14 @@ class OutputId:
     Attributes:
         query_id: The query's id, the same for all its runs.
         name: The output's name, such as ``"output"``.
+        epoch: The epoch of the run's lease, with which an output may fence off earlier runs; None outside of a run.
+        takes_over: Whether an earlier run may still be suspended somewhere, so that it has to be fenced off.
     """
 
     query_id: str
     name: str
+    epoch: int | None = None
+    takes_over: bool = False
 
     @property
     def app_id(self) -> str:
@@ -93,7 +97,7 @@ class Sink(ABC):
         location = self.directory()
         if location is not None:
             try:
-                CheckpointFiles(session, location, output).check_place()
+                open_store(session, location, output).check_place()
             except CheckpointError as error:
                 raise ConfigurationError(str(error)) from error
 

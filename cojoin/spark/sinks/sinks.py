@@ -5,6 +5,12 @@
 - ``parquet`` is exactly once for readers that read the whole folder between two batches: each batch has its own folder,
   which is replaced if the batch is run again (``parquet_sink``).
 - A callable receives ``(DataFrame, batch_id)`` and may receive a batch twice, with the same id.
+
+A driver that was suspended, and whose checkpoint another driver has taken over meanwhile, is *fenced off* by a Delta
+table: its commit compares the epoch of its lease within Delta's own transaction. That holds where the workers write the
+files. Where Spark writes them (partitions, writer options), the epoch is compared right before; what is committed after
+that is a batch that the table does not have yet. The other sinks are not fenced: the lease is read right before they
+are called, and what they have begun by then they may finish.
 """
 
 from __future__ import annotations
@@ -71,7 +77,7 @@ class CallableWriter(SinkWriter):
 def delta(
     location: Location, *, partition_by: str | Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> DeltaSink:
-    """Return a sink that appends to a Delta table, exactly once.
+    """Return a sink that appends to a Delta table, exactly once, and fenced against a driver that was taken over.
 
     Args:
         location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name. The table is created if it does not
@@ -101,7 +107,8 @@ def delta(
 def parquet(path: Location) -> ParquetSink:
     """Return a sink that writes a folder of parquet files, with one folder ``batch_id=N`` per batch.
 
-    It is exactly once for readers that read the whole folder between two batches.
+    It is exactly once for readers that read the whole folder between two batches. It is not fenced: a driver that was
+    suspended while it wrote a batch may finish that after another driver has taken over. Both write the same rows.
 
     Args:
         path: The folder. A query must not share it with another query.

@@ -18,7 +18,7 @@ from cojoin.spark.sources.format_options import as_options
 from cojoin.spark.sources.secrets import without_login
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from cojoin.storage.locations import Location, as_location, is_path
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ class Source:
         """
         location = self.location
         if location is not None and is_path(location):
-            location = CheckpointFiles(spark, location, "source").root
+            location = open_store(spark, location, "source").root
         return {"format": self.format, "location": location}
 
     def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from cojoin.engine.formats import format_span
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import ConfigurationError
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.spark.data import MORNING
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_what_can_not_be_looked_up_is_said(spark: SparkSession, lake: Lake, tmp_
     # The same checkpoint, whose output's log was cleaned, or whose output is gone or elsewhere.
     copy = tmp_path / "copy"
     shutil.copytree(lake.checkpoint, copy)
-    manifests = Manifests(CheckpointFiles(spark, str(copy)))
+    manifests = Manifests(open_store(spark, str(copy)))
     manifest = manifests.read(1)
     assert manifest is not None
     place = manifest.outputs["output"]

@@ -109,9 +109,9 @@ def test_what_is_written_of_a_schema_is_read_back(fields: list[tuple[str, bool]]
     ],
 )
 def test_a_type_is_written_as_pyspark_reads_it(dtype: pa.DataType, ddl: str) -> None:
-    from pyspark.sql.pandas.types import from_arrow_type
+    from cojoin.storage.arrow_types import spark_data_type
 
-    assert type_to_ddl(dtype) == ddl == from_arrow_type(dtype).simpleString()
+    assert type_to_ddl(dtype) == ddl == spark_data_type(dtype).simpleString()
 
 
 def test_a_schema_is_written_with_its_quotes_and_constraints() -> None:

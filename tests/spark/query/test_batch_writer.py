@@ -15,9 +15,10 @@ from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.snapshots import Snapshot, Snapshots
 from cojoin.engine.batch_report import BatchReport
 from cojoin.spark.batch.call import EMITTED_DDL
-from cojoin.spark.query.batch_writer import BatchWriter, OpenOutput
+from cojoin.spark.query.batch_protocol import OpenOutput
+from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.sinks.sink import OutputId, Position
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.checkpoints.leases import held_by
 from tests.spark.data import asof, connect
 from tests.spark.refused import refused
@@ -41,7 +42,7 @@ def test_what_a_successor_wrote_stays_where_the_batch_had_no_rows(
     """Another run takes over while the batch is executed: what is there of that batch may be the other run's."""
     positioned = (each.selectExpr("*", "1L position") for each in two_frames)
     plan = asof(connect(*positioned))._plan
-    files = CheckpointFiles(spark, f"{tmp_path}/checkpoint")
+    files = open_store(spark, f"{tmp_path}/checkpoint")
     folder = tmp_path / "output" / f"batch_id={BATCH}"
     if left_over == "a folder":
         folder.mkdir(parents=True)

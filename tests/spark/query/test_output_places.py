@@ -12,7 +12,7 @@ from cojoin.checkpoints.manifest import Manifest
 from cojoin.engine.batch_report import BatchReport
 from cojoin.spark.query.output_places import check_unchanged
 from cojoin.spark.sinks.sinks import as_sink
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.spark.data import Folders, asof, connect, customers, rows, table, trades
 from tests.spark.functions import SEEN, UNKNOWN, SplitTrades
 from tests.spark.refused import refused
@@ -129,7 +129,7 @@ def test_an_output_keeps_its_place_from_run_to_run(spark: SparkSession, folders:
 
 def test_what_manifests_say_of_other_sinks(spark: SparkSession, tmp_path: Path) -> None:
     """A callable can't be compared with another; a parquet folder that was moved has the query's batches."""
-    files = CheckpointFiles(spark, f"{tmp_path}/checkpoint")
+    files = open_store(spark, f"{tmp_path}/checkpoint")
     report = BatchReport.before_the_first(("trades", "customers"))
 
     def check(stored: Any, sink: Any) -> None:

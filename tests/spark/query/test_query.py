@@ -10,7 +10,7 @@ import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.spark.batch.arrow_limits import counted_by_rows
 from cojoin.spark.query import batch_writer
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.spark.data import (
     Folders,
     asof,
@@ -76,7 +76,7 @@ class Job:
         return table(self.spark, self.folder / "out")
 
     def manifests(self) -> Manifests:
-        return Manifests(CheckpointFiles(self.spark, self.checkpoint))
+        return Manifests(open_store(self.spark, self.checkpoint))
 
     def assert_conserved(self) -> None:
         """See the law in every manifest, and that the progress table says the same, a row a batch."""
@@ -226,7 +226,7 @@ def test_a_crash_between_the_drains_plan_and_its_end_reads_nothing_newer(spark: 
     folders.add_customers(customers([(1, 1, 5)]))
     job = Job(spark, tmp_path, folders)
     assert "1 row of 'trades'" in job.run().ending()
-    assert plan_drain(CheckpointFiles(spark, job.checkpoint))
+    assert plan_drain(open_store(spark, job.checkpoint))
     folders.add_trades(trades([(2, 1, 20)]))
     folders.add_customers(customers([(2, 1, 20)]))
     report = job.run(cj.Trigger.processing_time("0 seconds"))

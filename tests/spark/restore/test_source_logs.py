@@ -12,13 +12,15 @@ import pytest
 
 import cojoin as cj
 from cojoin.spark.restore.source_logs import compact_interval, entries, write_log
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from cojoin.storage.store import Store
 
 pytestmark = pytest.mark.spark
 
@@ -27,8 +29,8 @@ NAMES = [f"trade {number} µs.json" for number in range(FILES)]
 
 
 @pytest.fixture
-def files(spark: SparkSession, tmp_path: Path) -> CheckpointFiles:
-    return CheckpointFiles(spark, f"{tmp_path}/checkpoint")
+def files(spark: SparkSession, tmp_path: Path) -> Store:
+    return open_store(spark, f"{tmp_path}/checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def entry(number: int, batch_id: int) -> dict[str, Any]:
 
 
 def test_a_log_that_spark_wrote_is_read_whole(spark: SparkSession, streamed: Path) -> None:
-    old = CheckpointFiles(spark, f"{streamed}/old")
+    old = open_store(spark, f"{streamed}/old")
     assert "9.compact" in old.names("spark/sources/0")
     found = entries(old, 0)
     assert [each["batchId"] for each in found] == list(range(FILES))
@@ -72,7 +74,7 @@ def test_a_log_that_spark_wrote_is_read_whole(spark: SparkSession, streamed: Pat
 
 @pytest.mark.parametrize("come_to", [2, 9, 11])
 def test_a_new_checkpoint_reads_exactly_the_rest(spark: SparkSession, streamed: Path, come_to: int) -> None:
-    old, new = CheckpointFiles(spark, f"{streamed}/old"), CheckpointFiles(spark, f"{streamed}/new {come_to}")
+    old, new = open_store(spark, f"{streamed}/old"), open_store(spark, f"{streamed}/new {come_to}")
     for _ in range(2):
         write_log(new, 0, entries(old, 0), come_to, interval=compact_interval(spark))
     version, metadata, *_ = (old.read("spark/offsets/12") or "").splitlines()
@@ -93,7 +95,7 @@ def test_a_new_checkpoint_reads_exactly_the_rest(spark: SparkSession, streamed: 
     assert entries(new, 0) == entries(old, 0)
 
 
-def test_what_a_compacted_file_repeats_counts_once(files: CheckpointFiles) -> None:
+def test_what_a_compacted_file_repeats_counts_once(files: Store) -> None:
     written = [entry(number, number // 2) for number in range(8)]
     write_log(files, 3, written, 3, interval=3)
     assert files.names("spark/sources/3") == ["2.compact", "3"]
@@ -105,18 +107,18 @@ def test_what_a_compacted_file_repeats_counts_once(files: CheckpointFiles) -> No
     )
 
 
-def test_nothing_read_is_no_log(files: CheckpointFiles) -> None:
+def test_nothing_read_is_no_log(files: Store) -> None:
     write_log(files, 0, [entry(0, 0)], -1)
     assert not files.exists("spark/sources/0")
 
 
-def test_a_log_with_a_hole_is_refused(files: CheckpointFiles) -> None:
+def test_a_log_with_a_hole_is_refused(files: Store) -> None:
     with refused("should come to 3", "no files for 1, 3", kind=cj.CheckpointError):
         write_log(files, 0, [entry(0, 0), entry(1, 2)], 3)
     assert not files.exists()
 
 
-def test_a_checkpoint_in_which_a_query_ran_is_left_alone(files: CheckpointFiles) -> None:
+def test_a_checkpoint_in_which_a_query_ran_is_left_alone(files: Store) -> None:
     files.write("spark/sources/0/1", "v1")
     with refused("spark/sources/0 holds 1, so a query has already run here", kind=cj.CheckpointError):
         write_log(files, 0, [entry(0, 0)], 0)
@@ -126,7 +128,7 @@ def test_a_checkpoint_in_which_a_query_ran_is_left_alone(files: CheckpointFiles)
 @pytest.mark.parametrize(
     ("text", "said"), [("v2", "is not in the form v1; got 'v2'"), ("", "got ''"), ("v1\n{}", "is no entry")]
 )
-def test_a_log_of_another_form_is_refused(files: CheckpointFiles, text: str, said: str) -> None:
+def test_a_log_of_another_form_is_refused(files: Store, text: str, said: str) -> None:
     files.write("spark/sources/0/0", text)
     with refused("spark/sources/0/0", said, kind=cj.CheckpointError):
         entries(files, 0)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cojoin.spark.session import jar_folders
-from cojoin.spark.session.jars import DELTA_PACKAGE, IN_SPARK, KAFKA_PACKAGE, jar_settings
+from cojoin.spark.session.jars import IN_SPARK, jar_settings
+from cojoin.spark.session.spark_versions import delta_package, kafka_package, spark_version
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DELTA_JAR = "io.delta_delta-spark_4.2_2.13-4.4.0.jar"
+DELTA_JAR = f"io.delta_delta-spark_{spark_version()}_2.13-4.4.0.jar"
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
-    return fill([DELTA_PACKAGE], IN_SPARK, DELTA_JAR)
+    return fill([delta_package()], IN_SPARK, DELTA_JAR)
 
 
 def fill(packages: list[str], excludes: tuple[str, ...], name: str) -> Path:
@@ -54,7 +55,7 @@ def test_jars_of_the_user_stay(fetched: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_packages_of_the_user_are_fetched_with_ours(fetched: Path, tmp_path: Path) -> None:
-    jar = fill([DELTA_PACKAGE, "my:thing:1.0"], (), "all.jar")
+    jar = fill([delta_package(), "my:thing:1.0"], (), "all.jar")
     expected = {"spark.jars": str(jar), "spark.jars.packages": ""}
     assert settings({"spark.jars.packages": "my:thing:1.0"}) == expected
     (tmp_path / "spark-defaults.conf").write_text("spark.jars.packages = my:thing:1.0\n")
@@ -85,13 +86,13 @@ def test_an_empty_text_asks_for_none() -> None:
 
 
 def test_kafka_is_fetched_with_delta() -> None:
-    jar = fill([DELTA_PACKAGE, KAFKA_PACKAGE], IN_SPARK, "both.jar")
+    jar = fill([delta_package(), kafka_package()], IN_SPARK, "both.jar")
     assert settings({}, kafka=True)["spark.jars"] == str(jar)
 
 
 def test_the_versions_are_those_of_the_packages_for_python() -> None:
-    assert DELTA_PACKAGE.endswith(f":{version('delta-spark')}")
-    assert KAFKA_PACKAGE.endswith(f":{version('pyspark')}")
+    assert delta_package().endswith(f":{version('delta-spark')}")
+    assert kafka_package().endswith(f":{version('pyspark')}")
 
 
 def test_under_spark_submit_its_command_line_has_decided(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, StructType, VariantType
 
 import cojoin as cj
@@ -19,6 +18,7 @@ from cojoin.engine.values.types import parse_schema
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.written_files import FileTarget, _Writer, can_be_written
+from cojoin.storage.arrow_types import arrow_schema, spark_schema
 from tests.spark.data import connect, generate, rows, table
 from tests.spark.saved import DRAIN
 
@@ -71,7 +71,7 @@ def test_every_type_is_read_back_as_spark_writes_it(spark: SparkSession, tmp_pat
     assert target is not None
     place = sink.commit(KINDS, written(target, content), batch(0, 2))
     assert (place["delta"], place["version"]) == (f"{tmp_path}/out", 0)
-    by_spark = spark.createDataFrame(content, from_arrow_schema(KINDS))
+    by_spark = spark.createDataFrame(content, spark_schema(KINDS))
     by_spark.write.format("delta").save(f"{tmp_path}/by_spark")
     mine, theirs = (table(spark, tmp_path / name).orderBy("id") for name in ("out", "by_spark"))
     assert mine.schema == theirs.schema
@@ -214,10 +214,10 @@ def test_a_schema_of_ours_is_that_of_a_new_table(spark: SparkSession, tmp_path: 
     target = sink.target(KINDS, 0)
     assert target is not None
     sink.commit(KINDS, written(target, pa.Table.from_pylist([ROW], schema=KINDS)), batch(0, 1))
-    assert table(spark, tmp_path / "out").schema.names == from_arrow_schema(KINDS).names
+    assert table(spark, tmp_path / "out").schema.names == spark_schema(KINDS).names
     assert all(field.nullable for field in table(spark, tmp_path / "out").schema)
 
 
 def test_a_variant_is_left_to_spark_although_it_looks_like_bytes() -> None:
     for dtype in (VariantType(), ArrayType(VariantType())):
-        assert not can_be_written(to_arrow_schema(StructType().add("v", dtype)))
+        assert not can_be_written(arrow_schema(StructType().add("v", dtype)))

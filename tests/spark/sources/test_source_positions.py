@@ -12,7 +12,7 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.delta_log import open_log
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
-from cojoin.storage.small_files import CheckpointFiles
+from cojoin.storage.stores import open_store
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_commits_that_are_gone_from_a_log_are_a_loss(spark: SparkSession, table:
     # Delta's own source takes the position: it goes on with what is there.
     moved = with_losses_accepted(*delta, at(spark, folder, 0))
     assert moved == at(spark, folder, 2)
-    files = CheckpointFiles(spark, f"{tmp_path}/checkpoint")
+    files = open_store(spark, f"{tmp_path}/checkpoint")
     files.write("metadata", json.dumps({"id": str(uuid.uuid4())}))
     # Twice: at the start of a checkpoint's only batch, Delta's source would look for what came before it.
     for batch_id in range(2):

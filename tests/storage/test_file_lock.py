@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from cojoin.spark.session.file_lock import locked
+from cojoin.storage.file_lock import locked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from cojoin.spark.session.file_lock import locked
+from cojoin.storage.file_lock import locked
 with locked(Path(sys.argv[1]), lambda: None):
     print("held", flush=True)
     time.sleep(60)

@@ -1,14 +1,17 @@
-"""Small files of a checkpoint, on any file system that Spark supports.
+"""Files on any file system that Spark supports, through Hadoop's classes in the JVM.
 
-They are written through Hadoop's file systems, as Spark's own checkpoint is, so a checkpoint works wherever Spark's
-does. A file is written under a temporary name and then renamed: it exists whole or not at all. Since not every file
-system can replace a file in one step, the former file is first renamed to a second name and deleted once its successor
-is in place. A reader in between, or after a crash in between, finds the former file.
+It serves what nothing else reaches, such as HDFS. A file is written under a temporary name and then renamed. Since not
+every file system can replace a file in one step, the former file is first renamed to a second name and deleted once its
+successor is in place. A reader in between, or after a crash in between, finds the former file.
+
+Hadoop's file systems share no compare-and-swap: ``create`` and ``replace`` look first and then write, so two processes
+that do so at the same moment may both succeed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -17,38 +20,48 @@ from pyspark.errors import PySparkException
 
 from cojoin.errors import CheckpointError
 from cojoin.storage.java_classes import java_class
+from cojoin.storage.locations import without_login
+from cojoin.storage.store import Store, Tagged, UnplacedFileError, UnreadableFileError, former_name, visible_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointFiles", "UnplacedFileError", "UnreadableFileError"]
+__all__ = ["HadoopStore", "qualified"]
 
 # PySpark converts some of Java's errors into its own, wherever they are raised.
 _JavaErrors = (Py4JJavaError, PySparkException)
-_FORMER = ".former"
 _TRIES = 5
 
 
-class UnreadableFileError(CheckpointError):
-    """A file exists and can't be read.
+def qualified(spark: SparkSession, root: str, what: str) -> str:
+    """Return a directory absolute and with its scheme, as Hadoop spells it.
 
-    Attributes:
-        why: The file system's message.
+    Raises:
+        CheckpointError: Spark has no file system for the directory.
     """
-
-    def __init__(self, root: str, name: str, why: str) -> None:
-        super().__init__(f"checkpoint {root}: {name} can't be read: {why}; put it back from a backup of the checkpoint")
-        self.why = why
+    return str(_system_and_root(spark, root, what)[1].toString())
 
 
-class UnplacedFileError(CheckpointError):
-    """A file was written and could not be renamed: permission is missing, or other processes replaced it each time."""
+def _system_and_root(spark: SparkSession, root: str, what: str) -> tuple[Any, Any]:
+    configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - PySpark has no way to Hadoop's file systems
+    try:
+        path = java_class(spark, "org.apache.hadoop.fs.Path")(root)
+        system = path.getFileSystem(configuration)
+        return system, system.makeQualified(path)
+    except _JavaErrors as error:
+        msg = (
+            f"{what} {without_login(root)!r}: Spark has no file system for it ({_said(error)}); expected a path that "
+            f"Spark reaches, such as '/lake/{what}'. An object store needs its connector's package in "
+            f"spark.jars.packages, and the scheme that this serves: s3a:// for S3, abfss:// for Azure, gs:// for "
+            f"Google"
+        )
+        raise CheckpointError(msg) from error
 
 
-class CheckpointFiles:
-    """The small files below one directory.
+class HadoopStore(Store):
+    """The files below a directory of one of Hadoop's file systems.
 
     Args:
         spark: The session whose Hadoop configuration is used.
@@ -59,22 +72,12 @@ class CheckpointFiles:
         CheckpointError: Spark has no file system for the directory.
     """
 
+    swaps = False
+
     def __init__(self, spark: SparkSession, root: str, what: str = "checkpoint") -> None:
-        self._what, self._hadoop_path = what, java_class(spark, "org.apache.hadoop.fs.Path")
-        self._as_text = java_class(spark, "org.apache.commons.io.IOUtils").toString
-        configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - PySpark has no way to Hadoop's file systems
-        try:
-            path = self._hadoop_path(root)
-            self._system = path.getFileSystem(configuration)
-            self._root = self._system.makeQualified(path)
-        except _JavaErrors as error:
-            msg = (
-                f"{what} {root!r}: Spark has no file system for it ({_said(error)}); expected a path that Spark "
-                f"reaches, such as '/lake/{what}'. An object store needs its connector's package in "
-                f"spark.jars.packages, and the scheme that this serves: s3a:// for S3, abfss:// for Azure, gs:// for "
-                f"Google"
-            )
-            raise CheckpointError(msg) from error
+        self.what, self._hadoop_path = what, java_class(spark, "org.apache.hadoop.fs.Path")
+        self._to_bytes = java_class(spark, "org.apache.commons.io.IOUtils").toByteArray
+        self._system, self._root = _system_and_root(spark, root, what)
 
     @property
     def root(self) -> str:
@@ -94,8 +97,8 @@ class CheckpointFiles:
         with self._told(name, "looked for"):
             return any(self._system.exists(place) for place in self._places(name))
 
-    def read(self, name: str) -> str | None:
-        """Return a file's text, or None where there is no such file.
+    def read_tagged(self, name: str) -> Tagged | None:
+        """Return a file with its tag, or None where there is no such file.
 
         Raises:
             UnreadableFileError: The file exists and can't be read.
@@ -103,19 +106,19 @@ class CheckpointFiles:
         why = ""
         for _ in range(_TRIES):
             for place in self._places(name):
-                text, why = self._read_at(name, place)
-                if text is not None:
-                    return text
+                content, why = self._read_at(name, place)
+                if content is not None:
+                    return Tagged(content, hashlib.sha256(content).hexdigest())
             if not self.exists(name):
                 return None
         raise UnreadableFileError(self.root, name, why)
 
-    def _read_at(self, name: str, place: Any) -> tuple[str | None, str]:
-        """Return the text and no reason, or None and the reason why it can't be read at this moment."""
+    def _read_at(self, name: str, place: Any) -> tuple[bytes | None, str]:
+        """Return the content and no reason, or None and the reason why it can't be read at this moment."""
         try:
             stream = self._system.open(place)
             try:
-                return str(self._as_text(stream, "UTF-8")), ""
+                return bytes(self._to_bytes(stream)), ""
             finally:
                 stream.close()
         except _JavaErrors as error:
@@ -124,10 +127,6 @@ class CheckpointFiles:
             if any(kind in said for kind in ("FileNotFoundException", "ChecksumException")):
                 return None, said
             raise UnreadableFileError(self.root, name, said) from error
-
-    def write(self, name: str, text: str) -> None:
-        """Write a text file whole, in place of an earlier one; errors are those of ``write_bytes``."""
-        self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole, in place of an earlier one.
@@ -155,10 +154,23 @@ class CheckpointFiles:
                 self._system.delete(former, False)
                 return
         msg = (
-            f"checkpoint {self.root}: {name} can't be put in place: the file system does not rename "
+            f"{self.what} {self.root}: {name} can't be put in place: the file system does not rename "
             f"{partial.getName()}; see that nothing else writes there, and start again"
         )
         raise UnplacedFileError(msg)
+
+    def replace(self, name: str, content: bytes, tag: str | None) -> bool:
+        """Write a file whole, if it still is the one that was read; see ``Store.replace``. It is not atomic."""
+        found = self.read_tagged(name)
+        if (None if found is None else found.tag) != tag:
+            return False
+        try:
+            self.write_bytes(name, content)
+        except UnplacedFileError:
+            # Another process's rename came first.
+            return False
+        found = self.read_tagged(name)
+        return found is not None and found.content == content
 
     def make_directory(self, name: str) -> None:
         """Create a directory where it does not exist.
@@ -215,9 +227,7 @@ class CheckpointFiles:
         if not self.exists(directory):
             return []
         with self._told(directory, "listed"):
-            names = {status.getPath().getName() for status in self._system.listStatus(self._path(directory))}
-        former = {name[1:].removesuffix(_FORMER) for name in names if name.startswith(".") and name.endswith(_FORMER)}
-        return sorted(former.union(name for name in names if not name.startswith(".")))
+            return visible_names({each.getPath().getName() for each in self._system.listStatus(self._path(directory))})
 
     @contextlib.contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:
@@ -226,12 +236,6 @@ class CheckpointFiles:
             yield
         except _JavaErrors as error:
             raise self._refused(name, what, _said(error)) from error
-
-    def _refused(self, name: str, what: str, why: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self._what} {self.root}: {name or 'the directory'} can't be {what}: {why}; expected a directory that is "
-            f"there or can be made, and that Spark's driver may read and write"
-        )
 
     def _places(self, name: str) -> Iterator[Any]:
         """Yield where a file may be: its path, its second name, and its path again, where it was replaced meanwhile."""
@@ -242,7 +246,7 @@ class CheckpointFiles:
             yield target
 
     def _former(self, target: Any) -> Any:
-        return self._hadoop_path(target.getParent(), f".{target.getName()}{_FORMER}")
+        return self._hadoop_path(target.getParent(), former_name(target.getName()))
 
     def _path(self, name: str) -> Any:
         return self._hadoop_path(self._root, name) if name else self._root

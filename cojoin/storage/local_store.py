@@ -1,0 +1,286 @@
+"""Files of the local file system, and of network file systems that are mounted.
+
+A file is written under a temporary name, flushed to the disk, and renamed. After a power failure, the former file may
+be there again, but never a part of one. ``create`` and ``replace`` hold a lock of
+the operating system on a hidden file in the root, which is released when its holder ends for any reason.
+
+Hadoop's local file system keeps a second file with the checksums of a file, which Spark's logs have. A file is compared
+with its checksums where they exist, and written without. Where release 0.5.0 was stopped while it replaced a file, the
+former file is found under its second name (``store.former_name``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+import uuid
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cojoin.storage.file_lock import LockTimeoutError, locked
+from cojoin.storage.store import Store, Tagged, UnplacedFileError, UnreadableFileError, former_name, visible_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cojoin.errors import CheckpointError
+
+__all__ = ["LocalStore", "escaped"]
+
+_TRIES = 5
+_LOCK, _LOCK_SECONDS, _LOOK_SECONDS = ".lock", 10.0, 0.005
+_CRC_HEADER = b"crc\x00"
+_IN_URLS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-!.~'()*,;:$&+=@/")
+
+
+class LocalStore(Store):
+    """The files below a directory of the local file system.
+
+    Args:
+        root: The directory, as an absolute path without a scheme.
+        what: What the directory is, for messages.
+    """
+
+    swaps = True
+
+    def __init__(self, root: str, what: str = "checkpoint") -> None:
+        self.what, self._root = what, root.rstrip("/") or "/"
+
+    @property
+    def root(self) -> str:
+        """The directory, absolute and with its scheme."""
+        return f"file:{self._root}"
+
+    def path(self, name: str) -> str:
+        """Return the full path of a file or directory below the root, as Spark takes it."""
+        return f"file:{self._below(name)}"
+
+    def url(self, name: str) -> str:
+        """Return the full path of a file as a URL, as Spark's own logs write it: with blanks and the like escaped."""
+        return f"file:{escaped(self._below(name))}"
+
+    def exists(self, name: str = "") -> bool:
+        """Return whether a file or directory exists."""
+        try:
+            return self._place(name).exists() or (name != "" and self._place(former_name(name)).exists())
+        except OSError as error:
+            raise self._refused(name, "looked for", _said(error)) from error
+
+    def read_tagged(self, name: str) -> Tagged | None:
+        """Return a file with its tag, or None where there is no such file.
+
+        Raises:
+            UnreadableFileError: The file exists and can't be read, or its checksums are others.
+        """
+        why = ""
+        for _ in range(_TRIES):
+            # A file that 0.5.0 replaces may have been renamed back between the first two looks.
+            for each in (name, former_name(name), name):
+                place = self._place(each)
+                try:
+                    content = place.read_bytes()
+                    if _has_checksums(place, content):
+                        return Tagged(content, hashlib.sha256(content).hexdigest())
+                    why = "its checksums are others"
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                except OSError as error:
+                    raise UnreadableFileError(self.root, name, _said(error)) from error
+            if not self.exists(name):
+                return None
+            time.sleep(_LOOK_SECONDS)
+        raise UnreadableFileError(self.root, name, why or "it is a directory")
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file whole, in place of an earlier one.
+
+        Raises:
+            CheckpointError: The file can't be written.
+        """
+        with self._partial(name, content) as partial:
+            self._put_in_place(partial, name)
+
+    def replace(self, name: str, content: bytes, tag: str | None) -> bool:
+        """Write a file whole, if it still is the one that was read; see ``Store.replace``.
+
+        Raises:
+            UnplacedFileError: Another process has held the file's lock for ten seconds.
+        """
+        with self._partial(name, content) as partial:
+            try:
+                with locked(self._place(_LOCK), timeout_seconds=_LOCK_SECONDS, look_seconds=_LOOK_SECONDS):
+                    found = self.read_tagged(name)
+                    if (None if found is None else found.tag) != tag:
+                        return False
+                    self._put_in_place(partial, name)
+            except LockTimeoutError as error:
+                msg = (
+                    f"{self.what} {self.root}: {name} can't be written: another process has held the lock "
+                    f"{error.path} for ten seconds; see which one has it open, such as by lsof, and stop it"
+                )
+                raise UnplacedFileError(msg) from error
+            except OSError as error:
+                raise self._refused(name, "written", _said(error)) from error
+        return True
+
+    def make_directory(self, name: str) -> None:
+        """Create a directory where it does not exist.
+
+        Raises:
+            CheckpointError: The directory can't be created.
+        """
+        try:
+            self._place(name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refused(name, "made", _said(error)) from error
+
+    def check_place(self) -> None:
+        """Check that the root directory exists or can be created; directories created for the check are deleted again.
+
+        Raises:
+            CheckpointError: The directory can't be created, or files can't be created in it.
+        """
+        made, place = [], self._place("")
+        while not self.exists_at(place):
+            made.append(place)
+            place = place.parent
+        self.make_directory("")
+        for each in made:
+            # A directory in which another process has written meanwhile stays.
+            with contextlib.suppress(OSError):
+                each.rmdir()
+
+    def exists_at(self, place: Path) -> bool:
+        """Return whether a path exists, below the root or above it."""
+        try:
+            return place.exists()
+        except OSError as error:
+            raise self._refused(str(place), "looked for", _said(error)) from error
+
+    def modified(self, name: str) -> int:
+        """Return when a file was last written, in epoch milliseconds."""
+        return self._place(name).stat().st_mtime_ns // 1_000_000
+
+    def size(self, name: str) -> int:
+        """Return the size of a file, or of all files below a directory, in bytes."""
+        place = self._place(name)
+        if place.is_file():
+            return place.stat().st_size
+        return sum(each.stat().st_size for each in place.rglob("*") if each.is_file() and not _is_checksum(each))
+
+    def delete(self, name: str) -> None:
+        """Delete a file where it exists."""
+        place = self._place(name)
+        for each in (self._place(former_name(name)), place, place.with_name(f".{place.name}.crc")):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self._delete_at(name, each)
+
+    def delete_directory(self, name: str) -> None:
+        """Delete a directory with its content where it exists."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                shutil.rmtree(self._place(name))
+            except NotADirectoryError:
+                self.delete(name)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise self._refused(name, "deleted", _said(error)) from error
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
+        try:
+            return visible_names({each.name for each in self._place(directory).iterdir()})
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._refused(directory, "listed", _said(error)) from error
+
+    def _below(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}" if name else self._root
+
+    def _place(self, name: str) -> Path:
+        return Path(self._below(name))
+
+    def _delete_at(self, name: str, place: Path) -> None:
+        try:
+            place.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise self._refused(name, "deleted", _said(error)) from error
+
+    @contextlib.contextmanager
+    def _partial(self, name: str, content: bytes) -> Iterator[Path]:
+        """Write a temporary file, which is deleted where the block has not renamed it."""
+        place = self._place(name)
+        partial = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise self._unwritten(name, error) from error
+        try:
+            yield partial
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    def _put_in_place(self, partial: Path, name: str) -> None:
+        place = self._place(name)
+        try:
+            # The checksums go first: without them, the file is read as it is.
+            place.with_name(f".{place.name}.crc").unlink(missing_ok=True)
+            partial.replace(place)
+            self._place(former_name(name)).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unwritten(name, error) from error
+
+    def _unwritten(self, name: str, error: OSError) -> CheckpointError:
+        return self._refused(name, "written", _said(error))
+
+
+def escaped(path: str) -> str:
+    """Return a path as it stands in a URL of Java's: with all that a URL can't have escaped, and letters kept.
+
+    >>> escaped("/lake/my trades/ä#1")
+    '/lake/my%20trades/ä%231'
+    """
+    return "".join(
+        each if each in _IN_URLS or ord(each) > 127 else "".join(f"%{byte:02X}" for byte in each.encode())
+        for each in path
+    )
+
+
+def _has_checksums(place: Path, content: bytes) -> bool:
+    """Return whether a file has the checksums that Hadoop wrote beside it; True where it wrote none."""
+    try:
+        stored = place.with_name(f".{place.name}.crc").read_bytes()
+    except OSError:
+        return True
+    if not stored.startswith(_CRC_HEADER) or len(stored) < 8:
+        return False
+    step = int.from_bytes(stored[4:8], "big")
+    if step < 1:
+        return False
+    view = memoryview(content)
+    sums = b"".join(zlib.crc32(view[at : at + step]).to_bytes(4, "big") for at in range(0, len(content), step))
+    return stored[8:] == sums
+
+
+def _is_checksum(place: Path) -> bool:
+    return place.name.startswith(".") and place.name.endswith(".crc")
+
+
+def _said(error: OSError) -> str:
+    """Return an error's message on one line, such as ``Permission denied``."""
+    return (error.strerror or str(error)).strip().partition("\n")[0]

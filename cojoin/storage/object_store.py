@@ -1,0 +1,253 @@
+"""Files on an object store: S3 and what speaks its protocol, Google Cloud Storage, and Azure's.
+
+They are read and written by ``obstore``, without the JVM. ``create`` and ``replace`` are the store's own conditional
+writes (``If-None-Match`` and ``If-Match``), so they are exact among all processes. An object store has no directories:
+``make_directory`` writes a hidden empty object, so that Spark finds a folder there.
+
+A request that fails for a passing reason is repeated by ``obstore`` for some seconds. A conditional write whose answer
+was lost may be repeated by it, too; the file is then read again, and if it has this content, it was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+
+from cojoin.errors import CheckpointError
+from cojoin.storage.local_store import escaped
+from cojoin.storage.locations import without_login
+from cojoin.storage.object_store_settings import client_of
+from cojoin.storage.store import Store, Tagged, UnreadableFileError, former_name, visible_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from obstore.store import ObjectStore as Client
+
+    from cojoin.storage.object_store_settings import Settings
+
+__all__ = ["ObjectStore"]
+
+_DIRECTORY = ".directory"
+_URL = re.compile(r"\b(https?://[^\s/?]+)[^\s]*")
+_CODE, _MESSAGE = re.compile(r"<Code>([^<]*)</Code>"), re.compile(r"<Message>([^<]*)</Message>")
+_DELETED_AT_ONCE = 500
+
+
+class ObjectStore(Store):
+    """The objects below a prefix of a bucket or container.
+
+    Args:
+        client: The store of ``obstore`` whose prefix is the root's path.
+        root: The root with Spark's scheme, such as ``s3a://lake/checkpoint``.
+        what: What the root is, for messages.
+        settings: The settings with which the client was made, for tasks.
+    """
+
+    swaps = True
+
+    def __init__(
+        self, client: Client, root: str, what: str = "checkpoint", *, settings: Settings | None = None
+    ) -> None:
+        self.what, self._client, self._root, self._settings = what, client, root.rstrip("/"), settings
+
+    @classmethod
+    def of(cls, settings: Settings, root: str, what: str = "checkpoint") -> ObjectStore:
+        """Return the objects below a root, reached by these settings.
+
+        Raises:
+            CheckpointError: A setting is invalid.
+        """
+        try:
+            return cls(client_of(settings), root, what, settings=settings)
+        except (BaseError, OSError, ValueError) as error:
+            msg = (
+                f"{what} {without_login(root)!r}: its store can't be opened: {_said(error)}; see the session's "
+                f"settings fs.*"
+            )
+            raise CheckpointError(msg) from error
+
+    def for_tasks(self) -> Settings | None:
+        """Return how tasks reach the store without the JVM."""
+        return self._settings
+
+    @property
+    def root(self) -> str:
+        """The root, absolute and with its scheme."""
+        return self._root
+
+    def path(self, name: str) -> str:
+        """Return the full path of an object below the root, as Spark takes it."""
+        return f"{self._root}/{name}" if name else self._root
+
+    def url(self, name: str) -> str:
+        """Return the full path of an object as a URL, as Spark's own logs write it: with blanks escaped."""
+        scheme, _, rest = self.path(name).partition("://")
+        return f"{scheme}://{escaped(rest)}"
+
+    def exists(self, name: str = "") -> bool:
+        """Return whether there is an object of a name, or any object below it."""
+        with self._told(name, "looked for"):
+            for each in (name, former_name(name)) if name else ():
+                with contextlib.suppress(NotFoundError, FileNotFoundError):
+                    self._client.head(each)
+                    return True
+            chunks = iter(self._client.list(f"{name}/" if name else None, chunk_size=1))
+            return bool(next(chunks, None))
+
+    def read_tagged(self, name: str) -> Tagged | None:
+        """Return an object with its tag, or None where there is no such object.
+
+        Raises:
+            UnreadableFileError: The object can't be read: the store can't be reached, or refuses.
+        """
+        try:
+            return self._get(name) or self._put_back(name)
+        except (BaseError, OSError, ValueError) as error:
+            raise UnreadableFileError(self.root, name, _said(error)) from error
+
+    def _get(self, name: str) -> Tagged | None:
+        with contextlib.suppress(NotFoundError, FileNotFoundError):
+            found = self._client.get(name)
+            return Tagged(bytes(found.bytes()), _tag(found.meta))
+        return None
+
+    def _put_back(self, name: str) -> Tagged | None:
+        """Rename an object that release 0.5.0 left under its second name, and return it; None where there is none."""
+        former = self._get(former_name(name))
+        if former is not None:
+            with contextlib.suppress(AlreadyExistsError, PreconditionError):
+                self._client.put(name, former.content, mode="create")
+        return self._get(name)
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write an object whole, in place of an earlier one.
+
+        Raises:
+            CheckpointError: The store can't be reached, or refuses.
+        """
+        with self._told(name, "written"):
+            self._client.put(name, content)
+
+    def replace(self, name: str, content: bytes, tag: str | None) -> bool:
+        """Write an object whole, if it still is the one that was read; see ``Store.replace``."""
+        mode: Any = "create" if tag is None else _as_version(tag)
+        try:
+            self._client.put(name, content, mode=mode)
+        except (AlreadyExistsError, PreconditionError, NotFoundError, FileNotFoundError):
+            # The first answer may have been lost, and this is the one to a repeated request.
+            found = self.read_tagged(name)
+            return found is not None and found.content == content and found.tag != tag
+        except (BaseError, OSError, ValueError) as error:
+            raise self._refused(name, "written", _said(error)) from error
+        return True
+
+    def check_swaps(self) -> None:
+        """Check that the store honours conditional writes, by a few writes of an object that is then deleted.
+
+        Raises:
+            CheckpointError: It does not; stores that do not know conditions may ignore them without an error.
+        """
+        if not self._knows_conditions(f".probe-{uuid.uuid4().hex}"):
+            msg = (
+                f"{self.what} {self.root}: its store does not honour conditional writes (If-None-Match and If-Match), "
+                f"which keep a second query away; upgrade the store's server, put the {self.what} on another store, or "
+                f"set spark.cojoin.storage=hadoop in the session: then two queries that start within one moment may "
+                f"both run for a moment"
+            )
+            raise CheckpointError(msg)
+
+    def _knows_conditions(self, name: str) -> bool:
+        try:
+            if not self.replace(name, b"1", None) or self.replace(name, b"2", None):
+                return False
+            found = self.read_tagged(name)
+            if found is None or not self.replace(name, b"3", found.tag):
+                return False
+            return not self.replace(name, b"4", found.tag)
+        finally:
+            self.delete(name)
+
+    def make_directory(self, name: str) -> None:
+        """Write a hidden empty object, which makes Spark find a folder.
+
+        Raises:
+            CheckpointError: The store can't be reached, or refuses.
+        """
+        self.write_bytes(f"{name}/{_DIRECTORY}" if name else _DIRECTORY, b"")
+
+    def check_place(self) -> None:
+        """Check that objects can be listed, written and deleted below the root.
+
+        Raises:
+            CheckpointError: The store can't be reached, the bucket does not exist, or the store refuses.
+        """
+        self.exists()
+        with self._told("", "written to"):
+            self._client.put(".probe", b"")
+        self.delete(".probe")
+
+    def modified(self, name: str) -> int:
+        """Return when an object was last written, in epoch milliseconds."""
+        with self._told(name, "looked for"):
+            return int(self._client.head(name)["last_modified"].timestamp() * 1000)
+
+    def size(self, name: str) -> int:
+        """Return the size of an object, or of all objects below a name, in bytes."""
+        with self._told(name, "looked for"):
+            with contextlib.suppress(NotFoundError, FileNotFoundError):
+                return int(self._client.head(name)["size"]) if name else self._size_below("")
+            return self._size_below(f"{name}/")
+
+    def _size_below(self, prefix: str) -> int:
+        return sum(int(each["size"]) for chunk in self._client.list(prefix or None) for each in chunk)
+
+    def delete(self, name: str) -> None:
+        """Delete an object where it exists."""
+        with self._told(name, "deleted"), contextlib.suppress(NotFoundError, FileNotFoundError):
+            # The second name first: release 0.5.0 may have left it, and it would be found instead.
+            self._client.delete([former_name(name), name])
+
+    def delete_directory(self, name: str) -> None:
+        """Delete all objects below a name."""
+        with self._told(name, "deleted"):
+            found = [str(each["path"]) for chunk in self._client.list(f"{name}/" if name else None) for each in chunk]
+            for start in range(0, len(found), _DELETED_AT_ONCE):
+                self._client.delete(found[start : start + _DELETED_AT_ONCE])
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names below a directory in order, of objects and of directories; none where it is missing."""
+        with self._told(directory, "listed"):
+            found = self._client.list_with_delimiter(directory or None)
+        paths = [str(each["path"]) for each in found["objects"]] + [str(each) for each in found["common_prefixes"]]
+        return visible_names({path.rpartition("/")[2] for path in paths})
+
+    @contextlib.contextmanager
+    def _told(self, name: str, what: str) -> Iterator[None]:
+        """Raise an error of the store as a ``CheckpointError`` with the store's message on one line."""
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            raise self._refused(name, what, _said(error)) from error
+
+
+def _tag(meta: Any) -> str:
+    """Return an object's tag: its entity tag, and its version where the store counts versions."""
+    return f"{meta.get('e_tag') or ''}\n{meta.get('version') or ''}"
+
+
+def _as_version(tag: str) -> dict[str, str]:
+    e_tag, _, version = tag.partition("\n")
+    return {name: value for name, value in (("e_tag", e_tag), ("version", version)) if value}
+
+
+def _said(error: BaseException) -> str:
+    """Return an error's message on one line: what the store says where it says something, without URLs' parameters."""
+    text = str(error).strip()
+    line, code, message = text.partition("\n")[0], _CODE.search(text), _MESSAGE.search(text)
+    told = [line.partition(": <?xml")[0], *(found[1] for found in (code, message) if found is not None)]
+    return _URL.sub(r"\1/...", ": ".join(told)).replace("\n", " ")

@@ -1,0 +1,218 @@
+"""The files below one directory, on any store: all that cojoin itself reads, writes, lists and deletes goes through it.
+
+A file is written whole or not at all, and a reader never sees a part of one. ``create`` writes a file only where there
+is none, and ``replace`` only where the file still is the one that was read (compare-and-swap): of several processes
+that try, one succeeds. ``replace`` is exact where ``swaps`` is true. Elsewhere the file is compared first and then
+written, and two processes may both succeed within that moment.
+
+``local_store``, ``object_store`` and ``hadoop_store`` are the stores, and ``stores`` chooses among them. Each was
+compared with the simulated store of the tests by the same sequences of operations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+from cojoin.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from cojoin.storage.object_store_settings import Settings
+
+__all__ = ["FORMER", "Store", "Tagged", "UnplacedFileError", "UnreadableFileError", "former_name", "visible_names"]
+
+FORMER = ".former"
+"""The ending of a file's second name, under which Hadoop's stores keep it while it is being replaced."""
+
+
+class UnreadableFileError(CheckpointError):
+    """A file exists and can't be read.
+
+    Attributes:
+        why: The store's message.
+    """
+
+    def __init__(self, root: str, name: str, why: str) -> None:
+        super().__init__(f"checkpoint {root}: {name} can't be read: {why}; put it back from a backup of the checkpoint")
+        self.why = why
+
+
+class UnplacedFileError(CheckpointError):
+    """A file was written and could not be put in place: other processes replaced it each time."""
+
+
+class Tagged(NamedTuple):
+    """A file as it was read.
+
+    Attributes:
+        content: Its bytes.
+        tag: What ``replace`` compares; it differs for every content that the file has had.
+    """
+
+    content: bytes
+    tag: str
+
+
+class Store(ABC):
+    """The files below one directory.
+
+    Attributes:
+        what: What the directory is, for messages, such as ``"checkpoint"``.
+        swaps: Whether ``create`` and ``replace`` are atomic among all processes that reach the store.
+    """
+
+    what: str
+    swaps: bool
+
+    @property
+    @abstractmethod
+    def root(self) -> str:
+        """The directory, absolute and with its scheme."""
+
+    @abstractmethod
+    def path(self, name: str) -> str:
+        """Return the full path of a file or directory below the root, as Spark takes it."""
+
+    @abstractmethod
+    def url(self, name: str) -> str:
+        """Return the full path of a file as a URL, as Spark's own logs write it: with blanks and the like escaped."""
+
+    @abstractmethod
+    def exists(self, name: str = "") -> bool:
+        """Return whether a file or directory exists."""
+
+    @abstractmethod
+    def read_tagged(self, name: str) -> Tagged | None:
+        """Return a file with its tag, or None where there is no such file.
+
+        Raises:
+            UnreadableFileError: The file exists and can't be read.
+        """
+
+    @abstractmethod
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file whole, in place of an earlier one.
+
+        Raises:
+            CheckpointError: The file can't be written.
+            UnplacedFileError: The file was written and could not be put in place.
+        """
+
+    @abstractmethod
+    def replace(self, name: str, content: bytes, tag: str | None) -> bool:
+        """Write a file whole, if it still is the one that was read.
+
+        Args:
+            name: The file.
+            content: Its new content.
+            tag: The tag with which it was read; None where there was no such file.
+
+        Returns:
+            Whether it was written; False where another process has written or deleted it since. Where two processes
+            write the same content, both may get True: the content should name its writer.
+
+        Raises:
+            CheckpointError: It can't be written, or it is not known whether it was written.
+        """
+
+    @abstractmethod
+    def make_directory(self, name: str) -> None:
+        """Create a directory where it does not exist.
+
+        Raises:
+            CheckpointError: The directory can't be created.
+        """
+
+    @abstractmethod
+    def check_place(self) -> None:
+        """Check that the root directory exists or can be created; what is created for the check is deleted again.
+
+        Raises:
+            CheckpointError: The directory can't be created.
+        """
+
+    @abstractmethod
+    def modified(self, name: str) -> int:
+        """Return when a file was last written, in epoch milliseconds."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Return the size of a file, or of all files below a directory, in bytes."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a file where it exists."""
+
+    @abstractmethod
+    def delete_directory(self, name: str) -> None:
+        """Delete a directory with its content where it exists."""
+
+    @abstractmethod
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
+
+    def check_swaps(self) -> None:
+        """Check that the store keeps the promise of ``swaps``, where only a trial tells.
+
+        Raises:
+            CheckpointError: It does not.
+        """
+        return
+
+    def for_tasks(self) -> Settings | None:
+        """Return how tasks reach the store without the JVM, or None where they need nothing to know.
+
+        It may hold credentials: it travels with the tasks, as Spark's own settings do, and is never written to a file.
+        """
+        return None
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file whole where there is none, and return whether it was written; errors are those of ``replace``.
+
+        Where two processes create a file at the same moment, one of them gets False.
+        """
+        return self.replace(name, content, None)
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """Return a file's bytes, or None where there is no such file; errors are those of ``read_tagged``."""
+        found = self.read_tagged(name)
+        return None if found is None else found.content
+
+    def read(self, name: str) -> str | None:
+        """Return a file's text, or None where there is no such file; errors are those of ``read_tagged``.
+
+        Bytes that are no UTF-8 become replacement characters, so that a damaged text is found by whoever parses it.
+        """
+        content = self.read_bytes(name)
+        return None if content is None else content.decode(errors="replace")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file whole, in place of an earlier one; errors are those of ``write_bytes``."""
+        self.write_bytes(name, text.encode())
+
+    def _refused(self, name: str, what: str, why: str) -> CheckpointError:
+        """Return the error for an operation that the store refuses, with its message on one line."""
+        return CheckpointError(
+            f"{self.what} {self.root}: {name or 'the directory'} can't be {what}: {why}; expected a directory that is "
+            f"there or can be made, and that Spark's driver may read and write"
+        )
+
+
+def former_name(name: str) -> str:
+    """Return a file's second name.
+
+    >>> former_name("manifest/7.json")
+    'manifest/.7.json.former'
+    """
+    directory, slash, last = name.rpartition("/")
+    return f"{directory}{slash}.{last}{FORMER}"
+
+
+def visible_names(names: set[str]) -> list[str]:
+    """Return the names of complete files in order: without hidden ones, and with those that are being replaced.
+
+    >>> visible_names({"b", ".a.former", ".c.0f.tmp"})
+    ['a', 'b']
+    """
+    former = {name[1:].removesuffix(FORMER) for name in names if name.startswith(".") and name.endswith(FORMER)}
+    return sorted(former.union(name for name in names if not name.startswith(".")))
