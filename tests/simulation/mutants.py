@@ -1,0 +1,200 @@
+"""Steps of the protocol that are broken on purpose: the simulation has to find each.
+
+A mutant changes some lines of one function of the real code and puts the changed function in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A step that is broken.
+
+    Attributes:
+        name: What is wrong.
+        where: The function: its module, a colon, and its name within the module.
+        changes: Pairs of what its source says, exactly once, and what it says instead.
+    """
+
+    name: str
+    where: str
+    changes: tuple[tuple[str, str], ...]
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Put the changed function in the place of the real one within the block."""
+        module_name, _, path = self.where.partition(":")
+        module = importlib.import_module(module_name)
+        *classes, name = path.split(".")
+        holder: Any = module
+        for each in classes:
+            holder = getattr(holder, each)
+        original = inspect.getattr_static(holder, name)
+        function = getattr(original, "__func__", original)
+        source = textwrap.dedent(inspect.getsource(function))
+        for old, new in self.changes:
+            assert source.count(old) == 1, f"{self.where} has {source.count(old)} times: {old}"
+            source = source.replace(old, new)
+        made: dict[str, Any] = {}
+        code = compile("from __future__ import annotations\n" + source, f"<mutant {self.name}>", "exec")
+        exec(code, vars(module), made)
+        holders = [holder]
+        if not classes:
+            # Other modules have imported the function by its name.
+            ours = [each for key, each in sys.modules.items() if key.startswith(("cojoin.", "tests.simulation."))]
+            holders = [each for each in ours if getattr(each, name, None) is original]
+        for each in holders:
+            setattr(each, name, made[name])
+        try:
+            yield
+        finally:
+            for each in holders:
+                setattr(each, name, original)
+
+
+MUTANTS = (
+    Mutant(
+        "the manifest before the output",
+        "cojoin.spark.query.batch_protocol:BatchProtocol.run",
+        (
+            (
+                (
+                    "written = self._write_outputs(batch, report, self._markers(report, statistics, planned), files, "
+                    "durations)"
+                ),
+                (
+                    "markers = self._markers(report, statistics, planned)\n"
+                    "        written = {name: {**each.sink.place(), 'batch_id': batch_id}"
+                    " for name, each in self._outputs.items() if report.emitted.get(name)}"
+                ),
+            ),
+            (
+                "self._checkpoint.manifests.write(manifest)",
+                (
+                    "self._checkpoint.manifests.write(manifest)\n"
+                    "    self._write_outputs(batch, report, markers, files, durations)"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "cleaning does not look for what other snapshots point to",
+        "cojoin.checkpoints.state_table:StateTable._obsolete",
+        (("each not in needed", "True"),),
+    ),
+    Mutant(
+        "a driver that takes over does not fence the table",
+        "cojoin.storage.transactions:TableTransactions.fence",
+        (("if self._epoch is None:", "if True:"),),
+    ),
+    Mutant(
+        "a commit does not look whether the table has the batch",
+        "cojoin.storage.transactions:TableTransactions.append",
+        (("if is_done(NO_BATCH if seen is None else seen.newest):", "if False:"),),
+    ),
+    Mutant(
+        "a commit does not look at the fence",
+        "cojoin.storage.transactions:TableTransactions._look",
+        (("found.epoch > self._epoch", "False"),),
+    ),
+    Mutant(
+        "segments are deleted one batch too early",
+        "cojoin.checkpoints.segment_files:SegmentCleaner.take",
+        (("for each in self._recent for name", "for each in [manifest] for name"),),
+    ),
+    Mutant(
+        "the description of the query is written without compare-and-swap",
+        "cojoin.checkpoints.identity:claim_checkpoint",
+        (
+            (
+                "if replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None):",
+                "write_document(files, _FILE, _FORM, _content(query_id, query, sources))\n        if True:",
+            ),
+        ),
+    ),
+    Mutant(
+        "the progress table's manifests are deleted before its rows are written",
+        "cojoin.checkpoints.progress_table:ProgressTable._flush",
+        (
+            (
+                "last = self._waiting[-1]",
+                "last = self._waiting[-1]\n    self._manifests.clean(last.batch_id)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a run does not look for batches that are missing in the progress table",
+        "cojoin.checkpoints.progress_table:ProgressTable.recover",
+        (("if manifest is not None:", "if False:"),),
+    ),
+    Mutant(
+        "a savepoint lists the manifests before the commits",
+        "cojoin.checkpoints.savepoint:take_savepoint",
+        (
+            ("committed = committed_batches(files)", "ids = Manifests(files).batch_ids()"),
+            ("manifests = Manifests(files)", "manifests, committed = Manifests(files), committed_batches(files)"),
+            ("for batch_id in manifests.batch_ids() if", "for batch_id in ids if"),
+        ),
+    ),
+    Mutant(
+        "a snapshot is removed although it has become a savepoint",
+        "cojoin.spark.query.cleaning:Cleaning._remove",
+        (("savepoints_too=False", "savepoints_too=True"),),
+    ),
+    Mutant(
+        "a snapshot becomes a savepoint without compare-and-swap",
+        "cojoin.checkpoints.snapshots:Snapshots.promote",
+        (
+            (
+                'self._replace(replace(snapshot, kind="savepoint"), tag)',
+                (
+                    "write_document(self._files, numbered_name(_DIRECTORY, batch_id), _FORM, "
+                    'asdict(replace(snapshot, kind="savepoint"))) is None'
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "the lease is taken without compare-and-swap",
+        "cojoin.checkpoints.lease:Lease._write_and_confirm",
+        (
+            (
+                "replace_record(self._files, self._record, seen.tag)",
+                "replace_record(self._files, self._record, read_lease(self._files).tag)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a manifest is written over a later run's",
+        "cojoin.storage.documents:write_fenced",
+        (("> epoch_of(content)", "> 10**9"),),
+    ),
+    Mutant(
+        "the lease is never looked at",
+        "cojoin.checkpoints.lease:Lease.check",
+        (("if now is not None and self._is_ours(now):", "if True:"),),
+    ),
+    Mutant(
+        "a savepoint does not look whether the batch's former snapshot is being removed",
+        "cojoin.checkpoints.savepoint:_finish_removal",
+        (("if batch_id not in {each.batch_id for each in snapshots.removed()}:", "if True:"),),
+    ),
+    Mutant(
+        "cleaning believes a listing without the newest snapshot",
+        "cojoin.checkpoints.state_table:StateTable._unneeded",
+        (("if known is not None and known not in alive:", "if False:"),),
+    ),
+)

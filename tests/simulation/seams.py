@@ -1,0 +1,301 @@
+"""Where the real code of the driver meets what is simulated: every name that is replaced, in one table.
+
+All else is the code that runs in production: the start of a query, its lease, identity, restoration and control input,
+the steps of a batch, the writer of a Delta output and its transactions, manifests, snapshots, the state and the
+progress tables, savepoints and the cleaning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import uuid
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from cojoin.checkpoints.control import CONTROL_DDL
+from cojoin.storage import documents
+from tests.simulation import simulated_join
+from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, scheduler
+from tests.simulation.simulated_delta import DeltaTables
+from tests.simulation.simulated_frames import Functions, write_rows
+from tests.simulation.simulated_join import RIGHT_ROWS, SimulatedBatchWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cojoin.checkpoints.state_table import StateTable
+    from tests.simulation.simulated_spark import Session
+
+__all__ = ["simulated"]
+
+
+class _System:
+    """What the lease uses of ``os`` and ``socket``."""
+
+    @staticmethod
+    def getpid() -> int:
+        return scheduler().process.pid
+
+    @staticmethod
+    def gethostname() -> str:
+        return scheduler().process.host
+
+
+class _Json:
+    """The module ``json`` without indentation, which takes most of a history's time."""
+
+    loads = staticmethod(json.loads)
+
+    @staticmethod
+    def dumps(values: Any, **options: Any) -> str:
+        options.pop("indent", None)
+        return json.dumps(values, **options)
+
+
+_checked: dict[tuple[Any, ...], dict[str, Any]] = {}
+_check_content = documents._content
+
+
+def _content(files: Any, name: str, form: Any, text: str) -> dict[str, Any]:
+    """Return the content of a document as ``documents`` does, which checks each text once."""
+    key = name, form.what, form.format, text
+    found = _checked.get(key)
+    if found is None:
+        if len(_checked) > 2_000:
+            _checked.clear()
+        found = _checked[key] = _check_content(files, name, form, text)
+    return dict(found)
+
+
+class _Owners:
+    """The leases that each process holds."""
+
+    @staticmethod
+    def add(owner: str) -> None:
+        scheduler().process.owners.add(owner)
+        scheduler().process.held.add(owner)
+
+    @staticmethod
+    def discard(owner: str) -> None:
+        scheduler().process.owners.discard(owner)
+
+    def __contains__(self, owner: object) -> bool:
+        return owner in scheduler().process.owners
+
+
+class _StateLock:
+    """The lock on the state table, of which each process has one."""
+
+    def __enter__(self) -> None:
+        running = scheduler()
+        process, me = running.process, running.current
+        if process.state_lock_holder is not me:
+            running.wait(lambda: process.state_lock_holder is None)
+            process.state_lock_holder = me
+        process.state_lock_depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        process = scheduler().process
+        process.state_lock_depth -= 1
+        if not process.state_lock_depth:
+            process.state_lock_holder = None
+
+
+def _process_started(pid: int) -> str | None:
+    me = scheduler().process
+    for task in scheduler().tasks:
+        process = task.process
+        if process is not None and (process.host, process.pid) == (me.host, pid) and not process.is_dead:
+            return process.started
+    return None
+
+
+def _open_store(session: Session, root: str, what: str = "checkpoint") -> Any:
+    return session.store(root, what)
+
+
+def _open_control(session: Session, files: Any, labels: Any, tag: int) -> str:
+    del session, labels, tag
+    files.make_directory("control")
+    return CONTROL_DDL
+
+
+def _open_segments(files: Any) -> str:
+    files.make_directory("segments")
+    return str(files.path("segments"))
+
+
+class _HistoryHolds:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    @staticmethod
+    def around(write: Any) -> Any:
+        return write
+
+
+class _FileTarget:
+    @staticmethod
+    def at(session: Session, location: str, schema: Any) -> Any:
+        del session, schema
+        return SimpleNamespace(folder=location)
+
+
+class _StoredState:
+    @staticmethod
+    def of_snapshot(table: StateTable, snapshot: Any) -> Any:
+        return [json.loads(row.header) for row in table.headers(snapshot)], table.contents(snapshot)
+
+
+class _Messages:
+    """The rows of an old state, which Spark writes as files of the control input."""
+
+    def __init__(self, session: Session, state: Any, *_: Any) -> None:
+        self._session, self._state = session, state
+
+    @property
+    def write(self) -> _Messages:
+        return self
+
+    def mode(self, _: str) -> _Messages:
+        return self
+
+    def parquet(self, path: str) -> None:
+        headers, contents = self._state
+        total = {name: sum(each["counters"][name] for each in headers) for name in headers[0]["counters"]}
+        waiting = [row for each in contents.collect() for row in json.loads(each.content)]
+        waiting = [row for row in waiting if row >= headers[0]["at"]["right"] * RIGHT_ROWS]
+        disk = self._session.disk
+        disk.operate(
+            "delete directory",
+            path,
+            lambda: [disk.remove(each) for each in disk.all_below(path)],
+        )
+        message = {"at": headers[0]["at"], "counters": total, "waiting": sorted(waiting)}
+        write_rows(disk, f"{path}/part-{uuid.uuid4()}.parquet", [message])
+
+
+def _write_progress(table: Any, rows: Any) -> Any:
+    from cojoin.storage.delta_files import WrittenFile
+
+    name = f"part-{uuid.uuid4()}.parquet"
+    table._files.write_bytes(f"progress/{name}", json.dumps(rows).encode())
+    return WrittenFile(name, len(rows), 1, 0, "{}")
+
+
+def _uuid4() -> uuid.UUID:
+    return uuid.UUID(int=scheduler().random.getrandbits(128), version=4)
+
+
+def _emptied(*_: Any) -> None:
+    return None
+
+
+_SEAMS: dict[str, dict[str, Any]] = {
+    "cojoin.checkpoints.lease": {
+        "time": SimulatedTime,
+        "threading": SimulatedThreads,
+        "os": _System,
+        "socket": _System,
+        "process_started": _process_started,
+    },
+    "cojoin.checkpoints.lease_liveness": {
+        "time": SimulatedTime,
+        "os": _System,
+        "socket": _System,
+        "process_started": _process_started,
+        "_owners": _Owners(),
+        # A heartbeat is looked at every few seconds, so that a history does not consist of that.
+        "_POLL_SECONDS": 4.0,
+    },
+    "cojoin.checkpoints.control": {
+        "time": SimulatedTime,
+        "planned_entry": lambda _: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
+    },
+    "cojoin.checkpoints.outputs": {"open_log": DeltaTables.open_log},
+    # Few manifests and small groups, so that cleaning happens within short histories.
+    "cojoin.checkpoints.segment_files": {"KEPT_MANIFESTS": 3},
+    "cojoin.checkpoints.state_table": {"DeltaTable": DeltaTables, "F": Functions},
+    "cojoin.checkpoints.savepoint": {
+        "STATE_LOCK": _StateLock(),
+        "os": _System,
+        "socket": _System,
+        "check_segments": simulated_join.check_segments,
+        "snapshot_rows": simulated_join.snapshot_rows,
+    },
+    "cojoin.checkpoints.progress_table": {
+        "time": SimulatedTime,
+        "threading": SimulatedThreads,
+        "DeltaTable": DeltaTables,
+        "F": Functions,
+        "table_log": DeltaTables.table_log,
+        "append_files": DeltaTables.append_files,
+        "plain_defaults": lambda _: True,
+        "encode_rows": lambda rows, *_: rows,
+        "progress_row": lambda manifest: {"batch_id": manifest.batch_id},
+        "_GROUP_BATCHES": 4,
+        "_KEPT_MANIFESTS": 5,
+    },
+    "cojoin.checkpoints.progress_table:ProgressTable": {"_write_file": _write_progress},
+    "cojoin.storage.documents": {"json": _Json, "_content": _content},
+    "cojoin.storage.transactions": {
+        "table_log": DeltaTables.table_log,
+        "append_files": DeltaTables.append_files,
+        "commit_applications": DeltaTables.commit_applications,
+        "open_store": _open_store,
+    },
+    "cojoin.spark.sinks.sink": {"open_store": _open_store},
+    "cojoin.spark.sinks.delta_sink": {
+        "table_log": DeltaTables.table_log,
+        "find_commit": DeltaTables.find_commit,
+        "plain_defaults": lambda _: True,
+        "plain_shape": lambda _: "plain",
+        "shape_of": lambda _: "plain",
+        "FileTarget": _FileTarget,
+    },
+    "cojoin.spark.restore.restoration": {"open_store": _open_store},
+    "cojoin.spark.restore.source_logs": {"compact_interval": lambda _: 10},
+    "cojoin.spark.restore.restore": {
+        "open_store": _open_store,
+        "state_messages": _Messages,
+        "StoredState": _StoredState,
+        "_check_states": _emptied,
+    },
+    "cojoin.spark.query.batch_protocol": {"time": SimulatedTime, "threading": SimulatedThreads},
+    "cojoin.spark.query.cleaning": {"threading": SimulatedThreads, "STATE_LOCK": _StateLock()},
+    "cojoin.spark.query.output_places": {"open_store": _open_store, "table_log": DeltaTables.table_log},
+    "cojoin.spark.query.query": {
+        "time": SimulatedTime,
+        "threading": SimulatedThreads,
+        "_STARTING": contextlib.nullcontext(),
+    },
+    "cojoin.spark.query.start": {
+        "open_store": _open_store,
+        "open_control": _open_control,
+        "open_segments": _open_segments,
+        "runs_python": lambda _: False,
+        "BatchWriter": SimulatedBatchWriter,
+        "HistoryHolds": _HistoryHolds,
+    },
+    "uuid": {"uuid4": _uuid4},
+}
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[None]:
+    """Replace every name of the table within the block."""
+    before = []
+    for place, names in _SEAMS.items():
+        module, _, attribute = place.partition(":")
+        holder: Any = importlib.import_module(module)
+        holder = getattr(holder, attribute) if attribute else holder
+        for name, value in names.items():
+            before.append((holder, name, getattr(holder, name)))
+            setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        for holder, name, value in reversed(before):
+            setattr(holder, name, value)

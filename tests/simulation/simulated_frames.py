@@ -1,0 +1,179 @@
+"""Rows with as much of Spark's DataFrames as the driver's code uses, on simulated Delta tables."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from py4j.protocol import Py4JError
+
+from tests.simulation.simulated_delta import NO_SEGMENT, DeltaLog, Row, active_files, commit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tests.simulation.simulated_store import Disk
+
+__all__ = ["DeltaFrame", "Functions", "read_rows", "write_rows"]
+
+
+class _Condition:
+    """A condition on a row, as ``pyspark.sql.functions`` builds them."""
+
+    def __init__(self, holds: Callable[[Mapping[str, Any]], Any]) -> None:
+        self.holds = holds
+
+    def __eq__(self, other: object) -> _Condition:  # type: ignore[override]
+        return _Condition(lambda row: self.holds(row) == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __and__(self, other: _Condition) -> _Condition:
+        return _Condition(lambda row: self.holds(row) and other.holds(row))
+
+    def __or__(self, other: _Condition) -> _Condition:
+        return _Condition(lambda row: self.holds(row) or other.holds(row))
+
+    def isin(self, values: Sequence[Any]) -> _Condition:
+        return _Condition(lambda row: self.holds(row) in values)
+
+
+class Functions:
+    """What the state table uses of ``pyspark.sql.functions``."""
+
+    @staticmethod
+    def col(name: str) -> _Condition:
+        return _Condition(lambda row: row[name])
+
+    @staticmethod
+    def max(name: str) -> Callable[[list[dict[str, Any]]], Any]:
+        return lambda rows: max((row[name] for row in rows), default=None)
+
+
+class DeltaFrame:
+    """Rows, with as much of a DataFrame as the code uses of it.
+
+    Args:
+        disk: Where they are written to.
+        rows: A function that returns the rows; called at each action, as Spark computes a frame anew.
+    """
+
+    def __init__(self, disk: Disk, rows: Callable[[], list[dict[str, Any]]]) -> None:
+        self._disk, self._rows = disk, rows
+        self._options: dict[str, Any] = {}
+        self._mode = ""
+
+    @property
+    def write(self) -> DeltaFrame:
+        return DeltaFrame(self._disk, self._rows)
+
+    @property
+    def schema(self) -> Any:
+        return Row({"fields": []})
+
+    def format(self, _: str) -> DeltaFrame:
+        return self
+
+    def mode(self, mode: str) -> DeltaFrame:
+        self._mode = mode
+        return self
+
+    def partitionBy(self, *_: str) -> DeltaFrame:  # noqa: N802
+        return self
+
+    def option(self, name: str, value: Any) -> DeltaFrame:
+        self._options[name] = value
+        return self
+
+    def options(self, **values: Any) -> DeltaFrame:
+        self._options |= values
+        return self
+
+    def where(self, condition: _Condition) -> DeltaFrame:
+        return DeltaFrame(self._disk, lambda: [each for each in self._rows() if condition.holds(each)])
+
+    def drop(self, *names: str) -> DeltaFrame:
+        return DeltaFrame(
+            self._disk, lambda: [{k: v for k, v in each.items() if k not in names} for each in self._rows()]
+        )
+
+    def select(self, *names: str) -> DeltaFrame:
+        return DeltaFrame(self._disk, lambda: [{name: each[name] for name in names} for each in self._rows()])
+
+    def mapInArrow(self, *_: Any) -> DeltaFrame:  # noqa: N802
+        """Return the rows that the check of a snapshot expects: each content is whole where it can be read."""
+        return DeltaFrame(
+            self._disk, lambda: [{"key_group": each["key_group"], "fault": None} for each in self._rows()]
+        )
+
+    def agg(self, largest: Callable[[list[dict[str, Any]]], Any]) -> DeltaFrame:
+        self._largest = largest
+        return self
+
+    def first(self) -> tuple[Any]:
+        return (self._largest(self._rows()),)
+
+    def collect(self) -> list[Row]:
+        return [Row(each) for each in self._rows()]
+
+    def save(self, path: str) -> None:
+        """Append the rows to a table in a transaction, or replace those of one batch."""
+        log = DeltaLog(self._disk, path)
+        transaction = log.startTransaction()
+        actions: list[dict[str, Any]] = []
+        if transaction.readVersion() < 0:
+            actions.append({"metaData": {"id": str(uuid.uuid4())}})
+        applications = {}
+        if "txnAppId" in self._options:
+            app_id, version = self._options["txnAppId"], int(self._options["txnVersion"])
+            if transaction.txnVersion(app_id) >= version:
+                return
+            applications = {app_id: version}
+        if "replaceWhere" in self._options:
+            batch_id = int(str(self._options["replaceWhere"]).rpartition("=")[2])
+            transaction.touches = {batch_id}
+            active = active_files(self._disk, log.table, transaction.readVersion())
+            actions += [{"remove": {"path": name}} for name in active if name.startswith(f"batch_id={batch_id}/")]
+            groups = [
+                (
+                    f"batch_id={row['batch_id']}/segment={NO_SEGMENT if row['segment'] is None else row['segment']}/",
+                    row,
+                )
+                for row in self._rows()
+            ]
+            parts = [(folder, [row]) for folder, row in groups]
+        else:
+            parts = [("", self._rows())]
+        for folder, rows in parts:
+            name = f"{folder}part-{uuid.uuid4()}.parquet"
+            write_rows(self._disk, f"{log.table}/{name}", rows)
+            values = dict(each.split("=") for each in folder.split("/") if each)
+            actions.append({"add": {"path": quote(name, safe="/="), "partitionValues": values, "dataChange": True}})
+        commit(transaction, applications, "", self._options.get("userMetadata"), actions)
+
+
+def write_rows(disk: Disk, path: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a data file."""
+    content = json.dumps(list(rows)).encode()
+    disk.operate("write rows", path, lambda: disk.put(path, content), error=Py4JError, torn=lambda: disk.torn_at(path))
+
+
+def read_rows(disk: Disk, path: str) -> list[dict[str, Any]]:
+    """Read a data file.
+
+    Raises:
+        Py4JError: It is gone.
+    """
+
+    def effect() -> bytes | None:
+        file = disk.files.get(path)
+        return None if file is None else file.content
+
+    content = disk.operate("read", path, effect, error=Py4JError)
+    if content is None:
+        msg = f"FileNotFoundException: {path} does not exist"
+        raise Py4JError(msg)
+    found: list[dict[str, Any]] = json.loads(content)
+    return found

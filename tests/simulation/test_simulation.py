@@ -1,0 +1,133 @@
+"""The driver's protocol keeps its laws in every history, and the simulation notices where a step of it is broken."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.seeds import SEED
+from tests.simulation.__main__ import run_seeds
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.plan import Action, Plan
+from tests.simulation.seams import simulated
+from tests.simulation.shrinking import checked, shortened
+from tests.simulation.simulated_clock import Process, Scheduler
+from tests.simulation.simulated_store import FAULTS, OPERATIONS, can_strike
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.history import History
+
+_PARTS = 4
+_FIRST = 1_000_000 * (SEED % 1_000)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Cleaning that fails is logged, and here it often fails."""
+    logger = logging.getLogger("cojoin")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
+
+
+def keeps_the_laws(seeds: range) -> None:
+    result = run_seeds(seeds)
+    if result.failed:
+        with simulated():
+            pytest.fail(
+                f"{len(result.failed)} of {len(seeds)} failed\n{shortened(checked(Plan.of(result.failed[0][0])))}"
+            )
+    assert result.operations[1] >= 30
+    assert result.faults[1] >= 2
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_a_thousand_histories_keep_the_laws(part: int) -> None:
+    keeps_the_laws(range(_FIRST + 250 * part, _FIRST + 250 * (part + 1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_many_histories_keep_the_laws(part: int) -> None:
+    keeps_the_laws(range(_FIRST + 10_000 + 5_000 * part, _FIRST + 10_000 + 5_000 * (part + 1)))
+
+
+def test_a_seed_decides_all() -> None:
+    with simulated():
+        for seed in range(_FIRST, _FIRST + 5):
+            one, two = checked(Plan.of(seed)), checked(Plan.of(seed))
+            assert one.lines == two.lines
+            assert one.lines != checked(replace(one.plan, seed=seed + 1)).lines
+
+
+def test_a_history_without_faults_keeps_the_laws() -> None:
+    actions = (Action("rows", 12), Action("drive"), Action("await", 12), Action("savepoint"), Action("restore"))
+    with simulated():
+        history = checked(Plan(SEED, actions=actions))
+    assert not history.broken, str(history)
+    assert not history.struck
+    assert any("savepoint taken" in line for line in history.lines)
+
+
+def found_by(mutant: Mutant, seeds: range) -> History | None:
+    """Return the first history in which a mutant breaks a law."""
+    with mutant(), simulated():
+        for seed in seeds:
+            history = checked(Plan.of(seed))
+            if history.broken:
+                return history
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_broken_step_is_found(mutant: Mutant) -> None:
+    history = found_by(mutant, range(_FIRST, _FIRST + 20_000))
+    assert history is not None
+    sys.stdout.write(f"{mutant.name}: found by history {history.plan.seed - _FIRST + 1}: {history.broken[0]}\n")
+
+
+def test_a_failing_history_is_made_short() -> None:
+    mutant = next(each for each in MUTANTS if "whether the table has the batch" in each.name)
+    history = found_by(mutant, range(_FIRST, _FIRST + 300))
+    assert history is not None
+    with mutant(), simulated():
+        short = shortened(history)
+    assert short.broken
+    assert len(short.lines) <= len(history.lines)
+    assert len(short.plan.faults) <= len(history.plan.faults)
+    assert "BROKEN: double" in str(short)
+
+
+def test_every_operation_has_faults_that_make_sense() -> None:
+    assert {fault for operation in OPERATIONS for fault in FAULTS if can_strike(operation, fault)} == set(FAULTS)
+    assert not can_strike("read", "torn")
+    assert not can_strike("write", "stale")
+
+
+def test_tasks_take_turns_and_the_clock_jumps() -> None:
+    import random
+
+    running = Scheduler(random.Random(SEED), switching=0.5)
+    said: list[tuple[str, int]] = []
+
+    def talk(name: str, seconds: int) -> None:
+        for each in range(3):
+            running.sleep(seconds)
+            said.append((name, each))
+
+    process = Process("a process", "one", 1)
+    running.spawn(process, "slow", lambda: talk("slow", 100))
+    running.spawn(process, "quick", lambda: talk("quick", 1))
+    began = running.now
+    running.wait(lambda: not running.tasks)
+    running.end()
+    assert said == [("quick", 0), ("quick", 1), ("quick", 2), ("slow", 0), ("slow", 1), ("slow", 2)]
+    assert 300 <= running.now - began < 301
