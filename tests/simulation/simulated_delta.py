@@ -176,9 +176,7 @@ class _Transaction:
                     return False
                 disk.put(path, content)
                 epochs = [
-                    each["txn"]["version"]
-                    for each in actions
-                    if each.get("txn", {}).get("appId", "").startswith(FENCE)
+                    each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId", "").startswith(FENCE)
                 ]
                 if epochs and epochs[0] < disk.begun.get(table, 0):
                     disk.zombies.append(f"epoch {epochs[0]} has committed {path} after epoch {disk.begun[table]} began")
