@@ -23,7 +23,7 @@ from cojoin.engine.values.rows import decode_column, decode_rows
 from cojoin.engine.values.tables import event_micros
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -51,6 +51,31 @@ class Explainer:
         self._is_join = output.name == OUTPUT and not any(
             isinstance(plan.operation, KeyedCoProcess) for plan in self._plans
         )
+
+    def narrow(self, places: Sequence[tuple[int, int]]) -> None:
+        """Keep only those right rows in view that explanations of some rows need, which are found faster then.
+
+        Args:
+            places: The rows' positions in both outputs, as ``text`` takes them.
+        """
+        if not (self._is_join and self._has_times()):
+            return
+        plan = self._plans[0]
+        key = plan.left.key[0]
+        dtype = plan.left.schema.field(key).type
+        # For other types, being in a set is not what being equal is: 0.0 and -0.0 are equal.
+        if not (pa.types.is_integer(dtype) or pa.types.is_string(dtype)):
+            return
+        name = dict(zip(plan.left.schema.names, plan.output.names, strict=False))[key]
+        values = [
+            made.column(name)[place].as_py()
+            for row in places
+            for place, made in zip(row, self._made, strict=True)
+            if place >= 0
+        ]
+        right = self._rows[1].column(plan.right.key[0])
+        near = self._rows[1].filter(pc.is_in(right, value_set=pa.array(values, right.type)))
+        self._rows = (self._rows[0], near)
 
     def text(self, a: int, b: int) -> str:
         """Return what both versions say of a row, given by its positions in their outputs; -1 if there is none."""

@@ -102,9 +102,12 @@ def _explained(explainer: Explainer, differing: Differing, examples: int) -> lis
     """Return an explanation for the first rows of each kind, and None for the others."""
     texts: list[str | None] = [None] * len(differing.one)
     one, other = differing.one, differing.other
-    for kind in ((one >= 0) & (other >= 0), other < 0, one < 0):
-        for place in np.flatnonzero(kind)[:examples].tolist():
-            texts[place] = explainer.text(int(one[place]), int(other[place]))
+    kinds = ((one >= 0) & (other >= 0), other < 0, one < 0)
+    chosen = [place for kind in kinds for place in np.flatnonzero(kind)[:examples].tolist()]
+    if chosen:
+        explainer.narrow([(int(one[place]), int(other[place])) for place in chosen])
+    for place in chosen:
+        texts[place] = explainer.text(int(one[place]), int(other[place]))
     return texts
 
 
