@@ -13,7 +13,7 @@ import pyspark
 from cojoin.errors import EnvironmentSetupError
 from cojoin.spark.session.jar_folders import cache_folder, fetch_jars
 from cojoin.spark.session.jars import IN_SPARK
-from cojoin.spark.session.spark_versions import delta_package, kafka_package
+from cojoin.spark.session.spark_versions import delta_package, kafka_package, spark_version
 from cojoin.spark.session.submit_settings import find_spark_home
 
 BROKER = ["org.apache.kafka:kafka_2.13:4.2.0", "org.slf4j:slf4j-simple:1.7.36"]  # without the latter its log is empty
@@ -37,7 +37,11 @@ def kafka_settings() -> dict[str, str]:
 
     Not every Maven mirror has the connector's small companion for delegation tokens in each version. It is tried once;
     where it is missing, an earlier one stands in, and an empty file is the memory of that decision.
+
+    With an older Spark, the tests do without Kafka.
     """
+    if spark_version() != "4.2":
+        return {"spark.jars": ",".join(map(str, delta_jars()))}
     packages = [delta_package(), kafka_package()]
     missing = cache_folder() / f"no-token-provider-{pyspark.__version__}"
     jars = None
