@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ def _words(column: pa.Array) -> list[NDArray[np.uint64]]:
     if types.is_string(dtype) or types.is_binary(dtype):
         encoded = column.dictionary_encode()
         distinct = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
+        # It takes half a second to import, and only states with flushed segments hash texts here.
+        import pandas as pd  # noqa: PLC0415
+
         hashed = pd.util.hash_array(distinct, categorize=False).astype(np.uint64)
         return [hashed[encoded.indices.to_numpy(zero_copy_only=False)] if len(hashed) else hashed]
     if types.is_decimal(dtype):
