@@ -1,8 +1,8 @@
 """Files of the local file system, and of network file systems that are mounted.
 
 A file is written under a temporary name, flushed to the disk, and renamed. After a power failure, the former file may
-be there again, but never a part of one. ``create`` and ``replace`` hold a lock of
-the operating system on a hidden file in the root, which is released when its holder ends for any reason.
+be there again, but never a part of one. ``create`` and ``replace`` hold a lock of the operating system on a hidden file
+in the root, which is released when its holder ends for any reason.
 
 Hadoop's local file system keeps a second file with the checksums of a file, which Spark's logs have. A file is compared
 with its checksums where they exist, and written without. Where release 0.5.0 was stopped while it replaced a file, the
@@ -26,8 +26,6 @@ from cojoin.storage.store import Store, Tagged, UnplacedFileError, UnreadableFil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from cojoin.errors import CheckpointError
 
 __all__ = ["LocalStore", "escaped"]
 
@@ -145,7 +143,7 @@ class LocalStore(Store):
             CheckpointError: The directory can't be created, or files can't be created in it.
         """
         made, place = [], self._place("")
-        while not self.exists_at(place):
+        while not self._exists_at(place):
             made.append(place)
             place = place.parent
         self.make_directory("")
@@ -154,7 +152,7 @@ class LocalStore(Store):
             with contextlib.suppress(OSError):
                 each.rmdir()
 
-    def exists_at(self, place: Path) -> bool:
+    def _exists_at(self, place: Path) -> bool:
         """Return whether a path exists, below the root or above it."""
         try:
             return place.exists()
@@ -181,15 +179,14 @@ class LocalStore(Store):
 
     def delete_directory(self, name: str) -> None:
         """Delete a directory with its content where it exists."""
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                shutil.rmtree(self._place(name))
-            except NotADirectoryError:
-                self.delete(name)
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise self._refused(name, "deleted", _said(error)) from error
+        try:
+            shutil.rmtree(self._place(name))
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            self.delete(name)
+        except OSError as error:
+            raise self._refused(name, "deleted", _said(error)) from error
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
@@ -228,7 +225,7 @@ class LocalStore(Store):
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            raise self._unwritten(name, error) from error
+            raise self._refused(name, "written", _said(error)) from error
         try:
             yield partial
         finally:
@@ -243,10 +240,7 @@ class LocalStore(Store):
             partial.replace(place)
             self._place(former_name(name)).unlink(missing_ok=True)
         except OSError as error:
-            raise self._unwritten(name, error) from error
-
-    def _unwritten(self, name: str, error: OSError) -> CheckpointError:
-        return self._refused(name, "written", _said(error))
+            raise self._refused(name, "written", _said(error)) from error
 
 
 def escaped(path: str) -> str:
