@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.simulation.mutants import MUTANTS
@@ -12,9 +9,6 @@ from tests.simulation.plan import Action, Plan
 from tests.simulation.seams import simulated
 from tests.simulation.shrinking import checked
 from tests.simulation.simulated_store import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TWO_FIRST_STARTS = (Action("rows", 8), Action("drive", 0), Action("wait", 4), Action("drive", 1), Action("await", 12))
 _SAVEPOINT_BESIDE = (Action("rows", 11), Action("drive", 0), Action("await", 0), Action("savepoint", 0))
@@ -29,16 +23,6 @@ FOUND = {
         1, switching=0.05, cadence=1, actions=_SAVEPOINT_BESIDE, faults=(Fault("pause", "delete directory", 0, 190),)
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Cleaning that fails is logged."""
-    logger = logging.getLogger("cojoin")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,22 +18,10 @@ from tests.simulation.simulated_clock import Process, Scheduler
 from tests.simulation.simulated_store import FAULTS, OPERATIONS, can_strike
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.simulation.history import History
 
 _PARTS = 4
 _FIRST = 1_000_000 * (SEED % 1_000)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Cleaning that fails is logged, and here it often fails."""
-    logger = logging.getLogger("cojoin")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(before)
 
 
 def keeps_the_laws(seeds: range) -> None:
