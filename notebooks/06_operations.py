@@ -20,8 +20,10 @@
 # [outputs](#What-is-in-the-outputs?), [state](#How-large-is-the-state?), [the checkpoint
 # directory](#What-is-in-the-checkpoint-directory?), [backups](#How-do-I-back-up-a-query,-and-put-it-back?), [changes
 # and upgrades](#What-may-I-change?), [rescaling and forks](#How-do-I-rescale-or-fork-a-query?), [one query at a
-# time](#What-keeps-a-second-query-away?), [the command line](#What-does-the-command-line-do?), [your own Spark
-# session](#What-does-my-own-Spark-session-need?), and [a runbook of errors](#What-do-I-do-about-this-error?).
+# time](#What-keeps-a-second-query-away?), [S3](#How-do-I-keep-a-query-on-S3?), [the command
+# line](#What-does-the-command-line-do?), [your own Spark session](#What-does-my-own-Spark-session-need?), [Spark Connect
+# and Databricks](#Does-it-run-with-Spark-Connect,-and-on-Databricks?), and [a runbook of
+# errors](#What-do-I-do-about-this-error?).
 #
 # It needs Java 17 and `pip install cojoin matplotlib`.
 
@@ -472,8 +474,7 @@ pd.DataFrame(state.tables(), columns=["holds", "rows", "bytes"])
 #
 # ## What is in the checkpoint directory?
 #
-# Everything is data that a person can read: JSON, Arrow and Delta. Restoring never runs code from it. Each JSON file is
-# sealed with a checksum, so that a damaged one is named.
+# Everything is data that a person can read: JSON, Arrow and Delta. Restoring never runs code from it.
 
 # %%
 print(*sorted(path.name for path in Path("lake/checkpoint").iterdir()))
@@ -495,6 +496,23 @@ rejected, side_outputs | Delta: the rows that were not admitted; a table for eac
 """)
 
 # %% [markdown]
+# **Damaged files.** Each JSON file has a SHA-256 of its path, its content and its query's id; segments have digests in
+# the state that names them, and the rows of a snapshot in its index. The values in Spark's state store name their key
+# group, batch and query, and the manifests say how new they must be; a manifest also has the sources' positions and a sum
+# of each log of files that were read. So a flipped bit, a cut file, another checkpoint's file and a former version of a
+# file are refused, and the message names the file. On local disks Hadoop's own `.crc` files notice some of that before.
+# These are not covered:
+#
+# | file | what notices damage |
+# |---|---|
+# | the outputs, `rejected`, `side_outputs`, `progress`: Delta's logs and parquet files | Delta or Spark, if they can't read it; no query goes on from their rows |
+# | the Delta log of `state` | the rows that are read by it are compared with the snapshot's index |
+# | in `spark/offsets` the line with the batch's time and settings; positions after the last manifest | Spark, if it can't read it |
+# | `spark/commits`, `spark/metadata`, descriptions in `spark/state` | Spark, if it can't read it; of the commits only the numbers count |
+# | in `snapshots` whether it is a savepoint | nothing: where the index from before is put back, it is an ordinary snapshot again |
+# | the newest manifest, where a run was killed within five seconds after it wrote it a second time | nothing, if the first one is put back |
+# | tests that `cojoin.testing.capture` has written | the tests: their rows are texts that you may edit |
+#
 # Nothing in it is to be deleted by hand: `cojoin checkpoints clean` removes snapshots, and the whole directory can go
 # once the query is over for good. A query takes a **snapshot** of its state every `checkpoint_interval` (`"10 minutes"`
 # of the batches' clock by default, a number of batches, or `None`) and keeps the newest `retained_checkpoints` (3). A
@@ -638,6 +656,41 @@ refusal(count_one, "string", 2_000, old)
 # writes a Delta output (partitions, writer options), and for the other sinks, the lease is compared right before instead.
 # On HDFS, which has no compare-and-swap, two that take over within the same moment may both run until their next look.
 #
+# ## How do I keep a query on S3?
+#
+# Checkpoint and outputs may be on S3, or on what speaks its protocol, also each on another store. Spark needs Hadoop's
+# connector of its own version, and three modules of Amazon's SDK: together 13 MB, where the bundle that the connector names
+# has 686 MB. Leave out `endpoint` and `path.style.access` for Amazon's own S3, and the keys where the machine has its own.
+#
+# ```python
+# spark = cj.spark_session(conf={
+#     "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0,software.amazon.awssdk:s3:2.35.4,"
+#                            "software.amazon.awssdk:s3-transfer-manager:2.35.4,software.amazon.awssdk:sts:2.35.4",
+#     "spark.jars.excludes": "software.amazon.awssdk:bundle,io.netty:*",
+#     "spark.hadoop.fs.s3a.endpoint": "https://store.example:9000", "spark.hadoop.fs.s3a.path.style.access": "true",
+#     "spark.hadoop.fs.s3a.access.key": access_key, "spark.hadoop.fs.s3a.secret.key": secret_key,
+# })
+# joined.start(output=cj.sinks.delta("s3a://lake/enriched"), checkpoint="s3a://lake/_cojoin/enriched", trigger=...)
+# ```
+#
+# cojoin itself reads and writes there without the JVM, with the same settings, and so do the tasks with segments and
+# with the files of a Kafka archive. The settings travel with the tasks as Spark's do; they are in no file and no message.
+# The store must know conditional writes (`If-None-Match` and `If-Match`), which is tried before the start. A store that
+# is away is told after some seconds by cojoin; Spark's own requests go on for minutes, unless `fs.s3a.attempts.maximum`,
+# `fs.s3a.retry.limit` and `fs.s3a.connection.establish.timeout` say less. Credentials that expire end the query between
+# two batches or within one: start it again with new ones, and it goes on where it stopped.
+#
+# Slower is all that consists of many small files: a batch makes about 400 requests of its own, most of them Spark's for
+# its state and log. In a run with 300 trades in six batches it took 2.5 times as long as on local files, with a server on
+# the same machine; `python -m benchmarks.stores` measures it with your rows. Fewer key groups, fewer shuffle partitions
+# and longer triggers help.
+#
+# What is not fenced there: Delta 4.4 writes its log on S3 by a look and then a write, exact within one driver only. A
+# driver that is suspended between these two, for as long as another takes to take over, could still replace a commit.
+# Where that may happen, let Delta's own `S3DynamoDBLogStore` write the log (`io.delta:delta-storage-s3-dynamodb:4.4.0`
+# and `spark.delta.logStore.s3a.impl`). And leave `fs.s3a.performance.flags=create` out: with it, Hadoop does not
+# even look whether a file is there.
+#
 # ## What does the command line do?
 #
 # | `cojoin checkpoints ...` | does |
@@ -665,8 +718,7 @@ assert cojoin(["checkpoints", "list", "backup/newer"]) == 0
 #
 # `cj.spark_session()` returns a session that runs already as it is; else it makes one with the settings below. A
 # session of your own needs the first three, and Delta's package for its version of Spark, such as
-# `io.delta:delta-spark_4.2_2.13:4.4.0`. The others cost time or disk where they are missing. It must be a session in the
-# driver's process; Spark Connect is refused.
+# `io.delta:delta-spark_4.2_2.13:4.4.0`. The others cost time or disk where they are missing.
 
 # %%
 WHY = {
@@ -684,6 +736,38 @@ values = {name: spark.conf.get(name).rsplit(".", 1)[-1] for name in WHY}
 table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" for name, why in WHY.items())]))
 
 # %% [markdown]
+# ## Does it run with Spark Connect, and on Databricks?
+#
+# With Spark Connect it does: `spark = cj.spark_session(master="sc://host:15002")`, or a session of your own that
+# `SparkSession.builder.remote(...)` made (`pip install "cojoin[connect]"`). The server needs Delta's package and the
+# settings above. Its Python and that of its workers need this version of cojoin, which is asked before the start.
+#
+# The process that starts a query checks and restores it, keeps its lease alive, watches it and stops it. The batches are
+# executed and written by a process beside the server, so both must reach the checkpoint by the same path, which is tried
+# before the start. If the first process dies, the query goes on until another start takes its lease over. A batch takes
+# about two seconds longer, since Spark writes each table itself and Delta's log is read as files.
+#
+# | | a session in this process | Spark Connect | Databricks, by its documentation |
+# |---|---|---|---|
+# | `to_dataframe()` of static inputs, `diff` | yes | yes | yes, also serverless |
+# | `to_dataframe()` of streams | yes | yes | classic compute: yes |
+# | `start`, `restore_from=`, `savepoint` | yes | yes | standard compute may; serverless does not: it caches no rows |
+# | `Trigger.processing_time` | yes | yes | not on serverless: only `available_now` |
+# | `read_state`, `read_progress`, `explain`, `cojoin checkpoints` | yes | yes; the commands in a session of their own | where the checkpoint is on a volume |
+# | `cojoin.kafka` | yes | yes, the brokers reached from both sides | where Spark is 4.2 |
+# | `debug`, `capture` | yes | yes, with a temporary folder that both reach | not with a folder of this machine |
+# | output to Delta | workers write, fenced in Delta's transaction | Spark writes, the lease compared right before | as with Spark Connect |
+# | output to parquet, to a callable | yes; a callable in this process | yes; a callable is sent to the server | as with Spark Connect |
+# | a large table's first snapshot | time follows the files' statistics | time waits until all of it is read | as with Spark Connect |
+# | places of inputs that are DataFrames | compared with the outputs' | not known, so not compared | as with Spark Connect |
+# | checkpoints on HDFS | yes | no: local paths and object stores | volumes, external locations |
+#
+# Nothing was tried on Databricks. Its standard and serverless compute offer Spark Connect's interface alone, without
+# `SparkContext` and the JVM, and runtime 17 has Spark 4.0. What only a trial there can tell: whether a function that
+# `foreachBatch` calls may reach a volume as files, whether settings that begin with `spark.cojoin.` may be set, and
+# whether a table's `_delta_log` may be read by its path, which Unity Catalog refuses for managed tables. Dedicated
+# compute has a JVM with Databricks' own Delta, whose classes have other names, so `start` ends there with an error.
+#
 # ## What do I do about this error?
 #
 # All errors are `cj.CojoinError`. `ConfigurationError` and its kinds (`SchemaError`, `CheckpointError`,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.servers.broker import Broker
+    from tests.servers.s3 import S3Server
 
 # Where the environment has CI, Hypothesis would draw the same examples each time: here the run's seed says which.
 # Long enough to find what random streams find, short enough for every push; a search by night sets another profile.
@@ -91,6 +93,11 @@ _GROUPS = {
 """What needs a session; all else goes to whoever is free. (xdist's own groups do nothing under pytest 9.2.)"""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Have ``--connect`` run the tests in a session of Spark Connect, at a server of its own."""
+    parser.addoption("--connect", action="store_true", help="run in a session of Spark Connect (see tests/connect)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have Hypothesis draw from the run's seed, if its own option does not say another."""
     if config.getoption("hypothesis_seed") is None:
@@ -117,22 +124,53 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SessionSched
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def connect_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Spark Connect server."""
+    from tests.servers.connect import connect_server
+
+    with connect_server(tmp_path_factory.mktemp("server"), SETTINGS) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests, with Delta and Kafka: a Python process can hold only one."""
     from pyspark.sql import SparkSession
 
-    from tests.servers.jars import kafka_settings
+    if request.config.getoption("connect"):
+        remote = SparkSession.builder.remote(request.getfixturevalue("connect_address")).getOrCreate()
+        yield remote
+        remote.stop()
+        return
+
+    from tests.servers.jars import kafka_settings, s3_jars
 
     # Python workers take these from the environment: the interpreter that has the dependencies, and the tests' modules,
     # which they must find even when pytest was called from another folder.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = SETTINGS | kafka_settings()
+    settings["spark.jars"] = ",".join([settings["spark.jars"], *map(str, s3_jars())])
     settings["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
     session = SparkSession.builder.master("local[2]").appName("cojoin-tests").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def bucket(spark: SparkSession) -> Iterator[S3Server]:
+    """A server of S3's protocol with a bucket of its own, which the session of all tests reaches."""
+    from tests.servers.jars import s3_jars
+    from tests.servers.s3 import S3Server
+
+    if not s3_jars():
+        pytest.skip("the jars for s3a:// are those of Spark 4.2")
+    with S3Server(f"bucket-{uuid.uuid4().hex}") as server:
+        configuration = spark._jsc.hadoopConfiguration()
+        for name, value in server.settings().items():
+            configuration.set(name, value)
+        yield server
 
 
 @pytest.fixture(scope="session")

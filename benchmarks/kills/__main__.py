@@ -1,7 +1,7 @@
 """What may befall a driver, its checkpoint or its settings, at many points: nothing may be lost, nothing be double.
 
     python -m benchmarks.kills [--kills N] [--suspended N] [--put-back N] [--changed N] [--seed N] [--only PHASE]
-                               [--smoke]
+                               [--s3] [--smoke]
 
 *Kills*: each has a driver of its own (``killed_driver.py``), which joins small files as of, with rejected rows among
 them, and dies by SIGKILL, or its JVM alone, or its Python alone: at its start, between two commits, inside a snapshot,
@@ -15,11 +15,14 @@ from an older copy (``putting_back.py``). *Changed* are the settings between a f
 
 Rows must be the oracle's, each once, and every manifest's counts conserved; or the start or the batch is refused in
 words that help. By default: 40 kills, 10 suspended drivers, 10 copies, 10 changes. Ends with 1 if anything differs.
+With ``--s3``, the checkpoints and tables of killed and suspended drivers are on a server of S3's protocol, which is a
+process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import tempfile
 from pathlib import Path
@@ -28,12 +31,14 @@ from typing import TYPE_CHECKING
 from benchmarks.kills.changing import change_settings, choose_changes
 from benchmarks.kills.kill_points import POINTS, RANDOM
 from benchmarks.kills.killing import Killing
+from benchmarks.kills.places import Place
 from benchmarks.kills.putting_back import choose_copies, put_back
 from benchmarks.kills.suspending import Suspending
 from benchmarks.kills.verdicts import HEADER
 from benchmarks.session import make_session
 from cojoin.engine.formats import text_table
 from tests.seeds import SEED
+from tests.servers.s3 import s3_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,15 +74,17 @@ def choose(kills: int, seed: int, only: str | None = None) -> list[Point]:
     return sorted(chosen[:kills], key=every.index)
 
 
-def run(spark: SparkSession, folder: Path, seed: int, counts: dict[str, int], only: str | None) -> Iterator[Verdict]:
+def run(
+    spark: SparkSession, folder: Path, seed: int, counts: dict[str, int], only: str | None, place: Place
+) -> Iterator[Verdict]:
     """Do all of it, one after the other."""
-    suspending = Suspending(spark, folder / "suspended", seed)
+    suspending = Suspending(spark, folder / "suspended", seed, place)
     yield from suspending.run(suspending.choose(counts["suspended"]))
     for number, copy in enumerate(choose_copies(counts["put_back"], seed)):
         yield put_back(spark, folder / f"copy-{number}", seed + number, copy)
     for number, change in enumerate(choose_changes(counts["changed"], seed)):
         yield change_settings(spark, folder / f"change-{number}", seed + number, *change)
-    yield from Killing(spark, folder / "killed", seed).run(choose(counts["kills"], seed, only))
+    yield from Killing(spark, folder / "killed", seed, place).run(choose(counts["kills"], seed, only))
 
 
 def main() -> None:
@@ -94,15 +101,17 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=sorted({*(each.phase for each in POINTS), RANDOM.phase}), help="kills: a phase"
     )
+    parser.add_argument("--s3", action="store_true", help="checkpoints and tables on a server of S3's protocol")
     parser.add_argument("--smoke", action="store_true", help="a few of each, to see that everything works")
     arguments = parser.parse_args()
     seed = arguments.seed
     print(f"seed {seed}", flush=True)
     counts = {name: min(getattr(arguments, name), 3 if arguments.smoke else 10_000) for name in COUNTS}
     verdicts = []
-    with tempfile.TemporaryDirectory(prefix="cojoin-kills-") as folder:
-        spark = make_session("kills", Path(folder))
-        for verdict in run(spark, Path(folder), seed, counts, arguments.only):
+    with tempfile.TemporaryDirectory(prefix="cojoin-kills-") as folder, contextlib.ExitStack() as servers:
+        place = Place(servers.enter_context(s3_process(Path(folder))) if arguments.s3 else None)
+        spark = make_session("kills", Path(folder), s3=place.endpoint)
+        for verdict in run(spark, Path(folder), seed, counts, arguments.only, place):
             verdicts.append(verdict)
             print(verdict.told(), flush=True)
         spark.stop()

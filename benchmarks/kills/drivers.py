@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Driver", "DriverError", "is_alive", "state_of"]
 
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 1_200
 
 
 class DriverError(RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.kills.points import Point
@@ -49,16 +50,31 @@ def _drained(arguments: tuple[Any, ...], _: int) -> bool:
 
 
 def _named(name: str, content: str = "") -> Condition:
-    return lambda arguments, _: arguments[1] == name and content.encode() in _bytes(arguments[-1])
+    return lambda arguments, _: arguments[1] == name and content.encode() in _bytes(arguments[2])
 
 
 def _replaced(name: str, content: str = "") -> Condition:
-    named = _named(name, content)
-    return lambda arguments, batch: named(arguments, batch) and arguments[0].exists(name)
+    def is_meant(arguments: tuple[Any, ...], _: int) -> bool:
+        own, new = _new_file(arguments)
+        return own == name and content.encode() in new and arguments[0].exists(name)
+
+    return is_meant
+
+
+def _of_state(arguments: tuple[Any, ...], _: int) -> bool:
+    return str(arguments[1]).startswith("state/")
 
 
 def _promoted(arguments: tuple[Any, ...], _: int) -> bool:
-    return arguments[1].startswith("snapshots/") and b'"savepoint"' in arguments[2]
+    name, content = _new_file(arguments)
+    return name.startswith("snapshots/") and b'"savepoint"' in content
+
+
+def _new_file(arguments: tuple[Any, ...]) -> tuple[str, bytes]:
+    """Return the name and content of a file that is about to get its name: a local one lies there under another."""
+    if isinstance(arguments[1], Path):
+        return arguments[2], arguments[1].read_bytes()
+    return arguments[1], arguments[2]
 
 
 def _bytes(content: str | bytes) -> bytes:
@@ -71,7 +87,11 @@ _SINKS = tuple(f"cojoin.spark.sinks.{name}.{how}" for name in _SINK_NAMES for ho
 _SNAPSHOTS = "cojoin.checkpoints.snapshots:Snapshots.write"
 _MANIFESTS = "cojoin.checkpoints.manifest:Manifests"
 _PROGRESS = "cojoin.checkpoints.progress_table:ProgressTable"
-_FILES = "cojoin.storage.local_store:LocalStore"
+_LOCAL, _OBJECTS = "cojoin.storage.local_store:LocalStore", "cojoin.storage.object_store:ObjectStore"
+# A file is replaced in one step: on a local disk by a rename, on an object store by the write itself.
+_REPLACES = (f"{_LOCAL}._put_in_place", f"{_OBJECTS}.write_bytes", f"{_OBJECTS}.replace")
+_WRITES = (f"{_LOCAL}.write", f"{_OBJECTS}.write")
+_DELETES = (f"{_LOCAL}.delete", f"{_OBJECTS}.delete")
 _CONTROL, _RESTORE, _START = "cojoin.checkpoints.control", "cojoin.spark.restore.restore", "cojoin.spark.query.start"
 _RESTORATION = "cojoin.spark.restore.restoration:Restoration.write"
 
@@ -120,9 +140,7 @@ POINTS: tuple[Point, ...] = (
     _REJECTED,
     _REJECTED_DONE,
     _MANIFEST,
-    _batch(
-        "a beat half replaced", f"{_FILES}.write_bytes", condition=_replaced("beats/000000000001.json"), halves=True
-    ),
+    _batch("before a beat is replaced", *_REPLACES, enters=True, condition=_replaced("beats/000000000001.json")),
     _ROWS,
     _INDEX,
     _INDEXED,
@@ -130,34 +148,26 @@ POINTS: tuple[Point, ...] = (
     _counted("noted for the progress table", f"{_PROGRESS}.add"),
     _ALL_WRITTEN,
     _cleaning("snapshots no longer count", f"{_STATE}._unneeded", enters=True),
-    _cleaning("rows deleted, files there", f"{_FILES}.delete_directory", enters=True),
-    _cleaning("a folder of files gone", f"{_FILES}.delete_directory"),
+    _cleaning("rows deleted, files there", *_DELETES, enters=True, condition=_of_state),
+    _cleaning("a file of rows gone", *_DELETES, condition=_of_state),
     _savepoint("rows written, no index", _SNAPSHOTS, enters=True, condition=_kind("savepoint")),
     _savepoint("savepoint counts", _SNAPSHOTS, condition=_kind("savepoint")),
-    _savepoint(
-        "a checkpoint's half made one", f"{_FILES}.write_bytes", condition=_promoted, job="promotion", halves=True
-    ),
+    _savepoint("before a checkpoint's is made one", *_REPLACES, enters=True, condition=_promoted, job="promotion"),
     _restoration("query.json written", f"{_START}:claim_checkpoint"),
     _restoration("begun", _RESTORATION, condition=_stage("begun")),
     _restoration("state's rows written", f"{_RESTORE}:register_messages", enters=True),
     _restoration("state's rows registered", f"{_RESTORE}:register_messages"),
-    _restoration("before offsets/0", f"{_FILES}.write", enters=True, condition=_named("spark/offsets/0")),
+    _restoration("before offsets/0", *_WRITES, enters=True, condition=_named("spark/offsets/0")),
     _restoration("offsets/0 written", f"{_RESTORE}:plan_first_batch"),
-    _restoration(
-        "'written' half replaced", f"{_FILES}.write_bytes", condition=_replaced("restored.json", "written"), halves=True
-    ),
+    _restoration("before 'written'", *_REPLACES, enters=True, condition=_replaced("restored.json", "written")),
     _restoration("'written'", _RESTORATION, condition=_stage("written")),
     _restoration("first batch: state committed", _SNAPSHOTS, enters=True, condition=_first_batch),
     _restoration("first batch: manifest written", f"{_MANIFESTS}.write", condition=_first_batch),
     _restoration("first batch committed", f"{_START}:finish_restoration", enters=True),
-    _restoration(
-        "offsets/0 half replaced", f"{_FILES}.write_bytes", condition=_replaced("spark/offsets/0"), halves=True
-    ),
-    _restoration("offsets/0 replaced", f"{_FILES}.write", enters=True, condition=_named("spark/offsets/1")),
+    _restoration("before offsets/0 is replaced", *_REPLACES, enters=True, condition=_replaced("spark/offsets/0")),
+    _restoration("offsets/0 replaced", *_WRITES, enters=True, condition=_named("spark/offsets/1")),
     _restoration("offsets/1 written", _RESTORATION, enters=True, condition=_stage("ready")),
-    _restoration(
-        "'ready' half replaced", f"{_FILES}.write_bytes", condition=_replaced("restored.json", "ready"), halves=True
-    ),
+    _restoration("before 'ready'", *_REPLACES, enters=True, condition=_replaced("restored.json", "ready")),
     _restoration("'ready'", _RESTORATION, condition=_stage("ready")),
     _same_table("old query ended", f"{_RESTORE}:end"),
     _same_table("output cut back", "cojoin.checkpoints.outputs:cut_back"),

@@ -26,6 +26,10 @@ from benchmarks.kills.kill_points import POINTS, SUSPENSIONS
 from benchmarks.session import make_session, set_partitions
 from cojoin.checkpoints.lease import Lease
 from cojoin.engine.state.segments import SegmentOptions
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.object_store import ObjectStore
+from cojoin.storage.object_store_settings import settings_of
+from tests.servers.s3 import settings_for
 from tests.spark.data import Folders
 from tests.spark.saved import DRAIN, Saved
 
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
+
+    from cojoin.storage.store import Store
 
 __all__ = ["ANOTHER_MACHINE", "BEAT_SECONDS", "Job", "Step", "Victim"]
 
@@ -51,7 +57,8 @@ class Job:
     """What the driver does; what it says of files are paths as texts.
 
     Attributes:
-        folder: Where its checkpoint is, and its table.
+        folder: Where what is known of it lies, on this machine.
+        root: Where its checkpoint is, and its table: the folder, or a place on S3.
         data: Where trades and customers are.
         table: Its output: another query's, where it goes on in that.
         batch: The batch that was chosen.
@@ -61,9 +68,11 @@ class Job:
         origin: The checkpoint that it restores, if it does.
         at: The batch that it restores.
         takes_savepoint: Whether it takes a savepoint after the chosen batch.
+        endpoint: The server of S3's protocol that its root is on.
     """
 
     folder: str
+    root: str
     data: str
     table: str
     batch: int
@@ -73,10 +82,24 @@ class Job:
     origin: str | None = None
     at: int | None = None
     takes_savepoint: bool = False
+    endpoint: str | None = None
+
+    @property
+    def checkpoint(self) -> str:
+        """Where its checkpoint is."""
+        return f"{self.root}/checkpoint"
+
+    def files(self) -> Store:
+        """Return its checkpoint's files, without Spark."""
+        if self.endpoint is None:
+            return LocalStore(self.checkpoint)
+        settings = settings_of(self.checkpoint, settings_for(self.endpoint).get)
+        assert settings is not None
+        return ObjectStore.of(settings, self.checkpoint)
 
     def saved(self, spark: SparkSession) -> Saved:
         """Return its query, for looking at it."""
-        return Saved(spark, Path(self.folder), Folders(Path(self.data)), self.key_groups)
+        return Saved(spark, self.root, Folders(Path(self.data)), self.key_groups)
 
     def start(self, spark: SparkSession, trigger: cj.Trigger = DRAIN) -> cj.Query:
         """Start it, for the first time or again."""
@@ -85,7 +108,7 @@ class Job:
         if self.origin is not None:
             restore = {
                 "restore_from": cj.Checkpoint(self.origin, self.at),
-                "cut_back_output": not self.table.startswith(self.folder),
+                "cut_back_output": not self.table.startswith(self.root),
             }
         saved = self.saved(spark)
         joined = saved.join()
@@ -145,7 +168,7 @@ def main(paths: list[Path]) -> None:
     if any(step.victim == "suspended" for step in steps):
         socket.gethostname = lambda: ANOTHER_MACHINE
         Lease.acquire = partial(Lease.acquire, beat_seconds=BEAT_SECONDS)  # type: ignore[method-assign]
-    spark = make_session("killed", paths[0].parent)
+    spark = make_session("killed", paths[0].parent, s3=steps[0].job.endpoint)
     jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - nobody else knows the JVM's process
     for step in steps:
         step.path.with_name("jvm").write_text(str(jvm))

@@ -14,7 +14,6 @@ import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
@@ -22,6 +21,7 @@ from benchmarks.kills.drivers import Driver, DriverError, is_alive
 from benchmarks.kills.kill_points import FILES
 from benchmarks.kills.killed_driver import Job, Step, Victim
 from benchmarks.kills.leavings import broken_laws, compare, enriched, left_behind, rejected, write_files
+from benchmarks.kills.places import Place
 from benchmarks.kills.verdicts import Verdict
 from benchmarks.session import set_partitions
 from tests.spark.data import Folders, generate
@@ -29,6 +29,7 @@ from tests.spark.saved import DRAIN, PAUSE, Saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -81,10 +82,11 @@ class Killing:
         spark: The session that starts them again.
         folder: Where everything goes.
         seed: Chooses batches and moments.
+        place: Where checkpoints and tables go; the folder if not given.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
-        self._spark, self._folder = spark, folder
+    def __init__(self, spark: SparkSession, folder: Path, seed: int, place: Place | None = None) -> None:
+        self._spark, self._folder, self._place = spark, folder, place or Place()
         self._choice = random.Random(seed)
         self._streams, self._data = generate(trades=300, customers=80, seed=seed), folder / "data"
         write_files(self._streams, Folders(self._data))
@@ -112,7 +114,7 @@ class Killing:
 
     def conclude(self, kill: Kill, death: Death, *, forks: bool) -> Verdict:
         """Start the job again, and a fork of it if asked; returns what came of it."""
-        found = left_behind(Path(kill.job.folder))
+        found = left_behind(kill.job.files())
         try:
             faults = [death.fault] if death.fault else self._examine(kill, forks=forks)
         except cj.CojoinError as error:
@@ -125,7 +127,7 @@ class Killing:
     def prepare(self, number: int, point: Point, victim: Victim) -> Kill:
         """Return what a driver is to do for a kill."""
         folder, batch = self._folder / f"kill-{number}", self._choice.randrange(1, FILES - 1)
-        job = Job(str(folder), str(self._data), str(folder / "out"), batch)
+        job = self._place.job(folder, self._data, batch)
         if point.job in {"savepoint", "promotion"}:
             job = replace(job, takes_savepoint=True, interval=100 if point.job == "savepoint" else 1)
         elif point.job != "run":
@@ -133,14 +135,14 @@ class Killing:
             groups, partitions = self._choice.choice([1, 3, 7]), self._choice.choice([1, 3])
             job = replace(job, origin=origin.checkpoint, at=batch, key_groups=groups, partitions=partitions)
             if point.job == "same table":
-                job = replace(job, table=str(origin.folder / "out"))
+                job = replace(job, table=f"{origin.folder}/out")
         return Kill(point, Step(job, point.phase, point.name, victim), self._choice.uniform(0, LONGEST_BATCH_SECONDS))
 
     def _restorable(self, *, own: bool) -> Saved:
         """Return a query with a snapshot of every batch; those that are only read share one."""
         if own or self._origin is None:
             name = f"origin-{self._choice.randrange(1 << 32)}"
-            made = Saved(self._spark, self._folder / name, Folders(self._data))
+            made = Saved(self._spark, self._place.root(self._folder / name), Folders(self._data))
             set_partitions(self._spark, 2)
             made.run(trigger=PAUSE, retained_checkpoints=FILES)
             if own:
@@ -166,22 +168,22 @@ class Killing:
         if forks:
             at = at if isinstance(at, int) else self._choice.choice(saved.snapshots.batch_ids())
             set_partitions(self._spark, self._choice.choice([1, 3, 5]))
-            fork = replace(saved, folder=saved.folder / "fork", key_groups=self._choice.choice([1, 2, 5, 9]))
+            fork = replace(saved, folder=f"{saved.folder}/fork", key_groups=self._choice.choice([1, 2, 5, 9]))
             fork.run(trigger=DRAIN, restore_from=cj.Checkpoint(saved.checkpoint, at=at))
             out, dead = self._written(job, at)
             out += fork.rows()
-            dead += rejected(self._spark, fork.folder / "checkpoint" / "rejected")
+            dead += rejected(self._spark, f"{fork.checkpoint}/rejected")
             faults += compare(self._streams, f"restored at {at}", out, dead) + broken_laws(fork)
         return faults
 
     def _written(self, job: Job, at: int | None = None) -> tuple[list[Any], list[Any]]:
         """Return what a job wrote, by now or until a batch, and before it what it was restored from."""
-        spark, outputs = self._spark, {"output": job.table, "rejected": f"{job.folder}/checkpoint/rejected"}
-        is_same = not job.table.startswith(job.folder)
+        spark, outputs = self._spark, {"output": job.table, "rejected": f"{job.checkpoint}/rejected"}
+        is_same = not job.table.startswith(job.root)
         before: tuple[list[Any], list[Any]] = [], []
         if job.origin is not None:
-            folder = Path(job.origin).parent
-            origin = Job(str(folder), job.data, str(folder / "out"), job.batch)
+            root = job.origin.removesuffix("/checkpoint")
+            origin = replace(job, root=root, table=f"{root}/out", origin=None)
             before = self._written(origin, job.at)
         versions: dict[str, int | None] = dict.fromkeys(outputs)
         if at is not None:
@@ -209,8 +211,8 @@ def die(driver: Driver, kill: Kill) -> Death:
         if kill.point.where:
             driver.wait_for_file(step, "reached")
         else:
-            manifest = Path(kill.job.folder) / "checkpoint" / "manifest" / f"{kill.job.batch:012d}.json"
-            driver.wait_until(manifest.exists, "the batch's manifest")
+            files, manifest = kill.job.files(), f"manifest/{kill.job.batch:012d}.json"
+            driver.wait_until(lambda: files.exists(manifest), "the batch's manifest")
             time.sleep(kill.after_seconds)
             driver.kill(step)
         driver.wait(ENDS_WITHIN_SECONDS)
@@ -224,8 +226,9 @@ def die(driver: Driver, kill: Kill) -> Death:
 
 
 def _is_drained(job: Job) -> bool:
-    newest = max((Path(job.folder) / "checkpoint" / "manifest").glob("[0-9]*"), default=None)
-    return newest is not None and '"drained": true' in newest.read_text()
+    files = job.files()
+    newest = max(files.names("manifest"), default=None)
+    return newest is not None and '"drained": true' in (files.read(f"manifest/{newest}") or "")
 
 
 def _ends(pid: int) -> bool:

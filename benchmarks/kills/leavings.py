@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from benchmarks.differences import differences
 from benchmarks.kills.kill_points import FILES
+from cojoin.storage.stores import open_store
 from tests.spark.data import Folders, Streams, cut, enriched_rows, rows, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cojoin.storage.store import Store
     from tests.spark.saved import Saved
 
 __all__ = ["broken_laws", "compare", "enriched", "left_behind", "rejected", "write_files"]
@@ -28,19 +29,18 @@ def compare(streams: Streams, what: str, out: list[Any], dead: list[Any]) -> lis
     return faults + differences(wanted, dead, f"{what}, rejected")
 
 
-def left_behind(folder: Path) -> str:
-    """Return what a killed driver left behind, in a line."""
-    checkpoint = folder / "checkpoint"
+def left_behind(files: Store) -> str:
+    """Return what a killed driver left behind in its checkpoint, in a line."""
 
     def numbers(name: str) -> str:
-        found = sorted(int(each.stem) for each in (checkpoint / name).glob("[0-9]*") if each.stem.isdigit())
+        stems = [each.partition(".")[0] for each in files.names(name)]
+        found = sorted(int(each) for each in stems if each.isdigit())
         return f"{found[0]}-{found[-1]}" if len(found) > 1 else ", ".join(map(str, found)) or "none"
 
     names = {"planned": "spark/offsets", "committed": "spark/commits"}
     names |= {"manifests": "manifest", "snapshots": "snapshots"}
     told = [f"{what} {numbers(name)}" for what, name in names.items()]
-    restored = checkpoint / "restored.json"
-    stage = restored.read_text().partition('"stage": "')[2].partition('"')[0] if restored.exists() else ""
+    stage = (files.read("restored.json") or "").partition('"stage": "')[2].partition('"')[0]
     return "; ".join(told + ([f"restoration {stage}"] if stage else []))
 
 
@@ -57,19 +57,19 @@ def write_files(streams: Streams, folders: Folders) -> None:
 
 def enriched(spark: SparkSession, path: str, version: int | None = None) -> list[Any]:
     """Return the joined rows of a table, as it is or was."""
-    if version == -1 or not Path(path).exists():
+    if version == -1 or not open_store(spark, path).exists():
         return []
     reader = spark.read.format("delta")
     return enriched_rows((reader if version is None else reader.option("versionAsOf", version)).load(path))
 
 
-def rejected(spark: SparkSession, path: Any, version: int | None = None) -> list[Any]:
+def rejected(spark: SparkSession, path: str, version: int | None = None) -> list[Any]:
     """Return the numbers of the rejected trades."""
-    if version == -1 or not Path(path).exists():
+    if version == -1 or not open_store(spark, path).exists():
         return []
     frame = table(spark, path)
     if version is not None:
-        frame = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+        frame = spark.read.format("delta").option("versionAsOf", version).load(path)
     return rows(frame.selectExpr("-1 - CAST(get_json_object(row, '$.trade_id') AS int) AS number"))
 
 
@@ -78,5 +78,5 @@ def broken_laws(saved: Saved) -> list[str]:
     try:
         saved.assert_conserved()
     except AssertionError:
-        return [f"{saved.folder.name}: a manifest is not conserved"]
+        return [f"{saved.folder}: a manifest is not conserved"]
     return []

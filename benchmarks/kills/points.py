@@ -37,8 +37,6 @@ class Point:
         enters: Whether the deed is done before the method, or after.
         condition: Which of the method's calls it is.
         job: What the driver does.
-        halves: Whether the deed is done inside the method, which replaces a file: the old one is gone, the new one not
-            yet there.
     """
 
     phase: str
@@ -47,7 +45,6 @@ class Point:
     enters: bool = False
     condition: Condition = lambda _, __: True
     job: JobKind = "run"
-    halves: bool = False
 
     @contextmanager
     def armed(self, batch: int, deed: Callable[[], object]) -> Iterator[None]:
@@ -81,10 +78,7 @@ class Point:
         @wraps(original)
         def stepped(*arguments: Any, **options: Any) -> Any:
             meant = is_meant((*arguments, *options.values()))
-            if meant and self.halves:
-                files = arguments[0]
-                files._system = _NoRename(files._system, deed)  # noqa: SLF001 - between its two halves there is no name
-            elif meant and self.enters:
+            if meant and self.enters:
                 deed()
             result = original(*arguments, **options)
             if meant and not self.enters:
@@ -99,21 +93,6 @@ class Point:
             delattr(owner, name)
             if kept is not None:
                 setattr(owner, name, kept)
-
-
-class _NoRename:
-    """A file system where the deed is done when a new file is to get its name."""
-
-    def __init__(self, system: Any, deed: Callable[[], object]) -> None:
-        self._system, self._deed = system, deed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._system, name)
-
-    def rename(self, source: Any, target: Any) -> Any:
-        if source.getName().endswith(".tmp"):
-            self._deed()
-        return self._system.rename(source, target)
 
 
 def _found(where: str) -> tuple[Any, str]:

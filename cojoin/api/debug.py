@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
-
 from cojoin.api.joined import Joined
 from cojoin.checkpoints.inspect.read import as_checkpoint
 from cojoin.debugging.debugger import Debugger
 from cojoin.debugging.loaded_key import load_key, near_keys, nothing_of
 from cojoin.errors import ConfigurationError
+from cojoin.storage.session_settings import active_session
 
 if TYPE_CHECKING:
     from cojoin.checkpoints.checkpoint import Checkpoint, Moment
@@ -51,7 +50,7 @@ def debug(checkpoint: Location | Checkpoint, joined: Joined | None = None, *, ke
         >>> for step in debugger.steps():  # doctest: +SKIP
         ...     print(step.batch_id, step.output)
     """
-    spark = SparkSession.getActiveSession()
+    spark = active_session()
     if spark is None:
         msg = "debug: there is no Spark session to read the checkpoint; make one with cojoin.spark_session()"
         raise ConfigurationError(msg)

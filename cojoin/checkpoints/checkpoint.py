@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeAlias
 
-from cojoin.checkpoints.identity import read_query
+from cojoin.checkpoints.identity import check_description, read_query
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshot, Snapshots
 from cojoin.engine.display import Display, display_of
@@ -130,7 +130,11 @@ def _drained(files: Store) -> int | None:
 
 
 def _compare(files: Store, snapshot: Snapshot) -> None:
-    """Check a snapshot's source offsets against its batch's manifest: in release 0.5.0 neither had a checksum."""
+    """Check a snapshot against the files beside it: the description of the query, and its batch's manifest.
+
+    In release 0.5.0 neither index nor manifest had a checksum, so their source offsets are compared.
+    """
+    check_description(files, snapshot.manifest.described)
     try:
         manifest = Manifests(files).read(snapshot.batch_id)
     except CheckpointError:

@@ -29,6 +29,7 @@ class ClaimedCheckpoint:
         progress: Its progress table.
         last: The manifest of the last batch when this run began; None before the first batch.
         begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
+        described: The epoch of the run that last wrote ``query.json``.
     """
 
     files: Store
@@ -38,6 +39,7 @@ class ClaimedCheckpoint:
     progress: ProgressTable
     last: Manifest | None
     begins_at: Sequence[str] | None = None
+    described: int = 0
 
     @property
     def last_report(self) -> BatchReport | None:

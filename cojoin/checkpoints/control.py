@@ -26,8 +26,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import CheckpointError
-from cojoin.storage.documents import Form, read_document, write_document
+from cojoin.storage.documents import Form, damaged, read_document, write_document
 from cojoin.storage.java_classes import java_class
+from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,8 +103,23 @@ def source_offsets(files: Store, batch_id: int) -> list[str]:
 
 
 def drain_is_promised(files: Store) -> bool:
-    """Return whether a drain was begun, which must finish before anything newer is read."""
-    return files.exists(_END_FILE)
+    """Return whether a drain was begun, which must finish before anything newer is read.
+
+    Raises:
+        CheckpointError: Its message is damaged.
+    """
+    content = files.read_bytes(_END_FILE)
+    if content is None:
+        return False
+    # Names that are no UTF-8 are a ValueError.
+    with contextlib.suppress(pa.ArrowException, OSError, ValueError):
+        if pq.read_table(io.BytesIO(content)).equals(_end_message()):
+            return True
+    msg = (
+        f"checkpoint {files.root}: {_END_FILE}, the message that ends all inputs, is damaged: it is not what cojoin "
+        f"wrote; put it back from a backup of the checkpoint"
+    )
+    raise CheckpointError(msg)
 
 
 def plan_drain(files: Store) -> bool:
@@ -134,22 +150,46 @@ def plan_drain(files: Store) -> bool:
         )
         raise CheckpointError(msg)
     message = io.BytesIO()
-    pq.write_table(pa.table([pa.array([None], pa.int32()), pa.array([END_OF_INPUT])], schema=_SCHEMA), message)
+    pq.write_table(_end_message(), message)
     files.write_bytes(_END_FILE, message.getvalue())
     offset = register_messages(files, control, [_END_FILE], 0 if read is None else read + 1)
     files.write(f"{_OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], offset]))
     return True
 
 
-def planned_entry(spark: SparkSession) -> str:
-    """Return the line of metadata with which Spark would plan a new query's first batch now."""
+def _end_message() -> pa.Table:
+    return pa.table([pa.array([None], pa.int32()), pa.array([END_OF_INPUT])], schema=_SCHEMA)
+
+
+def planned_entry(spark: SparkSession, files: Store) -> str:
+    """Return the line of metadata with which Spark would plan a new query's first batch now.
+
+    Args:
+        spark: The session.
+        files: A directory that Spark reaches, for the checkpoint of a query that only shows the line; with Spark
+            Connect it can't be had in another way.
+    """
     # Only Spark knows which settings a query keeps from its first batch on.
+    if is_connect(spark):
+        return _shown_entry(spark, files)
     metadata = java_class(spark, "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
     entry = json.loads(metadata.apply(0, int(1000 * time.time()), spark._jsparkSession.conf()).json())  # noqa: SLF001
     entry["conf"] = {
         name: spark.conf.get(name, value) if value is None else value for name, value in entry["conf"].items()
     }
     return json.dumps(entry)
+
+
+def _shown_entry(spark: SparkSession, files: Store) -> str:
+    name = f"control/shown-{uuid.uuid4().hex}"
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", files.path(name)).trigger(once=True).start()
+    try:
+        query.awaitTermination()
+        line = (files.read(f"{name}/offsets/0") or "").splitlines()[1]
+    finally:
+        files.delete_directory(name)
+    return json.dumps({**json.loads(line), "batchTimestampMs": int(1000 * time.time())})
 
 
 def plan_first_batch(spark: SparkSession, files: Store, sources: Sequence[str], control: int) -> None:
@@ -164,7 +204,7 @@ def plan_first_batch(spark: SparkSession, files: Store, sources: Sequence[str], 
     # Without this file, Spark takes the logs for damaged.
     files.write(_METADATA, json.dumps({"id": str(uuid.uuid4())}))
     offsets = [*sources, json.dumps({"logOffset": control})]
-    files.write(f"{_OFFSETS}/0", "\n".join([_VERSION, planned_entry(spark), *offsets]))
+    files.write(f"{_OFFSETS}/0", "\n".join([_VERSION, planned_entry(spark, files), *offsets]))
 
 
 def begin_after(files: Store, sources: Sequence[str]) -> None:
@@ -221,20 +261,31 @@ def plan_look_at_the_clock(files: Store, now: int) -> bool:
     return True
 
 
-def resumed_batches(files: Store) -> frozenset[int]:
+def resumed_batches(files: Store, epoch: int = 0, counted: int = 0) -> frozenset[int]:
     """Write down that a run starts, and return the first batch of each of the last five runs, this one included.
 
     A batch that an earlier run planned belongs to that run: executed again by this run, it is not its first batch.
 
+    Args:
+        files: The checkpoint.
+        epoch: The lease epoch of this run.
+        counted: The epoch of the run that wrote the last manifest.
+
     Raises:
-        CheckpointError: The file about the earlier runs is damaged.
+        CheckpointError: The file about the earlier runs is damaged, or a former version of itself.
     """
-    earlier = read_document(files, _RUNS_FILE, _RUNS, lambda content: [*map(int, content["starts"])]) or []
+    found = read_document(
+        files, _RUNS_FILE, _RUNS, lambda content: ([*map(int, content["starts"])], int(content.get("epoch", counted)))
+    )
+    earlier, written = found or ([], counted)
+    if written < counted:
+        why = f"the run of epoch {counted} has written it, and this is a former version, of epoch {written}"
+        raise damaged(files, _RUNS_FILE, _RUNS, why)
     newest = _newest(files, _OFFSETS)
     begins_with = 0 if newest is None else newest + 1
     # Without repetitions: however often a run fails before it plans a batch, earlier runs' starts are kept.
     starts = [*dict.fromkeys([*earlier, begins_with])][-_KEPT_RUNS:]
-    write_document(files, _RUNS_FILE, _RUNS, {"starts": starts})
+    write_document(files, _RUNS_FILE, _RUNS, {"starts": starts, "epoch": epoch})
     return frozenset(starts)
 
 

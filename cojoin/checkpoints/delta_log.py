@@ -6,32 +6,31 @@ commits from the log, so the commits after a version are returned only where all
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import CheckpointError
-from cojoin.storage.delta_files import table_log
-from cojoin.storage.java_classes import java_class
-from cojoin.storage.locations import is_path
+from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
+from cojoin.storage.table_version import read_table
 from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import SparkSession
+    from cojoin.storage.table_version import TableVersion
 
 __all__ = [
     "Commit",
     "commit_versions",
     "find_commit",
     "later_commits",
-    "newest_version",
-    "open_log",
     "session_with_long_history",
 ]
 
@@ -79,43 +78,34 @@ class Commit:
         return f"version {self.version} ({self.operation}{when}{f', by {self.app_id}' if self.app_id else ''})"
 
 
-def open_log(spark: SparkSession, location: str) -> Any:
-    """Return the JVM's current ``DeltaLog`` of a table, by path (with a ``/``) or name.
-
-    Returns:
-        The log; None where there is no such table.
-    """
-    session = spark._jsparkSession  # noqa: SLF001 - Delta's Python package has no access to the log
-    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog")
-    if is_path(location):
-        path = java_class(spark, "org.apache.hadoop.fs.Path")(location)
-        # The log in this JVM's cache may be that of a table that was deleted and created again since.
-        log.invalidateCache(session, path)
-    else:
-        known = table_log(spark, location)
-        if known is None:
-            return None
-        log.invalidateCache(session, known.dataPath())
-    table = table_log(spark, location)
-    return table if table.tableExists() else None
-
-
-def newest_version(log: Any) -> int:
-    """Return the newest version of a table in its log, as it was read last."""
-    return int(log.unsafeVolatileSnapshot().version())
-
-
-def commit_versions(spark: SparkSession, log: Any) -> list[int]:
+def commit_versions(spark: SparkSession, table: TableVersion) -> list[int]:
     """Return the versions whose commits are still in the log, oldest first."""
-    names = open_store(spark, log.logPath().toString()).names("")
+    names = open_store(spark, table.log_path).names("")
     return sorted(int(found[1]) for name in names if (found := _COMMIT_FILE.fullmatch(name)))
 
 
-def session_with_long_history(spark: SparkSession) -> Any:
-    """Return a copy of the JVM session that allows time travel as far back as a table's log goes."""
-    session = spark._jsparkSession.cloneSession()  # noqa: SLF001 - the user's own session keeps its setting
-    session.conf().set(_LOOKING_BACK, "false")
-    return session
+@contextlib.contextmanager
+def session_with_long_history(spark: SparkSession) -> Iterator[SparkSession]:
+    """Allow time travel as far back as a table's log goes during the block, in the session that is yielded.
+
+    Args:
+        spark: The session. A copy of it is yielded where that can be had; with Spark Connect it is the session itself,
+            whose setting is put back afterwards.
+    """
+    if not is_connect(spark):
+        copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001 - there is no public way
+        copy.conf.set(_LOOKING_BACK, "false")
+        yield copy
+        return
+    before = spark.conf.get(_LOOKING_BACK, None)
+    spark.conf.set(_LOOKING_BACK, "false")
+    try:
+        yield spark
+    finally:
+        if before is None:
+            spark.conf.unset(_LOOKING_BACK)
+        else:
+            spark.conf.set(_LOOKING_BACK, before)
 
 
 def later_commits(spark: SparkSession, location: str, version: int) -> list[Commit]:
@@ -129,13 +119,13 @@ def later_commits(spark: SparkSession, location: str, version: int) -> list[Comm
     Raises:
         CheckpointError: There is no such table, or some of the commits are no longer in its log.
     """
-    log = open_log(spark, location)
-    if log is None:
+    table = read_table(spark, location)
+    if table is None:
         msg = f"Delta table {location}: there is no such table; name a new table for the output"
         raise CheckpointError(msg)
-    newest = newest_version(log)
+    newest = table.version
     wanted = range(version + 1, newest + 1)
-    there = set(commit_versions(spark, log))
+    there = set(commit_versions(spark, table))
     gone = [each for each in wanted if each not in there]
     if gone:
         msg = (
@@ -145,7 +135,7 @@ def later_commits(spark: SparkSession, location: str, version: int) -> list[Comm
         raise CheckpointError(msg)
     if not wanted:
         return []
-    return _read_commits(spark, log, list(wanted))
+    return _read_commits(spark, table.log_path, list(wanted))
 
 
 def find_commit(spark: SparkSession, location: str, app_id: str, app_version: int, *, after: int) -> Commit | None:
@@ -161,15 +151,16 @@ def find_commit(spark: SparkSession, location: str, app_id: str, app_version: in
     Returns:
         The commit; None where the log does not have it, or no longer has it.
     """
-    log = open_log(spark, location)
-    versions = [] if log is None else [each for each in commit_versions(spark, log) if each > after]
-    commits = _read_commits(spark, log, versions) if versions else []
+    table = read_table(spark, location)
+    if table is None:
+        return None
+    versions = [each for each in commit_versions(spark, table) if each > after]
+    commits = _read_commits(spark, table.log_path, versions) if versions else []
     found = [each for each in commits if (each.app_id, each.app_version) == (app_id, app_version)]
     return found[-1] if found else None
 
 
-def _read_commits(spark: SparkSession, log: Any, versions: Sequence[int]) -> list[Commit]:
-    root = log.logPath().toString()
+def _read_commits(spark: SparkSession, root: str, versions: Sequence[int]) -> list[Commit]:
     lines = spark.read.schema(_ACTIONS).json([f"{root}/{each:020d}.json" for each in versions])
     told = F.col("txn").isNotNull() | F.col("commitInfo").isNotNull()
     rows = lines.select(F.col("_metadata.file_name").alias("file"), "txn", "commitInfo").where(told).collect()

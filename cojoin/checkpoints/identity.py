@@ -12,13 +12,15 @@ sources the inputs read, without their options.
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cojoin.checkpoints.lease_record import LEASE_FILE
 from cojoin.engine.values import schema_evolution
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import CheckpointError
-from cojoin.storage.documents import Form, read_document, replace_document, to_text, write_document
+from cojoin.storage.documents import IDENTITY, Form, damaged, read_document, replace_document, to_text, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SourceDescription",
+    "check_description",
     "check_evolution",
     "claim_checkpoint",
     "describe_query",
@@ -42,7 +45,7 @@ SourceDescription: TypeAlias = "Mapping[str, Any] | None"
 """What identifies a source: its ``format`` and ``location``, for Kafka also the ids of the cluster and the topics; None
 for a bare DataFrame, of which nothing is known."""
 
-_FILE = "query.json"
+_FILE = IDENTITY
 _FORM = Form(
     "the description of its query",
     5,
@@ -51,6 +54,8 @@ _FORM = Form(
     {"query_id": str, "query": dict, "sources": list},
     unsealed=4,
 )
+# Longer than the time from a start's read to its write.
+_SETTLE_SECONDS = 0.2
 _OTHERS = {"lease.json", "manifest", "spark", "snapshots", "state"}
 """Other files and directories of a checkpoint that was used."""
 
@@ -113,8 +118,12 @@ def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[Sour
             raise _without_description(files, found)
         query_id = str(uuid.uuid4())
         # Of two starts one writes it, and the other continues with that: a second id would write all rows again.
-        if replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None):
+        written = replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None)
+        if written and files.swaps:
             return query_id
+    if not files.swaps and not files.exists(LEASE_FILE):
+        # Without compare-and-swap, starts of the same moment all write it; what the last one wrote holds.
+        time.sleep(_SETTLE_SECONDS)
     stored = read_query(files)
     # Where the operations differ, the error names only them: nearly all else differs too.
     same_operation = stored["query"].get("operator") == query.get("operator")
@@ -131,18 +140,43 @@ def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[Sour
     return str(stored["query_id"])
 
 
-def note_sources(files: Store, sources: Sequence[SourceDescription]) -> str:
+def note_sources(files: Store, sources: Sequence[SourceDescription], epoch: int = 0) -> str:
     """Write which sources the inputs read from now on; only the holder of the lease may call this.
+
+    Args:
+        files: The checkpoint.
+        sources: The descriptions of the inputs' sources.
+        epoch: The epoch of the lease.
 
     Returns:
         The query's id.
     """
     stored = read_query(files)
-    content = _content(stored["query_id"], stored["query"], sources)
+    content = _content(stored["query_id"], stored["query"], sources, stored.get("epoch", 0))
     # A description of release 0.5.0 differs by its missing checksum, so it gets one here.
     if files.read(_FILE) != to_text(_FILE, _FORM, content):
-        write_document(files, _FILE, _FORM, content)
+        write_document(files, _FILE, _FORM, content | {"epoch": epoch})
     return str(stored["query_id"])
+
+
+def check_description(files: Store, described: int) -> int:
+    """Check that ``query.json`` is not a former version of itself.
+
+    Args:
+        files: The checkpoint.
+        described: The epoch of the run that had written it last, as a manifest says it.
+
+    Returns:
+        The epoch of the run that has written it last.
+
+    Raises:
+        CheckpointError: It is older.
+    """
+    found = int(read_query(files).get("epoch", 0))
+    if found < described:
+        why = f"the run of epoch {described} has written it, and this is a former version, of epoch {found}"
+        raise damaged(files, _FILE, _FORM, why)
+    return found
 
 
 def known_sources(files: Store) -> Sequence[SourceDescription]:
@@ -159,7 +193,11 @@ def read_query(files: Store) -> dict[str, Any]:
     """
     stored = read_document(files, _FILE, _FORM, _parse)
     if stored is None:
-        raise _without_description(files, files.names("") if files.exists() else None)
+        found = files.names("") if files.exists() else None
+        # The query's first start may have written it since, and the other files after it.
+        stored = read_document(files, _FILE, _FORM, _parse) if found is not None and _FILE in found else None
+        if stored is None:
+            raise _without_description(files, found)
     return stored
 
 
@@ -207,8 +245,10 @@ def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) ->
     return [f"{what}: {difference}" for difference in found]
 
 
-def _content(query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDescription]) -> dict[str, Any]:
-    return {"query_id": query_id, "query": query, "sources": list(sources)}
+def _content(
+    query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDescription], epoch: int = 0
+) -> dict[str, Any]:
+    return {"query_id": query_id, "query": query, "sources": list(sources), "epoch": epoch}
 
 
 def _parse(content: dict[str, Any]) -> dict[str, Any]:

@@ -29,11 +29,13 @@ from cojoin.checkpoints.lease_record import (
     LEASE_FILE,
     LeaseRecord,
     delete_former_heartbeats,
+    newest_epoch,
     read_lease,
     read_record,
     replace_record,
     write_heartbeat,
 )
+from cojoin.checkpoints.manifest import Manifests
 from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.storage.store import Store
 
@@ -54,8 +56,14 @@ class Lease:
     def __init__(self, files: Store, record: LeaseRecord, *, takes_over: bool) -> None:
         self._files, self._record, self._takes_over = files, record, takes_over
         self._heartbeats = 0
+        self._counted: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+
+    @property
+    def record(self) -> LeaseRecord:
+        """The holder. ``Lease(files, record, takes_over=...)`` is the same lease in another process, for its checks."""
+        return self._record
 
     @property
     def epoch(self) -> int:
@@ -94,8 +102,11 @@ class Lease:
             _refuse_ended(files, before)
             if holder_is_alive(files, before, seen.text, patience_seconds):
                 raise _taken(files, before)
-        record = _next_record(before, beat_seconds=beat_seconds)
+        record = _next_record(files, before, beat_seconds=beat_seconds)
         lease = cls(files, record, takes_over=before is not None and not before.released)
+        if seen.counted is not None:
+            batch_id, epoch = seen.counted
+            lease._counted = int(batch_id), int(epoch)
         # Registered before it is written: another thread that reads it must not take the holder for dead.
         register_owner(record.owner)
         try:
@@ -105,6 +116,15 @@ class Lease:
             raise
         threading.Thread(target=lease._heartbeat_loop, name="cojoin-lease", daemon=True).start()
         return lease
+
+    @property
+    def counted(self) -> tuple[int, int] | None:
+        """The last manifest that counts, as far as it is known: its batch, and the epoch of the run that wrote it."""
+        return self._counted
+
+    def note_counted(self, batch_id: int) -> None:
+        """Note that this run has written a batch's manifest; the next heartbeat says so."""
+        self._counted = batch_id, self.epoch
 
     def check(self) -> None:
         """Check that no other query has taken over; this costs one read of a small file.
@@ -124,6 +144,25 @@ class Lease:
         if now is not None and self._is_ours(now):
             return
         self._stop()
+        raise self._fenced_off(now)
+
+    def explained(self, error: Exception) -> Exception:
+        """Return the cause of an error: that another query has taken over meanwhile, or else the error itself.
+
+        A holder that stood still finds files that have changed between two looks. That another query has taken over is
+        what its user needs to know then, not what is wrong with the files.
+
+        Args:
+            error: The error.
+        """
+        try:
+            now = read_record(self._files)
+        except CheckpointError:
+            return error
+        return error if now is not None and self._is_ours(now) else self._fenced_off(now)
+
+    def _fenced_off(self, now: LeaseRecord | None) -> QueryFailedError:
+        """Return the error of a holder that has lost the lease, from what ``lease.json`` says now."""
         if now is None:
             why = f"{LEASE_FILE} is gone: the checkpoint was deleted under the running query"
         elif now.ended is not None:
@@ -137,7 +176,7 @@ class Lease:
             f"checkpoint {self._files.root}: fenced off: {why}; this query held epoch {self.epoch} and stops here, "
             f"start it again once nothing else runs on the checkpoint"
         )
-        raise QueryFailedError(msg)
+        return QueryFailedError(msg)
 
     def release(self) -> None:
         """Release the lease; one that is no longer held, or is damaged, is left unchanged."""
@@ -176,6 +215,8 @@ class Lease:
                 time.sleep(_SETTLE_SECONDS)
         now = read_record(self._files)
         if now is not None and self._is_ours(now):
+            # Before the former ones go, so that there is always one that says how new the record must be.
+            self._write_heartbeat()
             delete_former_heartbeats(self._files, self._record)
             return
         if failed is not None:
@@ -187,7 +228,9 @@ class Lease:
 
     def _write_heartbeat(self, *, released: bool = False, ended: str | None = None) -> None:
         self._heartbeats += 1
-        write_heartbeat(self._files, self._record, self._heartbeats, released=released, ended=ended)
+        write_heartbeat(
+            self._files, self._record, self._heartbeats, released=released, ended=ended, counted=self._counted
+        )
 
     def _heartbeat_loop(self) -> None:
         while not self._stopped.wait(self._record.beat_seconds):
@@ -217,25 +260,37 @@ def end(files: Store, reason: str) -> None:
         reason: The reason, for the message of a later attempt.
     """
     for _ in range(_TRIES):
-        before, _, tag = read_lease(files)
+        before, _, tag, counted = read_lease(files)
         if before is not None and before.ended is not None:
             return
-        if replace_record(files, _next_record(before, released=True, ended=reason), tag):
+        record = _next_record(files, before, released=True, ended=reason)
+        if replace_record(files, record, tag):
+            write_heartbeat(files, record, 1, released=True, ended=reason, counted=counted)
             return
     msg = f"checkpoint {files.root}: {LEASE_FILE} is written again and again by other queries; stop them"
     raise CheckpointError(msg)
 
 
-def _next_record(before: LeaseRecord | None, **values: Any) -> LeaseRecord:
+def _next_record(files: Store, before: LeaseRecord | None, **values: Any) -> LeaseRecord:
     """Return the record with which this process takes over from a former holder."""
+    # Where a person has deleted a damaged record, the epochs go on after the newest that is known.
     return LeaseRecord(
-        epoch=1 if before is None else before.epoch + 1,
+        epoch=1 + (_newest_known(files) if before is None else before.epoch),
         owner=str(uuid.uuid4()),
         host=socket.gethostname(),
         pid=os.getpid(),
         process_started=process_started(os.getpid()),
         **values,
     )
+
+
+def _newest_known(files: Store) -> int:
+    """Return the newest epoch that the heartbeats and the last manifest name."""
+    last = None
+    # A damaged manifest is reported by whoever needs it.
+    with contextlib.suppress(CheckpointError):
+        last = Manifests(files).last()
+    return max(newest_epoch(files), 0 if last is None else last.epoch)
 
 
 def _refuse_ended(files: Store, record: LeaseRecord) -> None:

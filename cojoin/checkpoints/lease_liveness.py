@@ -54,7 +54,7 @@ def is_live(files: Store, *, patience_seconds: float = 30.0) -> bool:
     Raises:
         CheckpointError: It is not known, because the lease is damaged.
     """
-    record, text, _ = read_lease(files)
+    record, text, *_ = read_lease(files)
     return record is not None and holder_is_alive(files, record, text, patience_seconds)
 
 
@@ -82,7 +82,7 @@ def holder_is_alive(files: Store, record: LeaseRecord, text: str, patience_secon
     deadline = time.monotonic() + max(patience_seconds, _MISSED_HEARTBEATS * record.beat_seconds)
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        now, found, _ = read_lease(files)
+        now, found, *_ = read_lease(files)
         if found != text:
             return now is not None and not now.released
     return False

@@ -4,6 +4,10 @@
 which only the holder writes, has a heartbeat counter that grows while the holder is alive, and says whether the holder
 has released or ended the checkpoint. A holder that was suspended and continues therefore never overwrites the record of
 its successor.
+
+A record that is older than a heartbeat file is a former version of itself, put back, and is refused: its epoch would be
+given a second time. The holder's own file also names the last manifest that counts, so that a former version of that is
+noticed, too.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cojoin.storage.documents import (
     Form,
+    damaged,
     from_text,
     numbered_name,
     numbers_in,
@@ -23,6 +28,8 @@ from cojoin.storage.documents import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cojoin.storage.store import Store
 
 __all__ = [
@@ -32,6 +39,7 @@ __all__ = [
     "delete_former_heartbeats",
     "ended",
     "holder",
+    "newest_epoch",
     "read_lease",
     "read_record",
     "replace_record",
@@ -95,11 +103,13 @@ class StoredLease(NamedTuple):
         record: The holder; None where there is none.
         text: The text of both files, which changes while the holder is alive.
         tag: The tag of ``lease.json``, which changes when another query takes over; None where there is no such file.
+        counted: The last manifest that counts, as ``write_heartbeat`` wrote it; None where that is not known.
     """
 
     record: LeaseRecord | None
     text: str
     tag: str | None
+    counted: Sequence[int] | None = None
 
 
 def read_record(files: Store) -> LeaseRecord | None:
@@ -116,12 +126,17 @@ def read_lease(files: Store) -> StoredLease:
     """Return the holder of a checkpoint, with the text and the tag of its files.
 
     Raises:
-        CheckpointError: A file is damaged.
+        CheckpointError: A file is damaged, or ``lease.json`` is a former version of itself.
     """
+    known = newest_epoch(files)
     text, tag = read_tagged_text(files, LEASE_FILE, _FORM)
     if tag is None:
         return StoredLease(None, "", None)
     record = _parse(files, text)
+    if record.epoch < known:
+        # Read after the heartbeats were listed, it can't be behind them.
+        why = f"it is of epoch {record.epoch}, and {numbered_name(_HEARTBEATS, known)} is there: it is a former version"
+        raise damaged(files, LEASE_FILE, _FORM, why)
     name = numbered_name(_HEARTBEATS, record.epoch)
     own = read_text(files, name, _HEARTBEAT_FORM)
     if own is None:
@@ -129,7 +144,12 @@ def read_lease(files: Store) -> StoredLease:
     said = from_text(files, name, _HEARTBEAT_FORM, own, dict)
     if said["owner"] == record.owner and not record.released:
         record = replace(record, beat=said["beat"], released=said["released"], ended=said["ended"])
-    return StoredLease(record, text + own, tag)
+    return StoredLease(record, text + own, tag, said.get("counted"))
+
+
+def newest_epoch(files: Store) -> int:
+    """Return the newest epoch of which there is a heartbeat file; 0 where there is none."""
+    return max(numbers_in(files, _HEARTBEATS), default=0)
 
 
 def replace_record(files: Store, record: LeaseRecord, tag: str | None) -> bool:
@@ -144,7 +164,13 @@ def replace_record(files: Store, record: LeaseRecord, tag: str | None) -> bool:
 
 
 def write_heartbeat(
-    files: Store, record: LeaseRecord, beat: int, *, released: bool = False, ended: str | None = None
+    files: Store,
+    record: LeaseRecord,
+    beat: int,
+    *,
+    released: bool = False,
+    ended: str | None = None,
+    counted: Sequence[int] | None = None,
 ) -> None:
     """Write the holder's own file, with its heartbeat counter.
 
@@ -154,8 +180,9 @@ def write_heartbeat(
         beat: The heartbeat counter.
         released: Whether the holder has released the lease.
         ended: The reason why the holder has ended the checkpoint; None where it has not.
+        counted: The last manifest that counts: its batch, and the epoch of the run that wrote it.
     """
-    content = {"owner": record.owner, "beat": beat, "released": released, "ended": ended}
+    content = {"owner": record.owner, "beat": beat, "released": released, "ended": ended, "counted": counted}
     write_document(files, numbered_name(_HEARTBEATS, record.epoch), _HEARTBEAT_FORM, content)
 
 

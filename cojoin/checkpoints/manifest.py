@@ -7,7 +7,8 @@ Costs: each batch writes one small file.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import itertools
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.batch_report import BatchReport
@@ -22,7 +23,7 @@ from cojoin.storage.documents import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cojoin.storage.store import Store
 
@@ -60,6 +61,12 @@ class Manifest:
         durations_ms: How long each part of the batch took on the driver, in milliseconds.
         epoch: The lease epoch of the run that wrote the manifest; each start of the query has a higher one.
         segments: The segments that the state after the batch names, beside Spark's own state (``segment_files``).
+        described: The epoch of the run that last wrote ``query.json``; an older one there is a former version.
+        logs: For each file source, by its number, the last id in Spark's log of the files that it has read, and a sum
+            of the entries up to it (``source_logs``).
+        previous: The manifest before it: its batch, and its epoch. None before the first batch, and in those of 0.5.0.
+        called: The last batch, up to this one, that called the key groups: their state is at least of that batch. None
+            where none did, and in manifests of release 0.5.0.
     """
 
     query_id: str
@@ -69,6 +76,10 @@ class Manifest:
     durations_ms: Mapping[str, float]
     epoch: int = 0
     segments: Sequence[str] = ()
+    described: int = 0
+    called: int | None = None
+    previous: Sequence[int] | None = None
+    logs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
     def batch_id(self) -> int:
@@ -118,6 +129,22 @@ class Manifests:
             raise damaged(self._files, name, _FORM, f"it is that of batch {manifest.batch_id}")
         return manifest
 
+    def read_all(self, batch_ids: Iterable[int]) -> list[Manifest]:
+        """Return the manifests of some batches, oldest first, of those that are there.
+
+        Raises:
+            CheckpointError: A file is damaged, or is a former version of itself, as the next manifest says.
+        """
+        found = [manifest for batch_id in batch_ids if (manifest := self.read(batch_id)) is not None]
+        for one, two in itertools.pairwise(found):
+            # Once the next batch counts, a batch is never run again.
+            if two.previous is not None and one.batch_id == two.previous[0] and one.epoch != two.previous[1]:
+                why = (
+                    f"that of batch {two.batch_id} follows one of epoch {two.previous[1]}, and this is a former version"
+                )
+                raise damaged(self._files, self._name(one.batch_id), _FORM, f"{why}, of epoch {one.epoch}")
+        return found
+
     def batch_ids(self) -> list[int]:
         """Return the batches that have a manifest, oldest first."""
         return numbers_in(self._files, _DIRECTORY)
@@ -130,6 +157,25 @@ class Manifests:
         """
         ids = self.batch_ids()
         return self.read(ids[-1]) if ids else None
+
+    def check_counted(self, last: Manifest | None, counted: Sequence[int] | None) -> None:
+        """Check that the newest manifest is not older than the last one that is known to count.
+
+        Args:
+            last: The newest manifest.
+            counted: The batch that counted last, and the epoch of the run that wrote its manifest (``Lease.counted``);
+                None where that is not known.
+
+        Raises:
+            CheckpointError: It is a former version of itself, or that of an earlier batch.
+        """
+        if counted is None or (last is not None and (last.batch_id, last.epoch) >= tuple(counted)):
+            return
+        batch_id, epoch = counted
+        why = f"the run of epoch {epoch} has counted batch {batch_id}, and "
+        if last is None or last.batch_id < batch_id:
+            raise damaged(self._files, self._name(batch_id), _FORM, f"{why}this file is gone")
+        raise damaged(self._files, self._name(batch_id), _FORM, f"{why}this is a former version, of epoch {last.epoch}")
 
     def clean(self, before: int) -> None:
         """Delete the manifests of all batches before a given one."""

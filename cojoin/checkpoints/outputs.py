@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.delta_log import later_commits, newest_version, open_log, session_with_long_history
+from cojoin.checkpoints.delta_log import later_commits, session_with_long_history
 from cojoin.errors import CheckpointError
-from cojoin.storage.java_classes import java_class
-from cojoin.storage.locations import is_path
+from cojoin.storage.stores import open_store
+from cojoin.storage.table_version import quoted_table, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,10 +49,10 @@ def is_same_table(spark: SparkSession, one: str, two: str) -> bool:
     """Return whether two locations, each a path or a name in any spelling, are those of one Delta table."""
     if one == two:
         return True
-    first, second = open_log(spark, one), open_log(spark, two)
+    first, second = read_table(spark, one), read_table(spark, two)
     if first is None or second is None:
         return False
-    return bool(first.dataPath().toString() == second.dataPath().toString())
+    return open_store(spark, first.path).root == open_store(spark, second.path).root
 
 
 def check_output(
@@ -82,13 +82,13 @@ def check_output(
             commits since; or commits must be reverted and ``cut_back`` is False.
     """
     where, app_id = f"output {output!r}, Delta table {location}", f"cojoin-{query_id}-{output}"
-    log = open_log(spark, location)
-    if log is None:
+    table = read_table(spark, location)
+    if table is None:
         if version is None:
             return None
         msg = f"{where}: the checkpoint knows its version {version}, and the table is gone; name a new table"
         raise CheckpointError(msg)
-    is_known = bool(log.unsafeVolatileSnapshot().transactions().contains(app_id))
+    is_known = table.transaction(app_id) is not None
     if version is None:
         if not is_known:
             return None
@@ -96,7 +96,7 @@ def check_output(
         first = next(position for position, commit in enumerate(commits) if commit.app_id == app_id)
         later, version = commits[first:], first - 1
     else:
-        newest = newest_version(log)
+        newest = table.version
         if newest < version or not is_known:
             got = f"only version {newest}" if newest < version else "no trace of the query that wrote the checkpoint"
             msg = (
@@ -143,23 +143,20 @@ def cut_back(spark: SparkSession, found: CutBack) -> None:
             append-only.
     """
     location, version = found.location, found.version
-    log = open_log(spark, location)
-    newest = None if log is None else newest_version(log)
+    table = read_table(spark, location)
+    newest = None if table is None else table.version
     if newest != found.newest:
         msg = (
             f"Delta table {location}: somebody wrote to it at this moment (it was at version {found.newest} and is at "
             f"{newest}), which cutting it back would take away; start again"
         )
         raise CheckpointError(msg)
-    # Not Delta's Python package: it runs in another session of the JVM.
-    tables = java_class(spark, "io.delta.tables.DeltaTable")
-    by_path = is_path(location)
+    named = quoted_table(location)
+    # The location is the user's own, who could write such a statement as well.
+    statement = f"DELETE FROM {named}" if version is None else f"RESTORE TABLE {named} TO VERSION AS OF {version}"  # noqa: S608
     try:
-        table = (tables.forPath if by_path else tables.forName)(session_with_long_history(spark), location)
-        if version is None:
-            table.delete()
-        else:
-            table.restoreToVersion(version)
+        with session_with_long_history(spark) as session:
+            session.sql(statement)
     except (PySparkException, Py4JError) as error:
         said = str(error).strip().partition("\n")[0]
         target = "no rows" if version is None else f"version {version}"

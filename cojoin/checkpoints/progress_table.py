@@ -16,7 +16,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
-from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.storage.store import Store
 
-__all__ = ["PROGRESS_DDL", "PROGRESS_SCHEMA", "ProgressTable", "progress_row"]
+__all__ = ["PROGRESS_DDL", "PROGRESS_SCHEMA", "ProgressTable", "has_progress_table", "progress_row"]
 
 PROGRESS_DDL = """
     batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
@@ -71,13 +70,11 @@ class ProgressTable:
 
     def recover(self) -> None:
         """Read the manifests of the batches that are not yet in the table, to be written with the next group."""
-        if self._files.exists("progress") and DeltaTable.isDeltaTable(self._spark, self._path):
+        if has_progress_table(self._files):
             newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
             self._written = -1 if newest is None or newest[0] is None else int(newest[0])
-        for batch_id in self._manifests.batch_ids():
-            manifest = self._manifests.read(batch_id) if batch_id > self._written else None
-            if manifest is not None:
-                self._waiting.append(manifest)
+        unwritten = self._manifests.read_all(each for each in self._manifests.batch_ids() if each > self._written)
+        self._waiting = [manifest for manifest in unwritten if manifest is not None]
 
     def prepare(self) -> None:
         """Create the table where it does not exist, which also spares a batch the second that a first commit takes."""
@@ -159,6 +156,11 @@ class ProgressTable:
         self._files.write_bytes(f"progress/{name}", content)
         statistics = file_statistics(pq.read_metadata(io.BytesIO(content)), rows.schema)
         return WrittenFile(name, rows.num_rows, len(content), int(1000 * time.time()), statistics)
+
+
+def has_progress_table(files: Store) -> bool:
+    """Return whether a checkpoint's progress table has its first commit."""
+    return any(name.endswith(".json") for name in files.names("progress/_delta_log"))
 
 
 def progress_row(manifest: Manifest) -> dict[str, Any]:

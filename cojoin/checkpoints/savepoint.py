@@ -15,7 +15,7 @@ from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
 from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
 from cojoin.errors import CheckpointError
@@ -23,9 +23,12 @@ from cojoin.errors import CheckpointError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cojoin.checkpoints.manifest import Manifest
     from cojoin.storage.store import Store
 
 __all__ = ["take_savepoint"]
+
+_TRIES = 5
 
 
 def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
@@ -35,36 +38,67 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
         The checkpoint at that batch. It is kept until a user removes it.
 
     Raises:
-        CheckpointError: No batch is finished yet; the query was drained, so that no query can continue from it; or the
-            state is damaged.
+        CheckpointError: No batch is finished yet; the query was drained, so that no query can continue from it; the
+            state is damaged; or the savepoint took so long that its rows were removed, in each of five tries.
     """
-    query = read_query(files)
+    key_groups = int(read_query(files)["query"]["key_groups"])
     with STATE_LOCK:
-        # The commits are listed first: a batch is committed after its manifest is written.
-        committed = committed_batches(files)
-        manifests = Manifests(files)
-        counted = [batch_id for batch_id in manifests.batch_ids() if committed and batch_id <= committed[-1]]
-        manifest = manifests.read(counted[-1]) if counted else None
-        if manifest is None:
-            msg = f"checkpoint {files.root}: no batch is finished yet, so there is nothing to save"
-            raise CheckpointError(msg)
-        if manifest.report.drained:
-            msg = f"checkpoint {files.root}: its query was drained, so nothing can go on from it; read_state() reads it"
-            raise CheckpointError(msg)
-        snapshots = Snapshots(files)
-        if not snapshots.promote(manifest.batch_id):
-            key_groups, table = int(query["query"]["key_groups"]), StateTable(spark, files)
-            _finish_removal(files, snapshots, table, manifest.batch_id)
-            # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
-            holders = snapshots.holders() - {manifest.batch_id}
-            check_segments(spark, files, committed[-1])
-            rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, holders)
-            table.write(rows, manifest, "savepoint", key_groups, remembered=False)
-            if not holders <= snapshots.holders():
-                # Another process has deleted snapshots, perhaps some that this one points to: write all content.
-                rows = snapshot_rows(spark, files, committed[-1], manifest.batch_id, key_groups, ())
-                table.write(rows, manifest, "savepoint", key_groups, remembered=False)
-    return Checkpoint(files.root, manifest.batch_id)
+        for _ in range(_TRIES):
+            # The commits are listed first: a batch is committed after its manifest is written.
+            committed = committed_batches(files)
+            manifests = Manifests(files)
+            counted = [batch_id for batch_id in manifests.batch_ids() if committed and batch_id <= committed[-1]]
+            manifest = manifests.read(counted[-1]) if counted else None
+            if manifest is None:
+                msg = f"checkpoint {files.root}: no batch is finished yet, so there is nothing to save"
+                raise CheckpointError(msg)
+            if manifest.report.drained:
+                msg = (
+                    f"checkpoint {files.root}: its query was drained, so nothing can go on from it; read_state() reads "
+                    f"it"
+                )
+                raise CheckpointError(msg)
+            if Snapshots(files).promote(manifest.batch_id):
+                return Checkpoint(files.root, manifest.batch_id)
+            if _write(spark, files, manifest, key_groups, committed[-1]):
+                return Checkpoint(files.root, manifest.batch_id)
+    msg = (
+        f"checkpoint {files.root}: the savepoint took so long that the query took it for interrupted and removed its "
+        f"rows, {_TRIES} times; take it again while the query is stopped"
+    )
+    raise CheckpointError(msg)
+
+
+def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: int, committed: int) -> bool:
+    """Write the state after a committed batch as a savepoint; return False where its rows were removed meanwhile."""
+    batch_id, snapshots, table = manifest.batch_id, Snapshots(files), StateTable(spark, files)
+    # First, so that what was begun long ago is not taken for interrupted now.
+    if snapshots.is_begun(batch_id):
+        snapshots.begin(manifest, key_groups)
+    _finish_removal(files, snapshots, table, batch_id)
+    # Rows of this batch without a savepoint may be those to which the query's own state points.
+    if not table.has_rows_of(batch_id):
+        snapshots.begin(manifest, key_groups)
+    # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
+    holders = {each for each in snapshots.holders() if each[0] != batch_id}
+    check_segments(spark, files, committed)
+    try:
+        rows = snapshot_rows(spark, files, committed, batch_id, key_groups, holders)
+        taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False)
+        if not holders <= snapshots.holders():
+            # Another process has deleted snapshots, perhaps some that this one points to: write all content.
+            rows = snapshot_rows(spark, files, committed, batch_id, key_groups, ())
+            taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False)
+    except BeingRemovedError:
+        return False
+    if taken is None:
+        return True
+    if not table.has(taken):
+        # A cleaning has removed the rows before the savepoint counted.
+        snapshots.remove(batch_id)
+        return False
+    snapshots.finish(batch_id)
+    return True
 
 
 def _finish_removal(files: Store, snapshots: Snapshots, table: StateTable, batch_id: int) -> None:

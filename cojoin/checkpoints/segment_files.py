@@ -116,6 +116,19 @@ class SegmentFolder:
             _read.popitem(last=False)
         return content
 
+    def stamp(self, name: str) -> tuple[int, ...]:
+        """Return the identity, size and time of a local file; nothing where ``open`` returns a copy.
+
+        Raises:
+            OSError: The file does not exist or can't be read.
+        """
+        if self.settings is None:
+            system, path = file_system(f"{self.uri}/{name}", "segments")
+            if system.type_name == "local":
+                about = Path(path).stat()
+                return about.st_ino, about.st_size, about.st_mtime_ns
+        return ()
+
     def _read_object(self, name: str) -> pa.Buffer:
         assert self.settings is not None
         try:
@@ -184,8 +197,7 @@ class SegmentCleaner:
 
     def __init__(self, files: Store, manifests: Manifests) -> None:
         self._files = files
-        read = [manifests.read(batch_id) for batch_id in manifests.batch_ids()[-KEPT_MANIFESTS:]]
-        self._recent = deque([each for each in read if each is not None], maxlen=KEPT_MANIFESTS)
+        self._recent = deque(manifests.read_all(manifests.batch_ids()[-KEPT_MANIFESTS:]), maxlen=KEPT_MANIFESTS)
         self._names: set[str] = set()
         self._until_listed = 0
 

@@ -20,9 +20,11 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CodecError, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["STATE_SCHEMA", "SnapshotCadence", "read_content", "seal_of", "snapshot_row"]
+    from cojoin.checkpoints.snapshots import Snapshot
+
+__all__ = ["STATE_SCHEMA", "SnapshotCadence", "are_whole", "read_content", "seal_of", "snapshot_row"]
 
 STATE_SCHEMA = pa.schema(
     [
@@ -52,7 +54,8 @@ STATE_SCHEMA = pa.schema(
 - *header*: watermarks and counters, as JSON.
 - *content_batch_id*: the snapshot whose row has the content; *fingerprint*: the content's BLAKE2b; *content_bytes*: its
   size in bytes.
-- *seal*: the BLAKE2b of header and fingerprint; the snapshot's index file has a BLAKE2b of all seals.
+- *seal*: the BLAKE2b of header, fingerprint and the description of the tables; the snapshot's index file has a BLAKE2b
+  of all seals.
 - *content*: the tables, in the format of ``cojoin.engine.values.codec``.
 - *tables*: the tables' names, rows, bytes in memory, and columns as DDL.
 """
@@ -123,6 +126,10 @@ def snapshot_row(
     fingerprint = _digest(content)
     is_new = saved.get("fingerprint") != fingerprint
     text = json.dumps({name: value for name, value in header.items() if name != "saved"})
+    described = [
+        {"name": name, "rows": table.num_rows, "bytes": table.nbytes, "columns": schema_to_ddl(table.schema)}
+        for name, table in tables.items()
+    ]
     row = {
         "batch_id": batch_id,
         "key_group": key_group,
@@ -130,18 +137,10 @@ def snapshot_row(
         "header": text,
         "content_batch_id": batch_id if is_new else saved["content_batch_id"],
         "fingerprint": fingerprint,
-        "seal": seal_of(text, fingerprint),
+        "seal": _row_seal(text, fingerprint, len(content), described),
         "content": content if is_new else None,
         "content_bytes": len(content),
-        "tables": [
-            {
-                "name": name,
-                "rows": table.num_rows,
-                "bytes": table.nbytes,
-                "columns": schema_to_ddl(table.schema),
-            }
-            for name, table in tables.items()
-        ],
+        "tables": described,
     }
     remembered = {
         "batch_id": batch_id,
@@ -150,6 +149,35 @@ def snapshot_row(
         "fingerprint": fingerprint,
     }
     return pa.Table.from_pylist([row], schema=STATE_SCHEMA), remembered
+
+
+def are_whole(rows: Sequence[Any], snapshot: Snapshot) -> bool:
+    """Return whether a snapshot's rows, by key group and without content, are those of which its index was made."""
+    holders = {group: int(batch_id) for batch_id, groups in snapshot.content_batch_ids.items() for group in groups}
+    return (
+        seal_of(*(row.seal for row in rows)) == snapshot.seal
+        and all(_is_sealed(row.asDict()) for row in rows)
+        and holders == {row.key_group: row.content_batch_id for row in rows}
+        and snapshot.rows == sum(table.rows for row in rows for table in row.tables)
+    )
+
+
+def _is_sealed(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of the ``state`` table is as its seal says.
+
+    Release 0.5.0 sealed header and fingerprint alone. An index names the seals, so none can become one of these.
+    """
+    header, fingerprint = row["header"], row["fingerprint"]
+    described = [each.asDict() if hasattr(each, "asDict") else each for each in row["tables"]]
+    return row["seal"] in (
+        _row_seal(header, fingerprint, row["content_bytes"], described),
+        seal_of(header, fingerprint),
+    )
+
+
+def _row_seal(header: str, fingerprint: str, content_bytes: int, described: Sequence[Mapping[str, Any]]) -> str:
+    tables = [[each[name] for name in ("name", "rows", "bytes", "columns")] for each in described]
+    return seal_of(header, fingerprint, json.dumps([content_bytes, tables]))
 
 
 def seal_of(*texts: str) -> str:

@@ -3,11 +3,18 @@
 The file is written after the snapshot's rows and before the manifest of the same batch. It has a copy of that manifest,
 so the state, offsets and outputs of a batch stay together however long manifests are kept. All savepoints are kept,
 the newest of the other snapshots, and the snapshot on which the next one builds.
+
+A second small file, in ``snapshots_removed``, names a snapshot whose rows must go: one that is being removed, and a
+savepoint from before its first row is written until it counts, so that the rows of an interrupted one are found. The
+index of a snapshot says that it is being removed until its rows are gone. A savepoint never writes over that: of a
+savepoint that is being taken and a cleaning that takes it for interrupted, one succeeds (``replace``), and the other
+begins again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -32,13 +39,17 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["Snapshot", "SnapshotKind", "Snapshots"]
+__all__ = ["BeingRemovedError", "Snapshot", "SnapshotKind", "Snapshots"]
 
-SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored", "removed"]
-"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it. Or it is being removed."""
+SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored", "removed", "begun"]
+"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it. Or it is being removed, or
+is a savepoint whose rows are being written."""
 
 _BEING_REMOVED: SnapshotKind = "removed"
+_BEGUN: SnapshotKind = "begun"
 _TRIES = 5
+_SAFE_SECONDS = 24 * 3600.0
+"""A savepoint that takes longer than this is taken for interrupted. If it is not, it begins again."""
 
 _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
 _FORM = Form(
@@ -59,6 +70,10 @@ _FORM = Form(
     },
     unsealed=1,
 )
+
+
+class BeingRemovedError(CheckpointError):
+    """A savepoint's rows are being removed, since a cleaning has taken it for interrupted."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +127,56 @@ class Snapshots:
             check: Raises an error where it must not count: another run may have taken over and deleted its rows.
 
         Raises:
-            QueryFailedError: A later run of the query has already written the batch's snapshot.
+            BeingRemovedError: It is a savepoint, and its rows are being removed.
+            QueryFailedError: A later run of the query has already written the batch's snapshot, or has taken over.
         """
         check()
         name = numbered_name(_DIRECTORY, snapshot.batch_id)
-        later = write_fenced(self._files, name, _FORM, asdict(snapshot), _epoch)
+
+        def epoch_of(content: Mapping[str, Any]) -> int:
+            if snapshot.kind == "savepoint" and content["kind"] == _BEING_REMOVED:
+                msg = f"checkpoint {self._files.root}: the rows of batch {snapshot.batch_id} are being removed"
+                raise BeingRemovedError(msg)
+            return _epoch(content)
+
+        def over(content: Mapping[str, Any]) -> Mapping[str, Any]:
+            # A savepoint stays one when its batch is run again.
+            kind = "savepoint" if content["kind"] == "savepoint" else snapshot.kind
+            return asdict(replace(snapshot, kind=kind))
+
+        later = write_fenced(self._files, name, _FORM, asdict(snapshot), epoch_of, over)
         if later is not None:
             msg = (
                 f"checkpoint {self._files.root}: fenced off: another run, of epoch {later}, has taken the snapshot of "
                 f"batch {snapshot.batch_id} meanwhile; this query held epoch {snapshot.manifest.epoch} and stops here"
             )
             raise QueryFailedError(msg)
+        try:
+            check()
+        except QueryFailedError:
+            # A run that has taken over may have removed the batch's snapshot, with its rows, before this was written.
+            self.remove(snapshot.batch_id, savepoints_too=False, epoch=snapshot.manifest.epoch)
+            raise
+
+    def begin(self, manifest: Manifest, key_groups: int) -> None:
+        """Note that a savepoint's rows are about to be written; the call is idempotent.
+
+        Args:
+            manifest: The manifest of its batch.
+            key_groups: The number of key groups.
+        """
+        snapshot = Snapshot(manifest, _BEGUN, key_groups, 0, 0, 0, {}, "", remembered=False)
+        write_document(self._files, numbered_name(_REMOVED, manifest.batch_id), _FORM, asdict(snapshot))
+
+    def is_begun(self, batch_id: int) -> bool:
+        """Return whether a savepoint of a batch was begun, and neither counts nor is being removed."""
+        noted = self._read_removed(batch_id)
+        return noted is not None and noted.kind == _BEGUN
+
+    def finish(self, batch_id: int) -> None:
+        """Note that a savepoint that was begun counts."""
+        if self.is_begun(batch_id):
+            self._files.delete(numbered_name(_REMOVED, batch_id))
 
     def promote(self, batch_id: int) -> bool:
         """Make a snapshot a savepoint, and return whether it is one; False where it is being removed meanwhile."""
@@ -171,7 +225,8 @@ class Snapshots:
 
     def batch_ids(self) -> list[int]:
         """Return the batches that have a snapshot, oldest first."""
-        return numbers_in(self._files, _DIRECTORY)
+        found, doubtful = numbers_in(self._files, _DIRECTORY), set(numbers_in(self._files, _REMOVED))
+        return [each for each in found if each not in doubtful or self.read(each) is not None]
 
     def all(self) -> list[Snapshot]:
         """Return all snapshots, oldest first.
@@ -179,35 +234,50 @@ class Snapshots:
         Raises:
             CheckpointError: A file is damaged, or its format is newer.
         """
-        return [snapshot for batch_id in self.batch_ids() if (snapshot := self.read(batch_id)) is not None]
+        found = numbers_in(self._files, _DIRECTORY)
+        return [snapshot for batch_id in found if (snapshot := self.read(batch_id)) is not None]
 
-    def holders(self) -> set[int]:
-        """Return the batches whose rows have content of some snapshot."""
-        return {int(batch_id) for snapshot in self.all() for batch_id in snapshot.content_batch_ids}
+    def holders(self) -> set[tuple[int, int]]:
+        """Return the rows (batch and key group) that have content of some snapshot."""
+        return {
+            (int(batch_id), group)
+            for snapshot in self.all()
+            for batch_id, groups in snapshot.content_batch_ids.items()
+            for group in groups
+        }
 
-    def remove(self, batch_id: int, check: Callable[[], None] = lambda: None, *, savepoints_too: bool = True) -> None:
+    def remove(
+        self,
+        batch_id: int,
+        check: Callable[[], None] = lambda: None,
+        *,
+        savepoints_too: bool = True,
+        epoch: int | None = None,
+    ) -> None:
         """Remove a snapshot from those that count; ``removed`` returns it until ``forget``.
 
         Args:
             batch_id: The snapshot's batch.
             check: Called if there is such a snapshot; raises an error where it must stay.
             savepoints_too: Whether a savepoint is removed, too; another process may make the snapshot one meanwhile.
+            epoch: The epoch of the run whose snapshot alone is removed; None where it may be any run's.
         """
         found = self._read_tagged(batch_id)
         while found is not None and (savepoints_too or found[0].kind != "savepoint"):
+            if epoch not in (None, found[0].manifest.epoch):
+                return
             check()
             snapshot, tag = found
             name = numbered_name(_REMOVED, batch_id)
             write_document(self._files, name, _FORM, asdict(snapshot))
-            # From here on the snapshot can't become a savepoint.
+            # From here on the snapshot can't become a savepoint. Its index stays until its rows are gone.
             if self._replace(replace(snapshot, kind=_BEING_REMOVED), tag):
-                self._files.delete(numbered_name(_DIRECTORY, batch_id))
                 return
             self._files.delete(name)
             found = self._read_tagged(batch_id)
 
     def removed(self) -> list[Snapshot]:
-        """Return the snapshots that no longer count and whose rows may still exist.
+        """Return the snapshots that no longer count and whose rows may still exist, and interrupted savepoints.
 
         A snapshot whose file is damaged is skipped: its rows stay, and do no harm.
         """
@@ -215,14 +285,46 @@ class Snapshots:
         for batch_id in numbers_in(self._files, _REMOVED):
             with contextlib.suppress(CheckpointError):
                 found.append(self._read_removed(batch_id))
-        return [snapshot for snapshot in found if snapshot is not None]
+        return [each for each in found if each is not None and (each.kind != _BEGUN or self._is_interrupted(each))]
+
+    def _is_interrupted(self, begun: Snapshot) -> bool:
+        """Return whether a savepoint that was begun is no longer being taken, as far as that is known."""
+        try:
+            modified = self._files.modified(numbered_name(_REMOVED, begun.batch_id))
+        except (OSError, CheckpointError):
+            # It counts meanwhile.
+            return False
+        if time.time() - modified / 1000 > _SAFE_SECONDS:
+            return True
+        return self._is_marked(begun.batch_id)
+
+    def _is_marked(self, batch_id: int) -> bool:
+        """Return whether the index of a batch's snapshot says that it is being removed."""
+        return self._files.exists(numbered_name(_DIRECTORY, batch_id)) and self.read(batch_id) is None
+
+    def bar(self, removed: Snapshot) -> bool:
+        """Keep a snapshot that is to be removed from counting again; return False where it counts meanwhile.
+
+        Args:
+            removed: One that ``removed`` returned.
+        """
+        name = numbered_name(_DIRECTORY, removed.batch_id)
+        if self._files.exists(name):
+            return True
+        return replace_document(self._files, name, _FORM, asdict(replace(removed, kind=_BEING_REMOVED)), None)
+
+    def still_removed(self, batch_id: int) -> bool:
+        """Return whether a snapshot is still to be removed: no other cleaning has finished that, and it does not count.
+
+        A savepoint of that batch has written rows since, at the earliest, if it is not.
+        """
+        return self._files.exists(numbered_name(_REMOVED, batch_id)) and self.read(batch_id) is None
 
     def forget(self, batch_id: int) -> None:
         """Delete the files of a removed snapshot, once its rows are deleted."""
-        name = numbered_name(_DIRECTORY, batch_id)
-        # A crash may have left the index; a batch that was run again has written it anew.
-        if self._files.exists(name) and self.read(batch_id) is None:
-            self._files.delete(name)
+        # A batch that was run again has written the index anew.
+        if self._is_marked(batch_id):
+            self._files.delete(numbered_name(_DIRECTORY, batch_id))
         self._files.delete(numbered_name(_REMOVED, batch_id))
 
     def obsolete(self, keep: int, *, savepoints_too: bool = False) -> list[int]:

@@ -3,6 +3,9 @@
 Spark keeps the state after each of its last batches (``spark.sql.streaming.minBatchesToRetain``), with one value for
 each key group. Only the state after a batch that Spark has committed is read, so it makes no difference whether the
 query runs, is stopped or was killed. (Spark: ``StateDataSource``.)
+
+Each value names its key group and the batch that wrote it, which are compared with the manifests: Spark's files have
+checksums, which do not say whether a file is a former one.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import SegmentFolder
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
 from cojoin.checkpoints.state_values import read_value
@@ -26,7 +30,7 @@ from cojoin.errors import CheckpointError, CodecError
 from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -48,6 +52,7 @@ def open_batch(spark: SparkSession, files: Store, batch_id: int) -> StoredState:
     """
     values, segments = _load(spark, files, batch_id), SegmentFolder.of(files)
     described = _told(values, files, batch_id, partial(_describe, segments=segments))
+    _check_written([each["written"] for each in described], files, batch_id)
     tables = describe_tables([each["tables"] for each in described], f"state after batch {batch_id}")
     headers, contents = [each["header"] for each in described], values.selectExpr("label AS key_group", "content")
     return StoredState(batch_id, headers, tables, contents, segments=segments)
@@ -60,11 +65,42 @@ def check_segments(spark: SparkSession, files: Store, batch_id: int) -> None:
         CheckpointError: Spark no longer has the state, or a segment that it names is missing or damaged.
     """
     check = partial(_check, segments=SegmentFolder.of(files))
-    _told(_load(spark, files, batch_id), files, batch_id, check)
+    told = _told(_load(spark, files, batch_id), files, batch_id, check)
+    _check_written([each["written"] for each in told], files, batch_id)
+
+
+def _check_written(written: Sequence[Sequence[Any] | None], files: Store, batch_id: int) -> None:
+    """Check that the values are those of all key groups, and as new as the manifests say.
+
+    Args:
+        written: The key group, the batch and the query that each value names; None where one names none.
+        files: The checkpoint.
+        batch_id: The batch after which they are the state.
+
+    Raises:
+        CheckpointError: A key group's value is missing, older or newer.
+    """
+    manifests = Manifests(files)
+    before = [each for each in manifests.batch_ids() if each <= batch_id]
+    last = manifests.read(before[-1]) if before else None
+    if last is None or last.called is None:
+        return
+    # A value that names another query, or none, counts as one that is not there.
+    found = {each[0]: each[1] for each in written if each is not None and each[2] in (None, last.query_id)}
+    for group in sorted(map(int, last.report.state_bytes_by_key_group)):
+        if not last.called <= found.get(group, -1) <= batch_id:
+            got = f"it is of batch {found[group]}" if group in found else "there is none"
+            msg = (
+                f"checkpoint {files.root}: spark/state, Spark's own state store: expected the state of key group "
+                f"{group} after batch {batch_id}, written by batch {last.called} or a later one, as the manifests say; "
+                f"{got}: its files were exchanged or are former ones; put them back from a backup, or take a snapshot "
+                f"(`cojoin checkpoints list` shows them)"
+            )
+            raise CheckpointError(msg)
 
 
 def snapshot_rows(
-    spark: SparkSession, files: Store, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
+    spark: SparkSession, files: Store, batch_id: int, as_of: int, key_groups: int, there: Collection[tuple[int, int]]
 ) -> DataFrame:
     """Return the rows of a snapshot of the state after a batch.
 
@@ -74,7 +110,7 @@ def snapshot_rows(
         batch_id: The batch whose state is read.
         as_of: The batch of the snapshot; batches between the two had no content.
         key_groups: The number of key groups.
-        there: The batches whose rows have content that a row may point to.
+        there: The rows (batch and key group) with content that a row may point to.
 
     Raises:
         CheckpointError: Spark no longer has the state.
@@ -148,7 +184,8 @@ def _told(
 def _describe(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
     header, tables = read_value(content, segments)
     row, _ = snapshot_row(0, 0, header, tables)
-    return {"header": header, "tables": row.column("tables")[0].as_py()}
+    written = codec.decode(content)[0].get("written")
+    return {"header": header, "tables": row.column("tables")[0].as_py(), "written": written}
 
 
 def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
@@ -156,20 +193,21 @@ def _check(content: bytes, segments: SegmentFolder) -> dict[str, Any]:
     for table in header.get("segments", {}).values():
         for each in table["segments"]:
             Segment(*each).open(segments)
-    return {}
+    return {"written": header.get("written")}
 
 
 def _snapshot(
     batches: Iterable[pa.RecordBatch],
     batch_id: int,
     numbers: dict[int, int],
-    there: Collection[int],
+    there: Collection[tuple[int, int]],
     segments: SegmentFolder,
 ) -> Iterator[pa.Table]:
     for batch in batches:
         for label, content in zip(batch.column("label").to_pylist(), batch.column("content"), strict=True):
             header, tables = read_value(content.as_buffer().to_pybytes(), segments)
-            if (header["saved"] or {}).get("content_batch_id") not in there:
+            number = numbers[label]
+            if ((header["saved"] or {}).get("content_batch_id"), number) not in there:
                 header["saved"] = None
-            row, _ = snapshot_row(numbers[label], batch_id, header, tables)
+            row, _ = snapshot_row(number, batch_id, header, tables)
             yield row

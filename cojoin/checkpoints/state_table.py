@@ -2,6 +2,9 @@
 
 A row with content has a data file of its own (the table is partitioned by batch and segment), so cleaning deletes whole
 files and rewrites none. A snapshot is one commit; written again, it replaces the rows that it wrote before.
+
+Cleaning first notes which files there are, then looks whether they still must go, and removes only those. However long
+it stands still in between, it does not touch what a later snapshot of the same batch has written.
 """
 
 from __future__ import annotations
@@ -13,16 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, read_content, seal_of
+from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
 from cojoin.checkpoints.snapshots import Snapshot, SnapshotKind, Snapshots
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.delta_files import commit_applications, partition_files, table_log
+from cojoin.storage.session_settings import is_connect
+from cojoin.storage.table_version import quoted_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -145,14 +150,7 @@ class StateTable:
             )
             raise CheckpointError(msg)
         rows_in_order = [found[group] for group in sorted(found)]
-        seals = [row.seal for row in rows_in_order]
-        holders = {group: int(batch_id) for batch_id, groups in snapshot.content_batch_ids.items() for group in groups}
-        if (
-            seal_of(*seals) != snapshot.seal
-            or seals != [seal_of(row.header, row.fingerprint) for row in rows_in_order]
-            or holders != {row.key_group: row.content_batch_id for row in rows_in_order}
-            or snapshot.rows != sum(table.rows for row in rows_in_order for table in row.tables)
-        ):
+        if not are_whole(rows_in_order, snapshot):
             msg = (
                 f"{self._what(snapshot)}: its rows in the table {_NAME} are not those that were written; "
                 f"restore another snapshot"
@@ -202,13 +200,21 @@ class StateTable:
             )
             raise CheckpointError(msg)
 
-    def clean(self, batch_ids: Sequence[int], *, savepoints_too: bool = True, known: int | None = None) -> int:
+    def clean(
+        self,
+        batch_ids: Sequence[int],
+        *,
+        savepoints_too: bool = True,
+        known: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
         """Delete snapshots with their files, except content to which other snapshots point.
 
         Args:
             batch_ids: The snapshots' batches.
             savepoints_too: Whether one that has become a savepoint meanwhile is deleted, too.
             known: The batch of the newest snapshot that the caller has written; None where it has written none.
+            check: Raises an error where the caller must not delete; called once it is known which files there are.
 
         Returns:
             The size of the deleted files, in bytes.
@@ -219,37 +225,68 @@ class StateTable:
         """
         for batch_id in batch_ids:
             self._snapshots.remove(batch_id, savepoints_too=savepoints_too)
-        removed = self._snapshots.removed()
-        gone, needed = self._unneeded(removed, None if known in batch_ids else known)
-        freed = self._delete(gone, needed) if gone else 0
+        removed = [each for each in self._snapshots.removed() if self._snapshots.bar(each)]
+        gone = self._unneeded(removed, None if known in batch_ids else known)
+        freed = self._delete(gone, {each.batch_id for each in removed}, check) if gone else 0
         for snapshot in removed:
             self._snapshots.forget(snapshot.batch_id)
         return freed
 
-    def _delete(self, gone: Sequence[tuple[int, int | None]], needed: Collection[int]) -> int:
-        conditions = [
-            f"(batch_id = {batch_id} AND segment {'IS NULL' if segment is None else f'= {segment}'})"
-            for batch_id, segment in gone
-        ]
-        DeltaTable.forPath(self._spark, self._path).delete(" OR ".join(conditions))
+    def _delete(
+        self, gone: Sequence[tuple[int, int | None]], removed: Collection[int], check: Callable[[], None]
+    ) -> int:
+        """Delete the files of partitions, and return their size.
+
+        Args:
+            gone: The partitions (batch and segment).
+            removed: The batches whose snapshots are being removed.
+            check: Raises an error where nothing must be deleted.
+        """
+        partitions = {_folder(*each): each for each in gone}
+        # Files without a commit, or of a commit that was replaced, are not in the log.
+        listed = [f"{folder}/{name}" for folder in partitions for name in self._files.names(f"{_NAME}/{folder}")]
+        log = None if is_connect(self._spark) else table_log(self._spark, self._path)
+        transaction = None if log is None else log.startTransaction()
+        conditions = " OR ".join(f"({_condition(*each)})" for each in gone)
+        is_there = transaction is not None and transaction.readVersion() >= 0
+        logged = partition_files(self._spark, transaction, conditions) if is_there else {}
+        check()
+        finished = {each for each in removed if not self._snapshots.still_removed(each)}
+        there = {folder: each for folder, each in partitions.items() if each[0] not in finished}
+        actions = [action for name, action in logged.items() if name.rpartition("/")[0] in there]
+        if actions:
+            commit_applications(self._spark, transaction, {}, query_id="", added=actions)
+        elif transaction is None and there:
+            # Spark Connect has no transactions of its own: only rows of the same batch's later savepoint are at risk.
+            conditions = " OR ".join(f"({_condition(*each)})" for each in there.values())
+            self._spark.sql(f"DELETE FROM {quoted_table(self._path)} WHERE {conditions}")  # noqa: S608 - numbers only
         freed = 0
-        for batch_id, segment in gone:
-            batch = f"{_NAME}/batch_id={batch_id}"
-            folder = f"{batch}/segment={_NO_SEGMENT if segment is None else segment}"
-            freed += self._files.size(folder)
-            self._files.delete_directory(folder)
-            # An old listing may lack the files that other snapshots need, so it alone does not decide.
-            if batch_id not in needed and not self._files.names(batch):
-                self._files.delete_directory(batch)
+        for name in listed:
+            if name.rpartition("/")[0] in there:
+                freed += self._files.size(f"{_NAME}/{name}")
+                self._files.delete(f"{_NAME}/{name}")
+        for folder in there:
+            self._files.delete_empty_directory(f"{_NAME}/{folder}")
+        for batch_id in sorted({each[0] for each in there.values()}):
+            self._files.delete_empty_directory(f"{_NAME}/batch_id={batch_id}")
         return freed
 
-    def _unneeded(
-        self, removed: Sequence[Snapshot], known: int | None
-    ) -> tuple[list[tuple[int, int | None]], set[int]]:
+    def has(self, snapshot: Snapshot) -> bool:
+        """Return whether the table has a snapshot's rows as they were written."""
+        try:
+            self.headers(snapshot)
+        except CheckpointError:
+            return False
+        return True
+
+    def has_rows_of(self, batch_id: int) -> bool:
+        """Return whether there are files of a batch, whether they count or not."""
+        return bool(self._files.names(f"{_NAME}/batch_id={batch_id}"))
+
+    def _unneeded(self, removed: Sequence[Snapshot], known: int | None) -> list[tuple[int, int | None]]:
         """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
 
-        Other partitions are left unchanged: they may belong to a snapshot that is being written. Returned with them are
-        the batches of which other partitions are needed.
+        Other partitions are left unchanged: they may belong to a snapshot that is being written.
         """
         needed: dict[int, set[int]] = {}
         kept = self._snapshots.all()
@@ -268,7 +305,7 @@ class StateTable:
         found: list[tuple[int, int | None]] = []
         for batch_id in sorted(theirs):
             found += self._obsolete(batch_id, needed.get(batch_id, set()), is_alive=batch_id in alive)
-        return found, alive | set(needed)
+        return found
 
     def _obsolete(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
         segments = [
@@ -311,6 +348,16 @@ class StateTable:
 
     def _what(self, snapshot: Snapshot) -> str:
         return f"checkpoint {self._files.root}: snapshot of batch {snapshot.batch_id}"
+
+
+def _folder(batch_id: int, segment: int | None) -> str:
+    """Return the folder of a partition, below the table's."""
+    return f"batch_id={batch_id}/segment={_NO_SEGMENT if segment is None else segment}"
+
+
+def _condition(batch_id: int, segment: int | None) -> str:
+    """Return the condition on the rows of a partition, as SQL."""
+    return f"batch_id = {batch_id} AND segment {'IS NULL' if segment is None else f'= {segment}'}"
 
 
 _Expected: TypeAlias = "tuple[str, list[tuple[str, int, str]]]"

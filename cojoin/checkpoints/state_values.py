@@ -31,4 +31,6 @@ def read_value(content: bytes, segments: SegmentStore) -> tuple[dict[str, Any], 
         CheckpointError: A segment that it names does not exist.
     """
     header, tables = codec.decode(content)
+    # Who wrote the value is no part of the state.
+    header.pop("written", None)
     return header, whole_tables(header.pop("segments", {}), tables, segments)

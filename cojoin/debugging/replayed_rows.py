@@ -31,6 +31,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.query.failures import explain
 from cojoin.spark.restore import source_logs
+from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -184,16 +185,24 @@ class ReplayedRows:
         def take(rows: DataFrame, _: int) -> None:
             found.append(rows.toArrow())
 
+        def write(rows: DataFrame, _: int) -> None:
+            rows.write.parquet(taken)
+
         with tempfile.TemporaryDirectory(prefix="cojoin-debug-") as folder:
             place = open_store(self.spark, Path(folder).as_uri(), "temporary folder")
+            taken = place.path("rows")
             interval = source_logs.compact_interval(self.spark)
             for number, leaf in enumerate(leaves):
                 if leaf.entries:
                     source_logs.write_log(place, number, leaf.entries, 0, interval=interval)
             _plan(self.spark, place, leaves)
             try:
-                stream = whole.writeStream.foreachBatch(take).option("checkpointLocation", place.path("spark"))
+                # With Spark Connect the function is called in another process.
+                to = write if is_connect(self.spark) else take
+                stream = whole.writeStream.foreachBatch(to).option("checkpointLocation", place.path("spark"))
                 stream.queryName(f"cojoin debug {uuid.uuid4().hex[:8]}").trigger(once=True).start().awaitTermination()
+                if to is write:
+                    found.append(self.spark.read.parquet(taken).toArrow())
             except PySparkException as error:
                 names = " and ".join(repr(each.spec.name) for each in self.inputs)
                 msg = (
@@ -249,7 +258,7 @@ class _Leaf:
 
 def _plan(spark: SparkSession, place: Store, leaves: Sequence[_Leaf]) -> None:
     """Write Spark's logs as if a micro-batch from the begins to the ends was planned and then interrupted."""
-    entry = planned_entry(spark)
+    entry = planned_entry(spark, place)
     begins, ends = [leaf.positions[0] for leaf in leaves], [leaf.positions[1] for leaf in leaves]
     # Without this file, Spark takes the logs for damaged.
     place.write("spark/metadata", json.dumps({"id": str(uuid.uuid4())}))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -32,11 +31,12 @@ from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE, RecordFormat
 from cojoin.kafka.topic_ids import difference, merged
 from cojoin.kafka.topics import Topics
 from cojoin.spark.sources.sources import Source
+from cojoin.storage.session_settings import active_session, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import Cluster, Partition
@@ -225,14 +225,14 @@ class KafkaSource(Source):
             ConfigurationError: There is no active session, or a topic does not exist.
             QueryFailedError: No broker answers.
         """
-        spark = SparkSession.getActiveSession()
+        spark = active_session()
         if spark is None:
             msg = f"{self.what}: there is no Spark session; make one with cojoin.spark_session()"
             raise ConfigurationError(msg)
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
         ids = self._checked(is_new=False)
-        reading = replace(self.reading(spark.sparkContext.defaultParallelism), topic_ids=ids)
+        reading = replace(self.reading(parallel_tasks(spark)), topic_ids=ids)
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
         rows = decoded(

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, VALUE, Record
-from cojoin.spark.pickling import pickling_error
+from cojoin.spark.batch.pickling import pickling_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from pyspark.sql import SparkSession
 
 from cojoin.engine.input_columns import check_pair
 from cojoin.engine.time.durations import milliseconds
@@ -14,9 +16,12 @@ from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.session.warming import warm_up
 from cojoin.spark.sources.sources import Source
 from cojoin.spark.spark_execution import SparkExecution
+from cojoin.storage.session_settings import active_session, is_connect, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
 
     from cojoin.engine.input import Input
 
@@ -34,6 +39,9 @@ _CALL_MS = 1.5, 4.0
 _LONG_SECONDS = 5
 """The estimated seconds per micro-batch from which the user is warned."""
 
+_SIZE, _UNITS = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B"), ("", *"KMGTPE")
+"""The size of a plan in its text, and the units of 1024 bytes."""
+
 
 def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[SparkExecution, int, list[str]]:
     """Return the execution of two inputs of Spark, the number of key groups, and warnings for the user.
@@ -47,7 +55,7 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
         ConfigurationError: An input can't be opened, or the inputs do not fit together.
         SchemaError: A column does not exist or has the wrong type, or the types of the keys differ.
     """
-    session = SparkSession.getActiveSession()
+    session = active_session()
     if session is not None:
         warm_up(session)
     left, right = _together(left, right)
@@ -61,7 +69,18 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
 
 def _size(bound: BoundInput) -> int:
     """Return the size of a static input in bytes, as Spark estimates it; of an unknown one, Spark says the largest."""
+    if is_connect(bound.frame.sparkSession):
+        return _told_size(bound.frame)
     return int(bound.frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())  # noqa: SLF001 - no public way
+
+
+def _told_size(frame: DataFrame) -> int:
+    """Return the size of a DataFrame in bytes according to the text of its plan, which Spark Connect gives."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        frame.explain(mode="cost")
+    found = _SIZE.search(said.getvalue())
+    return sys.maxsize if found is None else int(float(found[1]) * 1024 ** _UNITS.index(found[2] or ""))
 
 
 def _check(left: BoundInput, right: BoundInput) -> None:
@@ -105,7 +124,9 @@ def _changed_columns(*inputs: BoundInput) -> Iterator[str]:
 
 def _cost(key_groups: int, left: BoundInput) -> Iterator[str]:
     """Yield a warning if the calls of all key groups, with or without rows, take long."""
-    cores = max(1, left.frame.sparkSession.sparkContext.defaultParallelism)
+    if key_groups * max(_CALL_MS) < 1000 * _LONG_SECONDS:
+        return
+    cores = parallel_tasks(left.frame.sparkSession)
     low, high = (key_groups * each / cores / 1000 for each in _CALL_MS)
     if high >= _LONG_SECONDS:
         yield (

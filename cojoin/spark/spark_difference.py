@@ -28,6 +28,7 @@ from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.query.failures import explain
+from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -112,7 +113,11 @@ class _Kept:
 
 def _release(emitted: DataFrame) -> None:
     # The session may have been stopped in the meantime, and its files with it.
-    if emitted.sparkSession.sparkContext._jsc is not None:  # noqa: SLF001 - no public way
+    if is_connect(emitted.sparkSession):
+        stopped = emitted.sparkSession.is_stopped
+    else:
+        stopped = emitted.sparkSession.sparkContext._jsc is None  # noqa: SLF001 - no public way
+    if not stopped:
         emitted.unpersist()
 
 

@@ -12,8 +12,8 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
+from cojoin.spark.batch.pickling import check_picklable
 from cojoin.spark.batch.unpacking import unpack
-from cojoin.spark.pickling import check_picklable
 from cojoin.spark.query.start import start_query
 from cojoin.storage.arrow_types import arrow_schema
 
@@ -99,6 +99,7 @@ class SparkExecution:
         resumed_at: frozenset[int] = frozenset(),
         cadence: SnapshotCadence | None = None,
         segments: SegmentFolder | None = None,
+        told_by: str | None = None,
     ) -> DataFrame:
         """Return the stream of ``(kind, payload)`` that the calls emit.
 
@@ -108,8 +109,9 @@ class SparkExecution:
             resumed_at: The ids of the micro-batches before which the query was stopped.
             cadence: When a snapshot is due.
             segments: The store of flushed segments; None keeps all rows in Spark's state.
+            told_by: The setting by which the calls learn of their micro-batch; None where local properties say it.
         """
-        call = StreamingCall(plan, resumed_at, cadence, segments)
+        call = StreamingCall(plan, resumed_at, cadence, segments, told_by)
 
         def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
             return call(key, frames, state)

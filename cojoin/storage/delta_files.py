@@ -16,12 +16,13 @@ import time
 import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from cojoin.errors import QueryFailedError
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import is_set
+from cojoin.storage.session_settings import is_connect, is_set
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ __all__ = [
     "append_files",
     "commit_applications",
     "keep_checksums_small",
+    "partition_files",
     "plain_defaults",
     "plain_shape",
     "shape_of",
@@ -212,6 +214,23 @@ def commit_applications(
     return int(committed)
 
 
+def partition_files(session: SparkSession, transaction: Any, condition: str) -> dict[str, str]:
+    """Return the files of some partitions in the version that a transaction reads.
+
+    Args:
+        session: The session.
+        transaction: Delta's transaction on the table.
+        condition: Which partitions, as SQL.
+
+    Returns:
+        The action that removes each file, as a line of the Delta log, by the file's path below the table's folder.
+    """
+    parse = session._jsparkSession.sessionState().sqlParser().parseExpression  # noqa: SLF001
+    found = transaction.filterFiles(java_class(session, _PYTHON_UTILS).toSeq([parse(condition)]), False)
+    files = [found.apply(position) for position in range(found.size())]
+    return {unquote(str(each.path())): str(each.remove().json()) for each in files}
+
+
 def shape_of(metadata: Any) -> Shape:
     """Return the shape of a table from its metadata in the Delta log."""
     configuration = metadata.configuration().mkString("\n").replace(" -> ", "=").splitlines()
@@ -226,7 +245,10 @@ def plain_shape(schema: pa.Schema) -> Shape:
 
 
 def plain_defaults(session: SparkSession) -> bool:
-    """Return whether a session's default properties make new tables plain."""
+    """Return whether a session's default properties make new tables plain, to which files can be committed."""
+    if is_connect(session):
+        # Only Delta's classes can commit files, and Spark's own writer makes no use of this.
+        return False
     # All names in one call: one call per name takes a tenth of a second.
     settings: str = session._jsparkSession.conf().getAll().keySet().mkString("\n")  # noqa: SLF001
     names = [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings.splitlines() if name.startswith(_DEFAULTS)]

@@ -2,16 +2,19 @@
 
 A document contains its format number, and the SHA-256 of its path below the checkpoint, its format and its content.
 A document that was truncated, changed, or moved to another path is therefore rejected, with an error that names the
-file, the damage and the remedy. Release 0.5.0 wrote documents without checksums; where a document's form allows it,
-these are read unchecked.
+file, the damage and the remedy. It also says which query it belongs to, as ``query.json`` beside it names that, so one
+of another checkpoint is rejected, too. Release 0.5.0 wrote documents without checksums; where a document's form allows
+it, these are read unchecked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from cojoin.errors import CheckpointError
 from cojoin.storage.store import Store, UnreadableFileError
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 __all__ = [
+    "IDENTITY",
     "Form",
     "damaged",
     "from_text",
@@ -38,10 +42,16 @@ __all__ = [
 
 T = TypeVar("T")
 
-_FORMAT, _SEAL, _CONTENT = "format", "sha256", "content"
+IDENTITY = "query.json"
+"""The document that names the query to which all documents of a checkpoint belong."""
+
+_FORMAT, _SEAL, _CONTENT, _QUERY = "format", "sha256", "content", "query_id"
 _SUFFIX = ".json"
 _TRIES = 5
 _MISSHAPEN = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+
+_queries: WeakKeyDictionary[Store, str] = WeakKeyDictionary()
+"""The query that each store's documents belong to, once it was read; it never changes."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ def write_document(files: Store, name: str, form: Form, content: Mapping[str, An
         form: The kind of document.
         content: JSON values.
     """
-    files.write(name, to_text(name, form, content))
+    files.write(name, to_text(name, form, content, _query_of(files, name)))
 
 
 def read_document(files: Store, name: str, form: Form, parse: Callable[[dict[str, Any]], T]) -> T | None:
@@ -139,11 +149,16 @@ def replace_document(files: Store, name: str, form: Form, content: Mapping[str, 
     Returns:
         Whether it was written; False where another process has written or deleted it since (``Store.replace``).
     """
-    return files.replace(name, to_text(name, form, content).encode(), tag)
+    return files.replace(name, to_text(name, form, content, _query_of(files, name)).encode(), tag)
 
 
 def write_fenced(
-    files: Store, name: str, form: Form, content: Mapping[str, Any], epoch_of: Callable[[Mapping[str, Any]], int]
+    files: Store,
+    name: str,
+    form: Form,
+    content: Mapping[str, Any],
+    epoch_of: Callable[[Mapping[str, Any]], int],
+    over: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> int | None:
     """Write a document unless a later run has written it, by compare-and-swap.
 
@@ -153,6 +168,7 @@ def write_fenced(
         form: The kind of document.
         content: JSON values.
         epoch_of: Returns the lease epoch of the run that wrote a content.
+        over: Takes the content that is there, and returns what is written over it; None where that is ``content``.
 
     Returns:
         None where the document was written; the epoch of the later run where it was not.
@@ -164,14 +180,21 @@ def write_fenced(
         text, tag = read_tagged_text(files, name, form)
         if tag is not None and (found := from_text(files, name, form, text, epoch_of)) > epoch_of(content):
             return found
-        if replace_document(files, name, form, content, tag):
+        new = content if tag is None or over is None else from_text(files, name, form, text, over)
+        if replace_document(files, name, form, new, tag):
             return None
     msg = f"checkpoint {files.root}: {name} is written again and again by other runs of the query; stop them"
     raise CheckpointError(msg)
 
 
-def to_text(name: str, form: Form, content: Mapping[str, Any]) -> str:
+def to_text(name: str, form: Form, content: Mapping[str, Any], query_id: str | None = None) -> str:
     """Return the text of a document, with its format and checksum.
+
+    Args:
+        name: The document's path below the checkpoint.
+        form: The kind of document.
+        content: JSON values.
+        query_id: The query that it belongs to; None where it belongs to none, or is the one that names the query.
 
     >>> form = Form("an example", 2, "write it again")
     >>> print(to_text("example.json", form, {"a": 1}))
@@ -185,7 +208,8 @@ def to_text(name: str, form: Form, content: Mapping[str, Any]) -> str:
     """
     # The checksum covers what a reader gets back: JSON turns keys into strings and tuples into lists.
     values = json.loads(json.dumps(content))
-    return json.dumps({_FORMAT: form.format, _SEAL: _seal(name, form.format, values), _CONTENT: values}, indent=1)
+    document = {_FORMAT: form.format, _SEAL: _seal(name, form.format, values, query_id), _CONTENT: values}
+    return json.dumps(document if query_id is None else {_QUERY: query_id, **document}, indent=1)
 
 
 def from_text(files: Store, name: str, form: Form, text: str, parse: Callable[[dict[str, Any]], T]) -> T:
@@ -246,9 +270,41 @@ def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
     if _SEAL not in document or not isinstance(content, dict):
         missing = _CONTENT if _SEAL in document else _SEAL
         raise damaged(files, name, form, f"a document of the format {found} has its {missing!r}, and this one has none")
-    if document[_SEAL] != _seal(name, found, content):
+    query_id = document.get(_QUERY)
+    if document[_SEAL] != _seal(name, found, content, query_id):
         raise damaged(files, name, form, "its checksum is another's, so it is not what cojoin wrote")
+    _check_query(files, name, form, query_id)
     return content
+
+
+def _check_query(files: Store, name: str, form: Form, query_id: str | None) -> None:
+    """Check that a document belongs to the checkpoint's query; one that names none was written before there was one."""
+    known = None if query_id is None else _query_of(files, name)
+    if known is not None and known != query_id:
+        # What this process has read before may be that of a checkpoint that was deleted and made anew.
+        _queries.pop(files, None)
+        known = _query_of(files, name)
+    if known is not None and known != query_id:
+        why = (
+            f"it belongs to the query {query_id}, and {IDENTITY} names the query {known}: one of both is another "
+            f"checkpoint's"
+        )
+        raise damaged(files, name, form, why)
+
+
+def _query_of(files: Store, name: str) -> str | None:
+    """Return the query that a document belongs to; None for the one that names it, and where that is not there."""
+    if name == IDENTITY:
+        return None
+    if files not in _queries:
+        # One that is damaged names nothing; whoever reads it for its content says so.
+        with contextlib.suppress(ValueError, AttributeError):
+            found = json.loads(files.read(IDENTITY) or "{}")
+            content = found.get(_CONTENT, found)
+            is_whole = _SEAL not in found or found[_SEAL] == _seal(IDENTITY, found.get(_FORMAT), content, None)
+            if is_whole and isinstance(content.get(_QUERY), str):
+                _queries[files] = content[_QUERY]
+    return _queries.get(files)
 
 
 def _document(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
@@ -272,8 +328,9 @@ def _is_of(value: Any, types: type | tuple[type, ...]) -> bool:
     return type(value) in (types if isinstance(types, tuple) else (types,))
 
 
-def _seal(name: str, number: int, content: Any) -> str:
-    return hashlib.sha256(json.dumps([name, number, content], sort_keys=True).encode()).hexdigest()
+def _seal(name: str, number: int, content: Any, query_id: Any) -> str:
+    sealed = [name, number, content] if query_id is None else [name, number, content, query_id]
+    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
 def _shown(value: Any) -> str:

@@ -1,23 +1,57 @@
-"""pyarrow's file systems for Spark's URIs, with which tasks read and write files without the JVM."""
+"""Files that tasks read and write by Spark's URIs, without the JVM: by the session's settings, or else by pyarrow.
+
+Files on object stores are read with the settings of the session where they can be translated: the driver translates
+them (``stores.places_of``), and they travel with the tasks. Otherwise pyarrow reads them with the credentials of the
+environment.
+"""
 
 from __future__ import annotations
 
+import io
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
 from cojoin.errors import ConfigurationError
+from cojoin.storage.locations import scheme_and_place
 
-__all__ = ["file_system"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cojoin.storage.object_store_settings import Settings
+
+__all__ = ["file_system", "open_file"]
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """The URI schemes of pyarrow, by those of Hadoop, where they differ."""
 
 
+def open_file(uri: str, what: str, places: Mapping[str, Settings]) -> pa.NativeFile:
+    """Open a file for reading at any position.
+
+    Args:
+        uri: The file's URI as Spark writes it.
+        what: What the file belongs to, for messages.
+        places: How to reach object stores, as ``stores.places_of`` returns it.
+
+    Raises:
+        ConfigurationError: pyarrow can't access the file system.
+        OSError: The file does not exist or can't be read.
+    """
+    settings = places.get(scheme_and_place(uri))
+    if settings is None:
+        system, path = file_system(uri, what)
+        return system.open_input_file(path)
+    from cojoin.storage.object_store_files import ObjectFile  # noqa: PLC0415 - queries on local files do not load obstore
+
+    return pa.PythonFile(io.BufferedReader(ObjectFile(settings, unquote(urlsplit(uri).path)), 1 << 20), mode="r")
+
+
 def file_system(uri: str, what: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a file, and the file's path on it.
+    """Return pyarrow's file system of a file, and the file's path on it.
 
     Args:
         uri: The file's URI as Spark writes it.

@@ -21,7 +21,16 @@ from pyspark.errors import PySparkException
 from cojoin.errors import CheckpointError
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import without_login
-from cojoin.storage.store import Store, Tagged, UnplacedFileError, UnreadableFileError, former_name, visible_names
+from cojoin.storage.store import (
+    Store,
+    Tagged,
+    UnplacedFileError,
+    UnreadableFileError,
+    former_name,
+    is_abandoned,
+    visible_names,
+)
+from cojoin.storage.store_cures import cure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +42,8 @@ __all__ = ["HadoopStore", "qualified"]
 # PySpark converts some of Java's errors into its own, wherever they are raised.
 _JavaErrors = (Py4JJavaError, PySparkException)
 _TRIES = 5
+# What says something of the file itself; other errors, such as those of rights or of the network, do not.
+_DAMAGE = ("BlockMissingException", "BlockLengthException", "EOFException", "Corrupt")
 
 
 def qualified(spark: SparkSession, root: str, what: str) -> str:
@@ -126,6 +137,8 @@ class HadoopStore(Store):
             said = _said(error)
             if any(kind in said for kind in ("FileNotFoundException", "ChecksumException")):
                 return None, said
+            if not any(kind in said for kind in _DAMAGE):
+                raise self._refused(name, "read", said, cure_of(said)) from error
             raise UnreadableFileError(self.root, name, said) from error
 
     def write_bytes(self, name: str, content: bytes) -> None:
@@ -206,7 +219,8 @@ class HadoopStore(Store):
 
     def modified(self, name: str) -> int:
         """Return when a file was last written, in epoch milliseconds."""
-        return int(self._system.getFileStatus(self._path(name)).getModificationTime())
+        with self._told(name, "looked for"):
+            return int(self._system.getFileStatus(self._path(name)).getModificationTime())
 
     def size(self, name: str) -> int:
         """Return the size of a file, or of all files below a directory, in bytes."""
@@ -222,12 +236,31 @@ class HadoopStore(Store):
         """Delete a directory with its content where it exists."""
         self._system.delete(self._path(name), True)
 
+    def delete_empty_directory(self, name: str) -> None:
+        """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
+        with contextlib.suppress(*_JavaErrors):
+            # Not recursive: the file system keeps a directory in which another process has written meanwhile.
+            self._system.delete(self._path(name), False)
+
     def names(self, directory: str) -> list[str]:
         """Return the names of a directory's complete files in order; none where the directory does not exist."""
         if not self.exists(directory):
             return []
         with self._told(directory, "listed"):
             return visible_names({each.getPath().getName() for each in self._system.listStatus(self._path(directory))})
+
+    def delete_abandoned(self, directory: str) -> None:
+        """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.
+
+        Raises:
+            CheckpointError: They can't be listed or deleted.
+        """
+        if not self.exists(directory):
+            return
+        with self._told(directory, "cleaned"):
+            for each in self._system.listStatus(self._path(directory)):
+                if is_abandoned(each.getPath().getName(), each.getModificationTime() / 1000):
+                    self._system.delete(each.getPath(), False)
 
     @contextlib.contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:

@@ -12,6 +12,7 @@ former file is found under its second name (``store.former_name``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -22,7 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cojoin.storage.file_lock import LockTimeoutError, locked
-from cojoin.storage.store import Store, Tagged, UnplacedFileError, UnreadableFileError, former_name, visible_names
+from cojoin.storage.store import (
+    Store,
+    Tagged,
+    UnplacedFileError,
+    UnreadableFileError,
+    former_name,
+    is_abandoned,
+    visible_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +41,10 @@ __all__ = ["LocalStore", "escaped"]
 _TRIES = 5
 _LOCK, _LOCK_SECONDS, _LOOK_SECONDS = ".lock", 10.0, 0.005
 _CRC_HEADER = b"crc\x00"
+_DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP})
+"""What says something of the file itself; other errors, such as those of rights or of a mount, do not."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IN_URLS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-!.~'()*,;:$&+=@/")
 
 
@@ -87,6 +100,8 @@ class LocalStore(Store):
                 except (FileNotFoundError, NotADirectoryError):
                     continue
                 except OSError as error:
+                    if error.errno not in _DAMAGE:
+                        raise self._refused(name, "read", _said(error)) from error
                     raise UnreadableFileError(self.root, name, _said(error)) from error
             if not self.exists(name):
                 return None
@@ -122,7 +137,7 @@ class LocalStore(Store):
                 )
                 raise UnplacedFileError(msg) from error
             except OSError as error:
-                raise self._refused(name, "written", _said(error)) from error
+                raise self._refused(name, "written", _said(error), _cure(error)) from error
         return True
 
     def make_directory(self, name: str) -> None:
@@ -134,7 +149,7 @@ class LocalStore(Store):
         try:
             self._place(name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._refused(name, "made", _said(error)) from error
+            raise self._refused(name, "made", _said(error), _cure(error)) from error
 
     def check_place(self) -> None:
         """Check that the root directory exists or can be created; directories created for the check are deleted again.
@@ -188,6 +203,11 @@ class LocalStore(Store):
         except OSError as error:
             raise self._refused(name, "deleted", _said(error)) from error
 
+    def delete_empty_directory(self, name: str) -> None:
+        """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
+        with contextlib.suppress(OSError):
+            self._place(name).rmdir()
+
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
         try:
@@ -196,6 +216,24 @@ class LocalStore(Store):
             return []
         except OSError as error:
             raise self._refused(directory, "listed", _said(error)) from error
+
+    def delete_abandoned(self, directory: str) -> None:
+        """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.
+
+        Raises:
+            CheckpointError: They can't be listed or deleted.
+        """
+        try:
+            with os.scandir(self._place(directory)) as found:
+                for each in found:
+                    # Another process may have renamed or deleted the file since.
+                    with contextlib.suppress(FileNotFoundError):
+                        if each.name.startswith(".") and is_abandoned(each.name, each.stat().st_mtime):
+                            Path(each.path).unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise self._refused(directory, "cleaned", _said(error)) from error
 
     def _below(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}" if name else self._root
@@ -225,7 +263,7 @@ class LocalStore(Store):
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            raise self._refused(name, "written", _said(error)) from error
+            raise self._refused(name, "written", _said(error), _cure(error)) from error
         try:
             yield partial
         finally:
@@ -240,7 +278,7 @@ class LocalStore(Store):
             partial.replace(place)
             self._place(former_name(name)).unlink(missing_ok=True)
         except OSError as error:
-            raise self._refused(name, "written", _said(error)) from error
+            raise self._refused(name, "written", _said(error), _cure(error)) from error
 
 
 def escaped(path: str) -> str:
@@ -273,6 +311,13 @@ def _has_checksums(place: Path, content: bytes) -> bool:
 
 def _is_checksum(place: Path) -> bool:
     return place.name.startswith(".") and place.name.endswith(".crc")
+
+
+def _cure(error: OSError) -> str | None:
+    """Return what to do about an error; None where the place is at fault."""
+    if error.errno not in _FULL:
+        return None
+    return "make room on that disk, and start the query again, which goes on where it stopped"
 
 
 def _said(error: OSError) -> str:

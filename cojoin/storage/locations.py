@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from cojoin.errors import ConfigurationError
 
-__all__ = ["LOGIN", "MASK", "Location", "as_location", "is_path", "without_login"]
+__all__ = ["LOGIN", "MASK", "Location", "as_location", "is_path", "scheme_and_place", "without_login"]
 
 Location: TypeAlias = str | os.PathLike[str]
 """A path as a string or as a ``pathlib.Path``; where a table name is allowed, a string without a ``/`` is a name."""
@@ -30,6 +31,16 @@ def without_login(text: str) -> str:
     ('s3a://***@lake/trades', 'abfss://lake@shop.dfs.core.windows.net/trades')
     """
     return LOGIN.sub(f"://{MASK}@", text)
+
+
+def scheme_and_place(uri: str) -> str:
+    """Return a URI's scheme and place, such as the bucket.
+
+    >>> scheme_and_place("s3a://lake/my%20trades/a.parquet")
+    's3a://lake'
+    """
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def is_path(location: str) -> bool:

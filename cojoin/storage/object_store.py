@@ -11,17 +11,17 @@ was lost may be repeated by it, too; the file is then read again, and if it has 
 from __future__ import annotations
 
 import contextlib
-import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from cojoin.errors import CheckpointError
 from cojoin.storage.local_store import escaped
 from cojoin.storage.locations import without_login
+from cojoin.storage.object_store_errors import ABSENT, ERRORS, absence_allowed, explained, is_unknown_condition
 from cojoin.storage.object_store_settings import client_of
-from cojoin.storage.store import Store, Tagged, UnreadableFileError, former_name, visible_names
+from cojoin.storage.store import Store, Tagged, former_name, visible_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["ObjectStore"]
 
 _DIRECTORY = ".directory"
-_URL = re.compile(r"\b(https?://[^\s/?]+)[^\s]*")
-_CODE, _MESSAGE = re.compile(r"<Code>([^<]*)</Code>"), re.compile(r"<Message>([^<]*)</Message>")
 _DELETED_AT_ONCE = 500
 
 
@@ -64,9 +62,9 @@ class ObjectStore(Store):
         """
         try:
             return cls(client_of(settings), root, what, settings=settings)
-        except (BaseError, OSError, ValueError) as error:
+        except ERRORS as error:
             msg = (
-                f"{what} {without_login(root)!r}: its store can't be opened: {_said(error)}; see the session's "
+                f"{what} {without_login(root)!r}: its store can't be opened: {explained(error).why}; see the session's "
                 f"settings fs.*"
             )
             raise CheckpointError(msg) from error
@@ -93,7 +91,7 @@ class ObjectStore(Store):
         """Return whether there is an object of a name, or any object below it."""
         with self._told(name, "looked for"):
             for each in (name, former_name(name)) if name else ():
-                with contextlib.suppress(NotFoundError, FileNotFoundError):
+                with absence_allowed():
                     self._client.head(each)
                     return True
             chunks = iter(self._client.list(f"{name}/" if name else None, chunk_size=1))
@@ -103,15 +101,13 @@ class ObjectStore(Store):
         """Return an object with its tag, or None where there is no such object.
 
         Raises:
-            UnreadableFileError: The object can't be read: the store can't be reached, or refuses.
+            CheckpointError: The store can't be reached, or refuses, which says nothing of the object.
         """
-        try:
+        with self._told(name, "read"):
             return self._get(name) or self._put_back(name)
-        except (BaseError, OSError, ValueError) as error:
-            raise UnreadableFileError(self.root, name, _said(error)) from error
 
     def _get(self, name: str) -> Tagged | None:
-        with contextlib.suppress(NotFoundError, FileNotFoundError):
+        with absence_allowed():
             found = self._client.get(name)
             return Tagged(bytes(found.bytes()), _tag(found.meta))
         return None
@@ -136,14 +132,13 @@ class ObjectStore(Store):
     def replace(self, name: str, content: bytes, tag: str | None) -> bool:
         """Write an object whole, if it still is the one that was read; see ``Store.replace``."""
         mode: Any = "create" if tag is None else _as_version(tag)
-        try:
-            self._client.put(name, content, mode=mode)
-        except (AlreadyExistsError, PreconditionError, NotFoundError, FileNotFoundError):
-            # The first answer may have been lost, and this is the one to a repeated request.
-            found = self.read_tagged(name)
-            return found is not None and found.content == content and found.tag != tag
-        except (BaseError, OSError, ValueError) as error:
-            raise self._refused(name, "written", _said(error)) from error
+        with self._told(name, "written"):
+            try:
+                self._client.put(name, content, mode=mode)
+            except (AlreadyExistsError, PreconditionError, *ABSENT):
+                # The first answer may have been lost, and this is the one to a repeated request.
+                found = self.read_tagged(name)
+                return found is not None and found.content == content and found.tag != tag
         return True
 
     def check_swaps(self) -> None:
@@ -169,8 +164,14 @@ class ObjectStore(Store):
             if found is None or not self.replace(name, b"3", found.tag):
                 return False
             return not self.replace(name, b"4", found.tag)
+        except CheckpointError as error:
+            if is_unknown_condition(error.__cause__):
+                return False
+            raise
         finally:
-            self.delete(name)
+            # The probe is harmless, and an error of the block tells more than that of its deletion.
+            with contextlib.suppress(CheckpointError):
+                self.delete(name)
 
     def make_directory(self, name: str) -> None:
         """Write a hidden empty object, which makes Spark find a folder.
@@ -199,7 +200,7 @@ class ObjectStore(Store):
     def size(self, name: str) -> int:
         """Return the size of an object, or of all objects below a name, in bytes."""
         with self._told(name, "looked for"):
-            with contextlib.suppress(NotFoundError, FileNotFoundError):
+            with absence_allowed():
                 return int(self._client.head(name)["size"]) if name else self._size_below("")
             return self._size_below(f"{name}/")
 
@@ -208,7 +209,7 @@ class ObjectStore(Store):
 
     def delete(self, name: str) -> None:
         """Delete an object where it exists."""
-        with self._told(name, "deleted"), contextlib.suppress(NotFoundError, FileNotFoundError):
+        with self._told(name, "deleted"), absence_allowed():
             # The second name first: release 0.5.0 may have left it, and it would be found instead.
             self._client.delete([former_name(name), name])
 
@@ -224,15 +225,18 @@ class ObjectStore(Store):
         with self._told(directory, "listed"):
             found = self._client.list_with_delimiter(directory or None)
         paths = [str(each["path"]) for each in found["objects"]] + [str(each) for each in found["common_prefixes"]]
-        return visible_names({path.rpartition("/")[2] for path in paths})
+        # Hadoop marks a directory by an empty object, whose name is the directory's own.
+        return visible_names({path.rpartition("/")[2] for path in paths if path != directory})
 
     @contextlib.contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:
         """Raise an error of the store as a ``CheckpointError`` with the store's message on one line."""
         try:
             yield
-        except (BaseError, OSError, ValueError) as error:
-            raise self._refused(name, what, _said(error)) from error
+        except CheckpointError:
+            raise
+        except ERRORS as error:
+            raise self._refused(name, what, *explained(error)) from error
 
 
 def _tag(meta: Any) -> str:
@@ -243,11 +247,3 @@ def _tag(meta: Any) -> str:
 def _as_version(tag: str) -> dict[str, str]:
     e_tag, _, version = tag.partition("\n")
     return {name: value for name, value in (("e_tag", e_tag), ("version", version)) if value}
-
-
-def _said(error: BaseException) -> str:
-    """Return an error's message on one line: what the store says where it says something, without URLs' parameters."""
-    text = str(error).strip()
-    line, code, message = text.partition("\n")[0], _CODE.search(text), _MESSAGE.search(text)
-    told = [line.partition(": <?xml")[0], *(found[1] for found in (code, message) if found is not None)]
-    return _URL.sub(r"\1/...", ": ".join(told)).replace("\n", " ")

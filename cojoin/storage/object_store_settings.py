@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -41,6 +42,13 @@ _OWN_PROVIDERS = (
     "WebIdentityTokenCredentialsProvider",
     "WebIdentityTokenFileCredentialsProvider",
 )
+_RETRIES = {
+    "max_retries": 10,
+    "retry_timeout": timedelta(seconds=20),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=3), "base": 2},
+}
+"""Passing errors are bridged; a store that is down is told in some seconds, not after the client's usual minutes."""
+
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 _AZURE_PROVIDERS = frozenset({"ClientCredsTokenProvider", "MsiTokenProvider", "WorkloadIdentityTokenProvider"})
 _AMAZON = re.compile(r"^(?:https?://)?s3(?:[.-]([a-z0-9-]+))?\.amazonaws\.com/?$")
@@ -105,7 +113,7 @@ def client_of(settings: Settings) -> Any:
     kinds = {"s3": S3Store, "gs": GCSStore, "azure": AzureStore}
     # The container's or bucket's name is the first argument of each.
     client: Any = kinds[settings.kind]
-    return client(settings.bucket, prefix=settings.prefix or None, **settings.options)
+    return client(settings.bucket, prefix=settings.prefix or None, retry_config=_RETRIES, **settings.options)
 
 
 def _s3(bucket: str, setting: Callable[[str], str | None]) -> dict[str, Any] | None:

@@ -1,41 +1,96 @@
-"""Checks of a Spark session: whether cojoin can use it, and whether a setting was set.
+"""Checks of a Spark session: whether cojoin can use it, of which kind it is, and whether a setting was set.
 
-Without the check of the session, the first use of an unusable one fails with an error of Java's.
+A session is either one of this process, with its own JVM, or one of Spark Connect, whose JVM is a server's. Without the
+check, the first use of an unusable one fails with an error of Java's or of the transport's.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import ConfigurationError
 
-__all__ = ["check_session", "hadoop_setting", "is_connect", "is_set"]
+__all__ = ["active_session", "check_session", "hadoop_setting", "is_connect", "is_set", "parallel_tasks"]
+
+_CONNECT = "pyspark.sql.connect"
+_MANY: dict[str, int] = {}
+_CHECKED: set[str] = set()
+"""The sessions of Spark Connect whose servers were asked for their version."""
 
 
 def check_session(session: Any, what: str) -> None:
-    """Check that a value is a Spark session of this process that was not stopped.
+    """Check that a value is a running Spark session that cojoin works with.
 
     Args:
         session: The value.
         what: What the session belongs to, for the message, such as ``"input 'trades'"``.
 
     Raises:
-        ConfigurationError: The value is not such a session, or the session was stopped.
+        ConfigurationError: The value is not such a session, the session was stopped, or its Spark Connect server can't
+            be reached or is of another version than this process's PySpark.
     """
-    if type(session).__module__.startswith("pyspark.sql.connect"):
-        msg = f"{what}: expected a session in this process, got one of Spark Connect, which cojoin does not work with"
-        raise ConfigurationError(msg)
+    if is_connect(session):
+        _check_server(session, what)
+        return
     if not isinstance(session, SparkSession):
         msg = f"{what}: expected a SparkSession, got {type(session).__name__}"
         raise ConfigurationError(msg)
     context = session.sparkContext._jsc  # noqa: SLF001 - PySpark has no other way to ask
     if context is None or context.sc().isStopped():
+        raise _stopped(what)
+
+
+def _check_server(session: Any, what: str) -> None:
+    if session.is_stopped:
+        raise _stopped(what)
+    if session.session_id in _CHECKED:
+        return
+    try:
+        server = str(session.version)
+    except PySparkException as error:
+        reason = str(error).strip().partition("\n")[0]
+        msg = f"{what}: its Spark Connect server does not answer: {reason}; see that it runs, and connect again"
+        raise ConfigurationError(msg) from error
+    ours = pyspark.__version__
+    if server.split(".")[:2] != ours.split(".")[:2]:
         msg = (
-            f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
+            f"{what}: its Spark Connect server is of version {server}, and PySpark in this process of version {ours}; "
+            f"install pyspark=={server} here, since functions are sent to the server as they are in this process"
         )
         raise ConfigurationError(msg)
+    _CHECKED.add(session.session_id)
+
+
+def _stopped(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
+    )
+
+
+def active_session() -> Any:
+    """Return the active session of this thread, of either kind; None if there is none."""
+    found = SparkSession.getActiveSession()
+    if found is None and f"{_CONNECT}.session" in sys.modules:
+        found = sys.modules[f"{_CONNECT}.session"].SparkSession.getActiveSession()
+    return found
+
+
+def parallel_tasks(session: SparkSession) -> int:
+    """Return how many tasks run at the same time: Spark's default parallelism, the number of all cores."""
+    if not is_connect(session):
+        return max(1, int(session.sparkContext.defaultParallelism))
+    session_id = str(session.session_id)
+    if session_id not in _MANY:
+        # Spark Connect does not say it, but a range has that many partitions.
+        tasks = session.range(0, 1 << 20).select(F.spark_partition_id().alias("task"))
+        _MANY[session_id] = max(1, int(tasks.distinct().count()))
+    return _MANY[session_id]
 
 
 def is_set(session: SparkSession, name: str) -> bool:
@@ -45,12 +100,14 @@ def is_set(session: SparkSession, name: str) -> bool:
         session: The session.
         name: The setting.
     """
+    if is_connect(session):
+        return any(row.key == name for row in session.sql("SET").collect())
     return bool(session._jsparkSession.conf().contains(name))  # noqa: SLF001
 
 
 def is_connect(session: Any) -> bool:
     """Return whether a session is one of Spark Connect, which has no JVM in this process."""
-    return type(session).__module__.startswith("pyspark.sql.connect")
+    return type(session).__module__.startswith(_CONNECT)
 
 
 def hadoop_setting(session: SparkSession, name: str) -> str | None:

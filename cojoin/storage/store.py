@@ -11,18 +11,34 @@ compared with the simulated store of the tests by the same sequences of operatio
 
 from __future__ import annotations
 
+import re
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
 from cojoin.errors import CheckpointError
+from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
     from cojoin.storage.object_store_settings import Settings
 
-__all__ = ["FORMER", "Store", "Tagged", "UnplacedFileError", "UnreadableFileError", "former_name", "visible_names"]
+__all__ = [
+    "FORMER",
+    "Store",
+    "Tagged",
+    "UnplacedFileError",
+    "UnreadableFileError",
+    "former_name",
+    "is_abandoned",
+    "visible_names",
+]
 
 FORMER = ".former"
 """The ending of a file's second name, under which Hadoop's stores keep it while it is being replaced."""
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_SAFE_SECONDS = 24 * 3600.0
+"""A temporary file of this age is taken for abandoned. A writer that stood still so long fails when it renames it."""
 
 
 class UnreadableFileError(CheckpointError):
@@ -87,6 +103,7 @@ class Store(ABC):
 
         Raises:
             UnreadableFileError: The file exists and can't be read.
+            CheckpointError: The store can't be reached, or refuses, which says nothing of the file.
         """
 
     @abstractmethod
@@ -147,9 +164,22 @@ class Store(ABC):
     def delete_directory(self, name: str) -> None:
         """Delete a directory with its content where it exists."""
 
+    def delete_empty_directory(self, name: str) -> None:  # noqa: B027 - object stores have no directories
+        """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
+
     @abstractmethod
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory in order, of complete files and of directories; none where it is missing."""
+
+    def delete_abandoned(self, directory: str) -> None:  # noqa: B027 - object stores have no temporary files
+        """Delete the temporary files that killed processes have left in a directory, without those below it.
+
+        Args:
+            directory: The directory; it need not exist.
+
+        Raises:
+            CheckpointError: They can't be listed or deleted.
+        """
 
     def check_swaps(self) -> None:
         """Check that the store keeps the promise of ``swaps``, where only a trial tells.
@@ -190,11 +220,18 @@ class Store(ABC):
         """Write a text file whole, in place of an earlier one; errors are those of ``write_bytes``."""
         self.write_bytes(name, text.encode())
 
-    def _refused(self, name: str, what: str, why: str) -> CheckpointError:
-        """Return the error for an operation that the store refuses, with its message on one line."""
+    def _refused(self, name: str, what: str, why: str, cure: str | None = None) -> CheckpointError:
+        """Return the error for an operation that the store refuses, with its message on one line.
+
+        Args:
+            name: The file or directory.
+            what: What can't be done with it, such as ``"written"``.
+            why: What the store said.
+            cure: What to do; None where the place is at fault.
+        """
+        place = "expected a directory that is there or can be made, and that Spark's driver may read and write"
         return CheckpointError(
-            f"{self.what} {self.root}: {name or 'the directory'} can't be {what}: {why}; expected a directory that is "
-            f"there or can be made, and that Spark's driver may read and write"
+            f"{self.what} {without_login(self.root)}: {name or 'the directory'} can't be {what}: {why}; {cure or place}"
         )
 
 
@@ -216,3 +253,16 @@ def visible_names(names: set[str]) -> list[str]:
     """
     former = {name[1:].removesuffix(FORMER) for name in names if name.startswith(".") and name.endswith(FORMER)}
     return sorted(former.union(name for name in names if not name.startswith(".")))
+
+
+def is_abandoned(name: str, modified: float) -> bool:
+    """Return whether a file is the temporary file of a write that was interrupted, at least a day ago.
+
+    Args:
+        name: The file's name.
+        modified: When it was last written, in epoch seconds.
+
+    >>> is_abandoned(f".7.json.{'0' * 32}.tmp", 0.0), is_abandoned("7.json", 0.0)
+    (True, False)
+    """
+    return _TEMPORARY.fullmatch(name) is not None and time.time() - modified > _SAFE_SECONDS

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING
 
 from cojoin.errors import CheckpointError
 from cojoin.storage.local_store import LocalStore
-from cojoin.storage.locations import without_login
+from cojoin.storage.locations import scheme_and_place, without_login
 from cojoin.storage.object_store_settings import settings_of
 from cojoin.storage.session_settings import hadoop_setting, is_connect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import SparkSession
 
     from cojoin.storage.object_store import ObjectStore
+    from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "places_of"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _FILE, _PLAIN_FILE = "file:", re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
@@ -71,10 +74,28 @@ def _open_without_jvm(spark: SparkSession, root: str, what: str) -> Store:
     return store
 
 
-def _object_store(spark: SparkSession, root: str, what: str) -> ObjectStore | None:
+def places_of(spark: SparkSession, uris: Iterable[str]) -> dict[str, Settings]:
+    """Return how tasks reach the object stores of some files without the JVM, by scheme and place such as ``s3a://lake``.
+
+    It may hold credentials: it travels with the tasks, and is never written to a file. Places that only Hadoop reaches,
+    and those that are no object stores, are left out.
+
+    Args:
+        spark: The session.
+        uris: The files' URIs as Spark writes them.
+    """
+    found = {place: _settings(spark, place) for place in sorted({scheme_and_place(uri) for uri in uris})}
+    return {place: each for place, each in found.items() if each is not None}
+
+
+def _settings(spark: SparkSession, root: str) -> Settings | None:
     if str(spark.conf.get("spark.cojoin.storage", "")).lower() == "hadoop":
         return None
-    settings = settings_of(root, lambda name: hadoop_setting(spark, name))
+    return settings_of(root, lambda name: hadoop_setting(spark, name))
+
+
+def _object_store(spark: SparkSession, root: str, what: str) -> ObjectStore | None:
+    settings = _settings(spark, root)
     if settings is None:
         return None
     from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - queries on local files do not load obstore

@@ -54,6 +54,7 @@ class Copy:
         Restoration("file:/lake/old", 3, ["-"], stage="ready").write(self.files)
         resumed_batches(self.files)
         self.whole = {name: self.files.read(name) or "" for name in READERS}
+        self.heartbeats = set(self.files.names("beats"))
 
     def damage(self, name: str, text: str) -> None:
         path = self.path / name
@@ -63,6 +64,9 @@ class Copy:
 
     def mend(self, name: str) -> None:
         self.damage(name, self.whole[name])
+        # Heartbeats of later holders say that the lease that is put back is a former one.
+        for later in set(self.files.names("beats")) - self.heartbeats:
+            self.files.delete(f"beats/{later}")
 
 
 def acquire(files: Store) -> None:

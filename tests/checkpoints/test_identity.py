@@ -42,6 +42,21 @@ def test_a_query_keeps_its_id(files: Store) -> None:
     )
 
 
+def test_a_description_that_is_written_between_two_looks_is_read(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks while a query starts for the first time finds first nothing, and then all of it."""
+    names = type(files).names
+
+    def late(store: Store, directory: str) -> list[str]:
+        monkeypatch.undo()
+        claim_checkpoint(store, query())
+        store.write("lease.json", "{}")
+        return names(store, directory)
+
+    files.make_directory("")
+    monkeypatch.setattr(type(files), "names", late)
+    assert read_query(files)["query"] == query()
+
+
 @pytest.mark.parametrize(
     ("other", "difference"),
     [

@@ -48,12 +48,26 @@ def test_a_free_checkpoint_is_taken_held_and_given_back(files: Store) -> None:
 
     second = Lease.acquire(files)
     assert second.epoch == 2
-    assert files.names("beats") == []
+    assert files.names("beats") == ["000000000002.json"], "those of former holders are gone"
     lease.release()
     second.check()
     with refused("fenced off: another query took over at epoch 2", kind=cj.QueryFailedError):
         lease.check()
     second.release()
+
+
+def test_what_a_holder_finds_after_another_has_taken_over_is_explained_by_that(files: Store) -> None:
+    lease = Lease.acquire(files, beat_seconds=0.05)
+    error = cj.CheckpointError("a file is gone; put it back from a backup")
+    assert lease.explained(error) is error
+    held_by(files)
+    explained = lease.explained(error)
+    assert isinstance(explained, cj.QueryFailedError)
+    assert "fenced off: another query took over at epoch 7" in str(explained)
+    assert "put it back" not in str(explained)
+    files.write("lease.json", "{")
+    assert lease.explained(error) is error, "it is not known"
+    lease.release()
 
 
 def test_of_two_that_take_it_at_once_one_holds_it(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +205,33 @@ def test_a_deleted_checkpoint_stops_its_query(files: Store) -> None:
     with refused("fenced off: lease.json is gone", kind=cj.QueryFailedError):
         lease.check()
     assert not lease.is_held
+
+
+def test_epochs_go_on_where_a_damaged_record_was_deleted(files: Store) -> None:
+    for epoch in (1, 2):
+        lease = Lease.acquire(files)
+        assert lease.epoch == epoch
+        lease.release()
+    files.delete("lease.json")
+    assert Lease.acquire(files).epoch == 3
+
+
+def test_a_former_record_is_refused(files: Store) -> None:
+    Lease.acquire(files).release()
+    former = files.read("lease.json")
+    Lease.acquire(files).release()
+    files.write("lease.json", former or "")
+    with refused("lease.json", "epoch 1", "former version", "delete this file", kind=cj.CheckpointError):
+        Lease.acquire(files)
+
+
+def test_a_record_from_before_the_end_is_refused(files: Store) -> None:
+    Lease.acquire(files).release()
+    former = files.read("lease.json")
+    end(files, "restored elsewhere")
+    files.write("lease.json", former or "")
+    with refused("lease.json", "former version", kind=cj.CheckpointError):
+        Lease.acquire(files)
 
 
 def test_an_ended_checkpoint_can_not_be_taken(files: Store) -> None:

@@ -14,7 +14,7 @@ from cojoin.checkpoints import segment_files
 from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -91,6 +91,9 @@ class Manifests:
 
     def read(self, batch_id: int) -> Batch:
         return self._batches[batch_id]
+
+    def read_all(self, batch_ids: Iterable[int]) -> list[Batch]:
+        return [self.read(each) for each in batch_ids]
 
 
 @pytest.fixture(autouse=True)

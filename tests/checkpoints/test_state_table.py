@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from cojoin.checkpoints.snapshot_row import snapshot_row
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.errors import QueryFailedError
@@ -89,6 +89,76 @@ def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: Spark
     assert folders == ["segment=1"], "what batch 5 points to"
     assert writer.rows_of(5) == expected
     assert writer.table.clean([]) == 0
+
+
+def names_of(folder: Path) -> set[str]:
+    return {each.name for each in (folder / "state" / "batch_id=3").rglob("*.parquet")}
+
+
+def test_cleaning_removes_only_the_files_that_it_has_found(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A savepoint of the same batch may have been taken while it stood still."""
+    writer, other = Writer(spark, tmp_path), Writer(spark, tmp_path)
+    writer.write(3)
+    before = names_of(tmp_path)
+
+    def stands_still() -> None:
+        monkeypatch.setattr(Snapshots, "_is_interrupted", lambda *_: True)
+        assert other.table.clean([]) > 0
+        assert names_of(tmp_path) == set()
+        other.write(3, kind="savepoint")
+
+    assert writer.table.clean([3], check=stands_still) == 0
+    assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
+    assert not before & names_of(tmp_path)
+    assert [each.kind for each in writer.snapshots.all()] == ["savepoint"]
+
+
+def test_the_rows_of_an_interrupted_savepoint_are_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(spark, tmp_path)
+    writer.write(2)
+    writer.snapshots.begin(manifest(3), 2)
+
+    def killed() -> None:
+        msg = "the machine went down"
+        raise OSError(msg)
+
+    with pytest.raises(OSError, match="went down"):
+        writer.write(3, kind="savepoint", check=killed)
+    assert writer.table.clean([]) == 0, "it may still be being taken"
+    assert names_of(tmp_path)
+    monkeypatch.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", -1.0)
+    assert writer.table.clean([]) > 0
+    assert not (tmp_path / "state" / "batch_id=3").exists()
+    assert writer.files.names("snapshots_removed") == []
+    assert writer.snapshots.batch_ids() == [2]
+    assert writer.rows_of(2) == [(-1,), (0,), (1,), (2,)]
+
+
+def test_a_savepoint_that_was_taken_for_interrupted_does_not_count(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(spark, tmp_path)
+    monkeypatch.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", -1.0)
+    writer.snapshots.begin(manifest(3), 2)
+
+    def stands_still() -> None:
+        # A cleaning begins meanwhile, and has not yet ended.
+        (begun,) = writer.snapshots.removed()
+        assert writer.snapshots.bar(begun)
+
+    with pytest.raises(BeingRemovedError):
+        writer.write(3, kind="savepoint", check=stands_still)
+    assert writer.snapshots.batch_ids() == []
+    assert writer.table.clean([]) > 0
+    writer.saved = [None, None]
+    snapshot = writer.write(3, kind="savepoint")
+    assert writer.table.has(snapshot)
+    writer.table.clean([3])
+    assert not writer.table.has(snapshot)
 
 
 def test_what_the_query_builds_on_and_savepoints_are_kept(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,6 +17,24 @@ from cojoin.spark.session.spark_versions import delta_package, kafka_package, sp
 from cojoin.spark.session.submit_settings import find_spark_home
 
 BROKER = ["org.apache.kafka:kafka_2.13:4.2.0", "org.slf4j:slf4j-simple:1.7.36"]  # without the latter its log is empty
+_AWS = "2.35.4"
+S3 = [
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    *(f"software.amazon.awssdk:{module}:{_AWS}" for module in ("s3", "s3-transfer-manager", "sts")),
+]
+"""Hadoop's S3A of the version that Spark 4.2 has inside, and the three parts of AWS's SDK that it needs: 13 MB.
+
+hadoop-aws itself names all of the SDK in one jar, ``software.amazon.awssdk:bundle``, of 686 MB.
+"""
+NOT_FOR_S3 = [
+    "software.amazon.awssdk:bundle",
+    "org.wildfly.openssl:*",
+    "io.netty:*",
+    "org.apache.httpcomponents:*",
+    "org.slf4j:*",
+    "commons-codec:*",
+    "commons-logging:*",
+]
 TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 STANDIN = f"{TOKEN_PROVIDER}:4.1.0-preview1"
 
@@ -30,6 +48,11 @@ def java() -> str:
 def delta_jars() -> list[Path]:
     """Return Delta's jars, in the folder of any session of cojoin's."""
     return fetch_jars([delta_package()], excludes=IN_SPARK)
+
+
+def s3_jars() -> list[Path]:
+    """Return the jars with which Spark reaches ``s3a://``; none with an older Spark, whose Hadoop is another."""
+    return fetch_jars(S3, excludes=NOT_FOR_S3) if spark_version() == "4.2" else []
 
 
 def kafka_settings() -> dict[str, str]:
@@ -69,4 +92,5 @@ def _standin() -> list[Path]:
 if __name__ == "__main__":
     delta_jars()
     kafka_settings()
+    s3_jars()
     broker_class_path()

@@ -1,23 +1,36 @@
-"""A server of S3's protocol in this process: moto's, which knows conditional writes and keeps all in memory.
+"""A server of S3's protocol: moto's, which knows conditional writes and keeps all in memory.
 
-Its requests are answered one at a time, since moto compares and then writes without a lock.
+Its requests are answered one at a time, since moto compares and then writes without a lock. So its conditional writes
+are exact, which those of s3s-fs are not: it looks whether the file exists, and writes it afterwards.
+
+A server can be told to refuse: some or all requests, from any moment on, with any of S3's errors (``Refusal``).
+``python -m tests.servers.s3 FILE`` runs one alone, and writes its endpoint to a file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
 import threading
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from moto.moto_server.werkzeug_app import create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["BUCKET", "SETTINGS", "s3_server", "settings_for"]
+    from typing_extensions import Self
+
+__all__ = ["BUCKET", "SETTINGS", "Refusal", "S3Server", "s3_process", "s3_server", "settings_for"]
 
 BUCKET = "lake"
 SETTINGS = {
@@ -29,36 +42,154 @@ SETTINGS = {
 }
 """Hadoop's settings for the server, without its endpoint."""
 
+_CONDITIONS = ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH")
+
 
 def settings_for(endpoint: str) -> dict[str, str]:
     """Return Hadoop's settings for a server."""
     return {**SETTINGS, "fs.s3a.endpoint": endpoint}
 
 
-@contextlib.contextmanager
-def s3_server() -> Iterator[str]:
-    """Run a server with an empty bucket, and yield its endpoint."""
-    application, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+@dataclass(frozen=True)
+class Refusal:
+    """What a server answers in place of doing what it is asked.
 
-    def one_at_a_time(environ: Any, start: Any) -> list[bytes]:
-        with lock:
-            return list(application(environ, start))
+    Attributes:
+        status: The HTTP status.
+        code: S3's code of the error, such as ``"AccessDenied"``.
+        message: Its message.
+    """
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        client = boto3.client(
+    status: str
+    code: str
+    message: str
+
+    def body(self) -> bytes:
+        """Return the error as S3 writes it."""
+        text = f"<Code>{self.code}</Code><Message>{self.message}</Message><RequestId>{uuid.uuid4().hex}</RequestId>"
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{text}</Error>'.encode()
+
+
+class S3Server:
+    """A server in this process, with an empty bucket; it runs inside the ``with`` block.
+
+    All servers of a process share their buckets, so whoever counts or lists them all gives a name.
+
+    Args:
+        bucket: The bucket's name.
+
+    Attributes:
+        refuses: Returns the refusal of a request, by its method and path, or None to have it answered.
+        ignores_conditions: Whether conditional writes are answered as if they had no condition.
+        refuses_conditions: How conditional writes are refused; None where they are not.
+        requests: How many requests came.
+    """
+
+    def __init__(self, bucket: str = BUCKET) -> None:
+        self.bucket = bucket
+        self.refuses: Callable[[str, str], Refusal | None] = lambda _method, _path: None
+        self.ignores_conditions, self.requests = False, 0
+        self.refuses_conditions: Refusal | None = None
+        self._application, self._lock = create_backend_app("s3"), threading.Lock()
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Handler)
+        self._server.daemon_threads = True  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint's URL."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        client = self.client()
+        with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
+            client.create_bucket(Bucket=self.bucket)
+        return self
+
+    def client(self) -> Any:
+        """Return a client of the server."""
+        return boto3.client(
             "s3",
-            endpoint_url=endpoint,
+            endpoint_url=self.endpoint,
             aws_access_key_id=SETTINGS["fs.s3a.access.key"],
             aws_secret_access_key=SETTINGS["fs.s3a.secret.key"],
             region_name="us-east-1",
         )
-        client.create_bucket(Bucket=BUCKET)
-        yield endpoint
+
+    @property
+    def root(self) -> str:
+        """The bucket's URL."""
+        return f"s3a://{self.bucket}"
+
+    def settings(self) -> dict[str, str]:
+        """Return Hadoop's settings for the bucket alone; other buckets may be on other servers."""
+        found = settings_for(self.endpoint)
+        return {name.replace("fs.s3a.", f"fs.s3a.bucket.{self.bucket}."): value for name, value in found.items()}
+
+    def objects(self) -> Iterator[tuple[str, bytes]]:
+        """Yield each object's name and content."""
+        client = self.client()
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket):
+            for each in page.get("Contents", []):
+                yield each["Key"], client.get_object(Bucket=self.bucket, Key=each["Key"])["Body"].read()
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, environ: Any, start: Any) -> list[bytes]:
+        with self._lock:
+            self.requests += 1
+            refusal = self.refuses(environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            if environ["REQUEST_METHOD"] == "PUT" and any(each in environ for each in _CONDITIONS):
+                refusal = refusal or self.refuses_conditions
+            if refusal is None:
+                if self.ignores_conditions:
+                    environ = {name: value for name, value in environ.items() if name not in _CONDITIONS}
+                return list(self._application(environ, start))
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        body = b"" if environ["REQUEST_METHOD"] == "HEAD" else refusal.body()
+        start(refusal.status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+        return [body]
+
+
+class _Handler(WSGIRequestHandler):
+    """Keeps connections open: to open one for each request takes longer than the answer."""
+
+    protocol_version = "HTTP/1.1"
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
+    """Run a server with an empty bucket, and yield its endpoint."""
+    with S3Server() as server:
+        yield server.endpoint
+
+
+@contextlib.contextmanager
+def s3_process(folder: Path) -> Iterator[str]:
+    """Run a server in a process of its own, whose log goes to a folder, and yield its endpoint."""
+    file, project = folder / "endpoint", Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": str(project)}
+    server = Server("s3", [sys.executable, "-m", "tests.servers.s3", str(file)], folder, environment)
+    try:
+        server.wait_until(file.exists, 60)
+        yield file.read_text()
     finally:
-        server.shutdown()
-        thread.join()
+        server.stop()
+
+
+def main(file: Path) -> None:
+    """Run a server until this process is ended."""
+    with S3Server() as server:
+        hidden = file.with_suffix(".tmp")
+        hidden.write_text(server.endpoint)
+        hidden.rename(file)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -11,14 +11,18 @@ from collections import Counter
 from typing import NamedTuple
 
 from tests.seeds import SEED
+from tests.simulation.faults import FAULTS, OPERATIONS, can_strike, why_not
 from tests.simulation.plan import PAIRS, Plan
 from tests.simulation.seams import simulated
 from tests.simulation.shrinking import checked, shortened
-from tests.simulation.simulated_store import FAULTS, OPERATIONS, can_strike
 
 __all__ = ["Result", "main", "run_seeds", "table"]
 
 _AT_ONCE = 200
+_MOST_SHOWN = 5
+"""How many failures of each part are shown."""
+
+_TOTALS = ("hand-overs", "double commits")
 
 
 class Result(NamedTuple):
@@ -29,6 +33,7 @@ class Result(NamedTuple):
         operations: How many operations they had, in all and in the shortest.
         faults: How many faults struck, in all and in the history with the fewest.
         struck: How often each fault struck at each operation.
+        handed_over: How many hand-overs there were with a holder that stood still and woke later, and how they ended.
         failed: The seeds of the histories that broke a law, each with the first sentence.
     """
 
@@ -36,23 +41,27 @@ class Result(NamedTuple):
     operations: tuple[int, int]
     faults: tuple[int, int]
     struck: Counter[tuple[str, str]]
+    handed_over: Counter[str]
     failed: list[tuple[int, str]]
 
 
 def run_seeds(seeds: range) -> Result:
     """Run the histories of some seeds."""
-    logging.getLogger("cojoin").setLevel(logging.CRITICAL)
     struck: Counter[tuple[str, str]] = Counter()
+    handed_over: Counter[str] = Counter()
     operations, faults, failed = [], [], []
     with simulated():
         for seed in seeds:
             history = checked(Plan.of(seed))
             struck.update(history.struck)
+            handed_over.update(history.handed_over)
             operations.append(history.operations)
             faults.append(sum(history.struck.values()))
             if history.broken:
                 failed.append((seed, history.broken[0]))
-    return Result(len(seeds), (sum(operations), min(operations)), (sum(faults), min(faults)), struck, failed)
+    return Result(
+        len(seeds), (sum(operations), min(operations)), (sum(faults), min(faults)), struck, handed_over, failed
+    )
 
 
 def table(struck: Counter[tuple[str, str]]) -> str:
@@ -63,7 +72,12 @@ def table(struck: Counter[tuple[str, str]]) -> str:
             f"{struck[operation, fault]:>14,}" if can_strike(operation, fault) else f"{'-':>14}" for fault in FAULTS
         ]
         lines.append(f"{operation:<17}{''.join(cells)}")
-    return "\n".join(lines)
+    reasons: dict[str, list[str]] = {}
+    for operation in OPERATIONS:
+        for fault in FAULTS:
+            if not can_strike(operation, fault):
+                reasons.setdefault(why_not(operation, fault), []).append(f"{fault} at {operation}")
+    return "\n".join([*lines, *(f"- {', '.join(pairs)}: {why}" for why, pairs in reasons.items())])
 
 
 def _say(text: object) -> None:
@@ -83,6 +97,8 @@ def main() -> None:
         with simulated():
             _say(checked(Plan.of(asked.seed)))
         return
+    # Cleaning that fails is logged, and here it often fails.
+    logging.getLogger("cojoin").setLevel(logging.CRITICAL)
     seeds = range(asked.seed, asked.seed + asked.histories)
     parts = [seeds[at : at + _AT_ONCE] for at in range(0, len(seeds), _AT_ONCE)]
     started = time.monotonic()
@@ -90,12 +106,14 @@ def main() -> None:
     with multiprocessing.Pool(asked.processes, maxtasksperchild=20) as pool:
         for result in pool.imap_unordered(run_seeds, parts):
             results.append(result)
-            for seed, law in result.failed:
+            for seed, law in result.failed[:_MOST_SHOWN]:
                 _say(f"seed {seed}: {law}")
     seconds = time.monotonic() - started
     struck: Counter[tuple[str, str]] = Counter()
+    handed_over: Counter[str] = Counter()
     for result in results:
         struck.update(result.struck)
+        handed_over.update(result.handed_over)
     failed = sorted(each for result in results for each in result.failed)
     _say(table(struck))
     _say(
@@ -106,6 +124,11 @@ def main() -> None:
     )
     rarest = min(PAIRS, key=lambda pair: struck[pair])
     _say(f"the rarest of {len(PAIRS)} pairs: {rarest[1]} at {rarest[0]}, {struck[rarest]} times")
+    how = ", ".join(f"{each} {count:,}" for each, count in sorted(handed_over.items()) if each not in _TOTALS)
+    _say(
+        f"{handed_over['hand-overs']:,} hand-overs from a holder that stood still and woke later ({how}); "
+        f"{handed_over['double commits']:,} double commits"
+    )
     _say(f"{len(failed)} histories broke a law")
     for seed, _ in failed[:3]:
         with simulated():

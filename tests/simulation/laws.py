@@ -19,16 +19,18 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.errors import CojoinError
 from cojoin.storage.transactions import FENCE
 from tests.simulation import simulated_clock
-from tests.simulation.history import FIRST, SECOND
+from tests.simulation.faults import INJECTED
 from tests.simulation.simulated_delta import active_files, commits_of, rows_in
 from tests.simulation.simulated_join import RIGHT_ROWS, expected_rows, value_of
-from tests.simulation.simulated_store import INJECTED, SimulatedStore
+from tests.simulation.simulated_query import FIRST, SECOND
+from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cojoin.storage.store import Store
-    from tests.simulation.history import Place, World
+    from tests.simulation.simulated_query import Place
+    from tests.simulation.world import World
 
 __all__ = ["broken_laws"]
 
@@ -57,6 +59,7 @@ _TOLD = (
 
 _TOLD_OF_OLD_FILES = (
     "is not what the query has counted",
+    "lacks its newest entry",
     "its newest manifest is of batch",
     "the checkpoint is older than its output",
 )
@@ -92,7 +95,7 @@ def _broken(world: World) -> Iterator[str]:
             error is each.error for error in (*world.zombies, *(error for _, error in world.errors))
         ):
             yield f"{each.name}: {type(each.error).__name__}: {each.error}"
-    yield from (f"zombie: {each}" for each in world.disk.zombies)
+    yield from (f"zombie: {each}" for each in world.disk.hand_overs.late_commits)
     yield from _of_query(world, FIRST)
     if world.disk.below(SECOND.checkpoint) and not world.restoration_is_void:
         yield from _of_query(world, SECOND)
@@ -124,6 +127,7 @@ def _of_query(world: World, place: Place) -> Iterator[str]:
         if gone and not disk.lost_power:
             yield f"{place.checkpoint}: the savepoints of batches {gone} were removed"
     yield from _progress(world, place, manifests)
+    yield from _never_back(world, place)
     # An old listing may leave files behind, and never removes one that is needed.
     if world.cleaned and not world.disk.was_stale:
         yield from _left_over(world, place, store, manifests, snapshots)
@@ -252,6 +256,29 @@ def _progress(world: World, place: Place, manifests: list[Any]) -> Iterator[str]
         yield f"lost: {place.checkpoint}: the progress table lacks the batches {lost}"
 
 
+def _never_back(world: World, place: Place) -> Iterator[str]:
+    """Find files of a later run that an earlier run has written over, and two runs of one epoch."""
+    before: dict[str, tuple[int, str]] = {}
+    folders = tuple(f"{place.checkpoint}/{name}" for name in ("lease.json", "manifest/", "snapshots/"))
+    journal = world.disk.journal
+    newest = [(path, world.disk.files.get(path)) for path in dict.fromkeys(path for path, _ in journal)]
+    for path, file in [*journal, *newest]:
+        if file is None:
+            before.pop(path, None)
+        if file is None or not path.startswith(folders) or "/." in path:
+            continue
+        content = json.loads(file.content)["content"]
+        epoch = (content.get("manifest") or content)["epoch"]
+        owner = content.get("owner", "")
+        was, whose = before.get(path, (0, owner))
+        if epoch < was:
+            yield f"zombie: {path} of epoch {was} was written over by a run of epoch {epoch}"
+        # Without compare-and-swap two may write it, and the one that then reads the other's record gives up.
+        if owner != whose and epoch == was and world.disk.swaps:
+            yield f"zombie: two drivers have taken {place.checkpoint} with the epoch {epoch}"
+        before[path] = epoch, owner
+
+
 def _left_over(world: World, place: Place, store: Store, manifests: list[Any], snapshots: list[Any]) -> Iterator[str]:
     root = place.checkpoint
     own = [path.removeprefix(f"{root}/") for path in world.disk.files if path.startswith(f"{root}/")]
@@ -264,16 +291,12 @@ def _left_over(world: World, place: Place, store: Store, manifests: list[Any], s
         int(holder) for each in snapshots for holder in each.content_batch_ids
     }
     epoch = json.loads(store.read("lease.json") or "{}")["content"]["epoch"]
-    # What no commit of the table took up is left to Delta's VACUUM, as in every Delta table. The rows of a savepoint
-    # that was interrupted stay until a snapshot of that batch is removed.
+    # What no commit of the table took up is left to Delta's VACUUM, as in every Delta table.
     committed = {
         action["add"]["path"]
         for commit in commits_of(world.disk, f"{root}/state")
         for action in commit
         if "add" in action
-    }
-    of_savepoints = {
-        name for _, who, what, name, _ in world.disk.history if what == "write rows" and who.endswith("/savepoint")
     }
     for name in own:
         folder, _, rest = name.partition("/")
@@ -283,7 +306,7 @@ def _left_over(world: World, place: Place, store: Store, manifests: list[Any], s
         if folder == FOLDER and rest not in needed and int(rest.partition("-")[0]) <= last - 2:
             yield f"left for ever: {name}"
         if folder == "state" and (found := re.match(r"batch_id=(\d+)/", rest)) and int(found[1]) not in holders:
-            if f"{root}/{name}" in of_savepoints or rest not in committed:
+            if rest not in committed:
                 continue
             yield f"left for ever: {name}"
         if folder == "snapshots_removed":

@@ -120,8 +120,8 @@ MUTANTS = (
         "cojoin.checkpoints.identity:claim_checkpoint",
         (
             (
-                "if replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None):",
-                "write_document(files, _FILE, _FORM, _content(query_id, query, sources))\n        if True:",
+                "written = replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None)",
+                "written = True\n        write_document(files, _FILE, _FORM, _content(query_id, query, sources))",
             ),
         ),
     ),
@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "a run does not look for batches that are missing in the progress table",
         "cojoin.checkpoints.progress_table:ProgressTable.recover",
-        (("if manifest is not None:", "if False:"),),
+        (("if each > self._written", "if False"),),
     ),
     Mutant(
         "a savepoint lists the manifests before the commits",
@@ -196,5 +196,28 @@ MUTANTS = (
         "cleaning believes a listing without the newest snapshot",
         "cojoin.checkpoints.state_table:StateTable._unneeded",
         (("if known is not None and known not in alive:", "if False:"),),
+    ),
+    Mutant(
+        "a snapshot stays that a run has written after another has taken over",
+        "cojoin.checkpoints.snapshots:Snapshots.write",
+        (("try:\n        check()", "try:\n        pass"),),
+    ),
+    Mutant(
+        "a savepoint is no longer one once its batch has run again",
+        "cojoin.checkpoints.snapshots:Snapshots.write",
+        (('if content["kind"] == "savepoint" else', "if False else"),),
+    ),
+    Mutant(
+        "a savepoint points to content of which only other key groups are still needed",
+        "cojoin.checkpoints.snapshots:Snapshots.holders",
+        (("for group in groups", "for group in range(9)"),),
+    ),
+    Mutant(
+        "starts of one moment do not wait for each other where there is no compare-and-swap",
+        "cojoin.checkpoints.identity:claim_checkpoint",
+        (
+            ("if written and files.swaps:", "if written:"),
+            ("if not files.swaps and not files.exists(LEASE_FILE):", "if False:"),
+        ),
     ),
 )

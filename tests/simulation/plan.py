@@ -6,12 +6,37 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.simulation.simulated_store import FAULTS, OPERATIONS, Fault, can_strike
+from tests.simulation.faults import FAULTS, OPERATIONS, Fault, can_strike
 
 __all__ = ["PAIRS", "Action", "Plan"]
 
 PAIRS = [(operation, fault) for operation in OPERATIONS for fault in FAULTS if can_strike(operation, fault)]
-_RARE = ("size", "delete directory")
+
+_SHAPES = ("any", "hand-over", "savepoint", "segments", "cleaning")
+"""What a history leads to: nothing certain, a holder or a savepoint that stands still while another driver works, rows
+that wait in segments, snapshots that are removed."""
+
+_OF_CLEANING = ("size", "delete directory", "delete")
+_OF_SEGMENTS = ("read segment", "write segment", "read state", "write state")
+_BEFORE_A_WRITE = ("delta commit", "delta look", "write rows", "write", "replace", "read", "list", "delete")
+_OF_SAVEPOINTS = ("list", "read", "replace", "write rows", "delta look", "delta commit", "read state", "exists")
+
+_WEIGHTS = {
+    "rows": 3,
+    "left rows": 2,
+    "drive": 3,
+    "live": 2,
+    "wait": 2,
+    "await": 5,
+    "savepoint": 5,
+    "own savepoint": 3,
+    "stop": 1,
+    "pause": 1,
+    "restore": 4,
+    "kill": 1,
+    "drain": 2,
+}
+"""What the operator does, by how often."""
 
 
 class Action(NamedTuple):
@@ -53,52 +78,63 @@ class Plan:
         """Return the plan of a seed."""
         draw = random.Random(f"plan {seed}")
         kind = draw.choice(("local", "object", "object", "other"))
-        actions = [Action("rows", draw.randint(1, 12)), Action("drive", draw.randint(0, 1))]
-        for _ in range(draw.randint(2, 6)):
-            name = draw.choices(
-                (
-                    "rows",
-                    "drive",
-                    "live",
-                    "wait",
-                    "await",
-                    "savepoint",
-                    "own savepoint",
-                    "stop",
-                    "pause",
-                    "restore",
-                    "kill",
-                    "drain",
-                ),
-                (3, 3, 2, 2, 5, 5, 3, 1, 1, 4, 1, 2),
-            )[0]
-            actions.append(Action(name, draw.randint(0, 12)))
-        faults = []
+        shape = draw.choices(_SHAPES, (12, 2, 2, 2, 2))[0]
+        actions = _actions(draw, shape)
         # Only a local file system loses changes with the power, so it meets that more often.
         pairs = [pair for pair in PAIRS if kind == "local" or pair[1] != "power"]
-        pairs += [pair for pair in PAIRS if kind == "local" and pair[1] == "power"] * 2
-        for _ in range(draw.randint(2, 4)):
-            operation, fault = draw.choice(pairs)
-            size = draw.randint(40, 300) if fault == "pause" else draw.randint(1, 6)
-            after = draw.choice((0, 1) if operation in _RARE else (0, 0, 1, 1, 2, 3, 5, 8, 13, 21))
-            faults.append(Fault(fault, operation, after, size))
-        is_rare = any(each.operation in _RARE for each in faults)
-        if is_rare:
-            # What is seldom done needs many batches with snapshots, so that some are removed.
-            actions[:2] = [
-                Action("rows", 12),
-                Action("drive", draw.randint(0, 1)),
-                Action("await", 12),
-                Action("rows", 12),
-            ]
-            actions += [Action("drive", draw.randint(0, 1)), Action("await", 12)]
+        pairs += [pair for pair in PAIRS if kind == "local" and pair[1] == "power"] * 3
+        if shape == "segments":
+            pairs = [pair for pair in pairs if pair[0] in _OF_SEGMENTS]
+        elif shape == "cleaning":
+            pairs = [pair for pair in pairs if pair[0] in _OF_CLEANING]
+        faults = [_fault(draw, *draw.choice(pairs)) for _ in range(draw.randint(2, 4))]
+        if shape == "hand-over":
+            faults = [_pause(draw, draw.choice(_BEFORE_A_WRITE)), *faults[1:]]
+        elif shape == "savepoint":
+            faults = [_pause(draw, draw.choice(_OF_SAVEPOINTS), "savepoint"), *faults[1:]]
         return cls(
             seed,
             kind != "other",
             kind == "local",
             draw.choice((0.0, 0.02, 0.05, 0.15)),
-            1 if is_rare else draw.randint(1, 2),
-            1 if is_rare else draw.choice((1, 2, 3)),
+            1 if shape in ("cleaning", "savepoint") else draw.randint(1, 2),
+            1 if shape == "cleaning" else draw.choice((1, 2, 3)),
             tuple(actions),
             tuple(faults),
         )
+
+
+def _actions(draw: random.Random, shape: str) -> list[Action]:
+    """Return what the operator does: in a history of a certain shape what leads there, and then anything."""
+    others = [
+        Action(draw.choices([*_WEIGHTS], _WEIGHTS.values())[0], draw.randint(0, 12)) for _ in range(draw.randint(2, 6))
+    ]
+    host = draw.randint(0, 1)
+    many = [Action("rows", 12), Action("drive", host)]
+    if shape == "hand-over":
+        begin = [Action("rows", draw.randint(6, 12)), Action(draw.choice(("drive", "live")), host)]
+        return [*begin, Action("wait", draw.randint(0, 6)), Action("drive", 1 - host), Action("await", 12), *others[:3]]
+    if shape == "savepoint":
+        begin = [*many, Action("await", 12), Action("rows", 12)]
+        return [*begin, Action("savepoint", host), Action("drive", 1 - host), Action("await", 12), *others[:3]]
+    if shape == "segments":
+        return [Action("left rows", 12), *many, Action("await", 12), Action("left rows", 12), *others]
+    if shape == "cleaning":
+        # What is seldom done needs many batches with snapshots, so that some are removed.
+        begin = [*many, Action("await", 12), Action("rows", 12)]
+        return [*begin, *others, Action("drive", draw.randint(0, 1)), Action("await", 12)]
+    return [Action("rows", draw.randint(1, 12)), Action("drive", host), *others]
+
+
+def _fault(draw: random.Random, operation: str, kind: str) -> Fault:
+    size = draw.randint(40, 300) if kind == "pause" else draw.randint(1, 6)
+    few = operation in (*_OF_CLEANING, *_OF_SEGMENTS)
+    after = draw.choice((0, 1) if few else (0, 0, 1, 1, 2, 3, 5, 8, 13, 21))
+    wakes = draw.choice((0, draw.randint(1, 150))) if kind == "pause" else 0
+    return Fault(kind, operation, after, size, wakes=wakes)
+
+
+def _pause(draw: random.Random, operation: str, task: str | None = None) -> Fault:
+    """Return a pause that ends while another driver works."""
+    after = draw.randint(0, 2 if task is not None else 12)
+    return Fault("pause", operation, after, draw.randint(60, 300), task, draw.randint(1, draw.choice((150, 150, 600))))

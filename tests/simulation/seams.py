@@ -59,13 +59,16 @@ _check_content = documents._content
 
 
 def _content(files: Any, name: str, form: Any, text: str) -> dict[str, Any]:
-    """Return the content of a document as ``documents`` does, which checks each text once."""
+    """Return the content of a document as ``documents`` does, which computes the checksum of each text once."""
     key = name, form.what, form.format, text
     found = _checked.get(key)
     if found is None:
         if len(_checked) > 2_000:
             _checked.clear()
         found = _checked[key] = _check_content(files, name, form, text)
+    else:
+        # It may read, so that a history would differ by what was cached.
+        documents._check_query(files, name, form, json.loads(text).get("query_id"))
     return dict(found)
 
 
@@ -194,6 +197,7 @@ def _emptied(*_: Any) -> None:
 
 
 _SEAMS: dict[str, dict[str, Any]] = {
+    "cojoin.checkpoints.identity": {"time": SimulatedTime},
     "cojoin.checkpoints.lease": {
         "time": SimulatedTime,
         "threading": SimulatedThreads,
@@ -212,12 +216,19 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.checkpoints.control": {
         "time": SimulatedTime,
-        "planned_entry": lambda _: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
+        "planned_entry": lambda *_: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
     },
-    "cojoin.checkpoints.outputs": {"open_log": DeltaTables.open_log},
+    "cojoin.checkpoints.outputs": {"read_table": DeltaTables.read_table, "open_store": _open_store},
     # Few manifests and small groups, so that cleaning happens within short histories.
     "cojoin.checkpoints.segment_files": {"KEPT_MANIFESTS": 3},
-    "cojoin.checkpoints.state_table": {"DeltaTable": DeltaTables, "F": Functions},
+    # A savepoint is taken for interrupted while a driver still stands still.
+    "cojoin.checkpoints.snapshots": {"time": SimulatedTime, "_SAFE_SECONDS": 60.0},
+    "cojoin.checkpoints.state_table": {
+        "F": Functions,
+        "table_log": DeltaTables.table_log,
+        "partition_files": DeltaTables.partition_files,
+        "commit_applications": DeltaTables.commit_applications,
+    },
     "cojoin.checkpoints.savepoint": {
         "STATE_LOCK": _StateLock(),
         "os": _System,
@@ -228,7 +239,6 @@ _SEAMS: dict[str, dict[str, Any]] = {
     "cojoin.checkpoints.progress_table": {
         "time": SimulatedTime,
         "threading": SimulatedThreads,
-        "DeltaTable": DeltaTables,
         "F": Functions,
         "table_log": DeltaTables.table_log,
         "append_files": DeltaTables.append_files,
@@ -248,7 +258,9 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.spark.sinks.sink": {"open_store": _open_store},
     "cojoin.spark.sinks.delta_sink": {
+        "append_files": DeltaTables.append_files,
         "table_log": DeltaTables.table_log,
+        "read_table": DeltaTables.read_table,
         "find_commit": DeltaTables.find_commit,
         "plain_defaults": lambda _: True,
         "plain_shape": lambda _: "plain",
@@ -265,7 +277,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.spark.query.batch_protocol": {"time": SimulatedTime, "threading": SimulatedThreads},
     "cojoin.spark.query.cleaning": {"threading": SimulatedThreads, "STATE_LOCK": _StateLock()},
-    "cojoin.spark.query.output_places": {"open_store": _open_store, "table_log": DeltaTables.table_log},
+    "cojoin.spark.query.output_places": {"open_store": _open_store, "read_table": DeltaTables.read_table},
     "cojoin.spark.query.query": {
         "time": SimulatedTime,
         "threading": SimulatedThreads,
@@ -278,6 +290,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "runs_python": lambda _: False,
         "BatchWriter": SimulatedBatchWriter,
         "HistoryHolds": _HistoryHolds,
+        "InputStreams": SimpleNamespace(of=_emptied),
     },
     "uuid": {"uuid4": _uuid4},
 }

@@ -40,6 +40,8 @@ class Process:
         self.started = f"{host}/pids/{pid}"
         self.state_lock_holder: Task | None = None
         self.state_lock_depth = 0
+        self.swapping = 0
+        """How many of its tasks have compared and not yet written, on a store without compare-and-swap."""
         self.error: BaseException | None = None
         self.is_done = False
 
@@ -133,6 +135,13 @@ class Scheduler:
             self._hand_over(me)
         self._check(me)
 
+    def let(self, task: Task) -> None:
+        """Let another task run that is ready."""
+        me = self.current
+        if task is not me and self._ready(task) and not task.is_done:
+            self._hand_over(me, task)
+        self._check(me)
+
     def sleep(self, seconds: float) -> None:
         """Let the running task sleep."""
         self.wait(lambda: False, seconds)
@@ -181,8 +190,8 @@ class Scheduler:
             return task.wakes_at <= self.now
         return task.wakes_at <= self.now or task.is_due()
 
-    def _hand_over(self, me: Task | None) -> None:
-        """Give the baton to a ready task; ``me`` gets it back later, unless it has ended."""
+    def _hand_over(self, me: Task | None, to: Task | None = None) -> None:
+        """Give the baton to a ready task, or to a given one; ``me`` gets it back later, unless it has ended."""
         if self._failure is not None and me is not self.root:
             # Nothing but the end of the history runs any more.
             for each in self.tasks:
@@ -199,7 +208,8 @@ class Scheduler:
             else:
                 self.now = max(self.now, soonest)
                 ready = [each for each in everyone if self._ready(each)]
-        to = ready[0] if len(ready) == 1 else self.random.choice(ready)
+        if to is None or to not in ready:
+            to = ready[0] if len(ready) == 1 else self.random.choice(ready)
         if to is me:
             return
         self.current = to

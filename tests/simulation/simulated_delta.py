@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
+from cojoin.storage.table_version import TableVersion
 from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cojoin.storage.delta_files import WrittenFile
-    from tests.simulation.simulated_store import Disk
+    from tests.simulation.simulated_disk import Disk
 
 __all__ = ["NO_SEGMENT", "DeltaLog", "DeltaTables", "Row", "active_files", "commit", "commits_of", "rows_in"]
 
@@ -179,7 +180,8 @@ class _Transaction:
                     each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId", "").startswith(FENCE)
                 ]
                 if epochs and epochs[0] < disk.begun.get(table, 0):
-                    disk.zombies.append(f"epoch {epochs[0]} has committed {path} after epoch {disk.begun[table]} began")
+                    what = f"epoch {epochs[0]} has committed {path} after epoch {disk.begun[table]} began"
+                    disk.hand_overs.late_commits.append(what)
                 return True
 
             if disk.operate("delta commit", path, effect, error=Py4JError, torn=lambda p=path: disk.torn_at(p)):
@@ -238,6 +240,20 @@ class DeltaLog:
         return _Text(f"{self.table}/_delta_log")
 
 
+class Table(TableVersion):
+    """A table at its newest version."""
+
+    def __init__(self, location: str, found: _Version) -> None:
+        self._found, self.path = found, location.rstrip("/")
+        self.version, self.table_id = found.version(), found.table_id
+
+    def partition_columns(self) -> tuple[str, ...]:
+        return ()
+
+    def transaction(self, app_id: str) -> int | None:
+        return self._found.applications.get(app_id)
+
+
 class Row:
     """A row as Spark collects it."""
 
@@ -256,9 +272,10 @@ class DeltaTables:
         return DeltaLog(session.disk, location)
 
     @staticmethod
-    def open_log(session: Any, location: str) -> DeltaLog | None:
-        log = DeltaLog(session.disk, location)
-        return log if log.tableExists() else None
+    def read_table(session: Any, location: str, *, again: bool = True) -> Table | None:
+        del again
+        found = DeltaLog(session.disk, location).unsafeVolatileSnapshot()
+        return None if found.version() < 0 else Table(location, found)
 
     @staticmethod
     def append_files(
@@ -293,6 +310,17 @@ class DeltaTables:
         return commit(transaction, applications, query_id, metadata, [json.loads(each) for each in added])
 
     @staticmethod
+    def partition_files(session: Any, transaction: _Transaction, condition: str) -> dict[str, str]:
+        wanted = {
+            f"batch_id={batch}/segment={segment or NO_SEGMENT}/" for batch, segment in _PARTITION.findall(condition)
+        }
+        active = active_files(session.disk, transaction.log.table, transaction.readVersion())
+        gone = [name for name in active if name.startswith(tuple(wanted))]
+        actions = {name: {"remove": {"path": name}} for name in gone}
+        transaction.touches = {_batch(each) for each in actions.values()}
+        return {name: json.dumps(action) for name, action in actions.items()}
+
+    @staticmethod
     def find_commit(session: Any, location: str, app_id: str, batch_id: int, *, after: int = -1) -> Any:
         del after
         for commit in commits_of(session.disk, location.rstrip("/")):
@@ -310,19 +338,6 @@ class DeltaTables:
     @staticmethod
     def isDeltaTable(session: Any, path: str) -> bool:  # noqa: N802
         return DeltaLog(session.disk, path).tableExists()
-
-    def delete(self, condition: str) -> None:
-        """Remove the files of partitions (batch and segment) from the table."""
-        session, path = self._session, self._path  # type: ignore[attr-defined]
-        wanted = {
-            f"batch_id={batch}/segment={segment or NO_SEGMENT}/" for batch, segment in _PARTITION.findall(condition)
-        }
-        transaction = DeltaLog(session.disk, path).startTransaction()
-        active = active_files(session.disk, path, transaction.readVersion())
-        gone = [name for name in active if name.startswith(tuple(wanted))]
-        transaction.touches = {_batch({"remove": {"path": name}}) for name in gone}
-        if gone:
-            commit(transaction, {}, "", None, [{"remove": {"path": name}} for name in gone])
 
 
 def commit(

@@ -14,7 +14,7 @@ from tests.simulation.simulated_delta import NO_SEGMENT, DeltaLog, Row, active_f
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tests.simulation.simulated_store import Disk
+    from tests.simulation.simulated_disk import Disk
 
 __all__ = ["DeltaFrame", "Functions", "read_rows", "write_rows"]
 

@@ -19,16 +19,16 @@ from cojoin.errors import CheckpointError
 from cojoin.spark.batch.call import SNAPSHOT
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
 from cojoin.storage.delta_files import WrittenFile
+from tests.simulation.faults import INJECTED
 from tests.simulation.simulated_clock import scheduler
 from tests.simulation.simulated_frames import DeltaFrame, write_rows
 from tests.simulation.simulated_spark import CONTROL, NOTHING, failed, files_read, log_offset, read_text
-from tests.simulation.simulated_store import INJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from tests.simulation.simulated_disk import Disk
     from tests.simulation.simulated_spark import Emitted, Session
-    from tests.simulation.simulated_store import Disk
 
 __all__ = [
     "RIGHT_ROWS",
@@ -348,7 +348,7 @@ def _segment(session: Session, files: Any, batch_id: int, name: str) -> list[int
 
 
 def snapshot_rows(
-    session: Session, files: Any, batch_id: int, as_of: int, key_groups: int, there: Collection[int]
+    session: Session, files: Any, batch_id: int, as_of: int, key_groups: int, there: Collection[tuple[int, int]]
 ) -> DeltaFrame:
     """Return the rows of a snapshot of Spark's own state, as ``spark_state_store.snapshot_rows`` does."""
     del key_groups
@@ -366,7 +366,7 @@ def snapshot_rows(
             content = json.dumps(waiting)
             fingerprint = hashlib.sha256(content.encode()).hexdigest()[:16]
             saved = group["saved"] or {}
-            points = saved.get("content_batch_id") in there and saved.get("fingerprint") == fingerprint
+            points = (saved.get("content_batch_id"), int(number)) in there and saved.get("fingerprint") == fingerprint
             header = json.dumps({"at": state["at"], "counters": group["counters"]})
             holder = int(saved["content_batch_id"]) if points else as_of
             found.append(_snapshot_row(as_of, int(number), header, None if points else content, holder, fingerprint))

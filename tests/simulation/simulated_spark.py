@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
-    from tests.simulation.simulated_store import Disk
+    from tests.simulation.simulated_disk import Disk
 
 __all__ = [
     "CONTROL",
@@ -92,6 +92,9 @@ class Session:
             self.disk,
             lambda: [row for name in active_files(self.disk, path) for row in read_rows(self.disk, f"{path}/{name}")],
         )
+
+    def createDataFrame(self, rows: list[dict[str, Any]], _: Any) -> DeltaFrame:  # noqa: N802
+        return DeltaFrame(self.disk, lambda: rows)
 
     def store(self, root: str, what: str = "checkpoint") -> SimulatedStore:
         return SimulatedStore(self.disk, root, what)

@@ -18,8 +18,8 @@ from tests.seeds import SEED
 from tests.simulation import simulated_clock
 from tests.simulation.seams import simulated
 from tests.simulation.simulated_clock import Process, Scheduler
+from tests.simulation.simulated_disk import Disk
 from tests.simulation.simulated_spark import Lake, Session, Stream
-from tests.simulation.simulated_store import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,8 @@ from cojoin.storage.local_store import LocalStore
 from cojoin.storage.object_store import ObjectStore
 from tests.seeds import SEED
 from tests.simulation.simulated_clock import Scheduler
-from tests.simulation.simulated_store import Disk, SimulatedStore
+from tests.simulation.simulated_disk import Disk
+from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ import pytest
 
 from tests.seeds import SEED
 from tests.simulation.__main__ import run_seeds
+from tests.simulation.faults import FAULTS, OPERATIONS, can_strike
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.plan import Action, Plan
 from tests.simulation.seams import simulated
 from tests.simulation.shrinking import checked, shortened
 from tests.simulation.simulated_clock import Process, Scheduler
-from tests.simulation.simulated_store import FAULTS, OPERATIONS, can_strike
 
 if TYPE_CHECKING:
     from tests.simulation.history import History

@@ -27,16 +27,16 @@ PAUSE = cj.Trigger.available_now()
 
 @dataclass
 class Saved:
-    """One query with its checkpoint and its output, each below a folder of its own."""
+    """One query with its checkpoint and its output, each below a folder of its own, which may be on an object store."""
 
     spark: SparkSession
-    folder: Path
+    folder: Path | str
     folders: Folders
     key_groups: int = 4
 
     @property
     def checkpoint(self) -> str:
-        return str(self.folder / "checkpoint")
+        return f"{self.folder}/checkpoint"
 
     @property
     def files(self) -> Store:
@@ -62,7 +62,7 @@ class Saved:
         return pair.process(function or EnrichTrades(), output)
 
     def start(self, joined: cj.Joined | None = None, trigger: cj.Trigger = PAUSE, **options: Any) -> cj.Query:
-        options = {"checkpoint_interval": 1, "output": cj.sinks.delta(str(self.folder / "out")), **options}
+        options = {"checkpoint_interval": 1, "output": cj.sinks.delta(f"{self.folder}/out"), **options}
         return (joined or self.join()).start(checkpoint=self.checkpoint, trigger=trigger, **options)
 
     def run(self, joined: cj.Joined | None = None, trigger: cj.Trigger = PAUSE, **options: Any) -> cj.Query:
@@ -72,9 +72,9 @@ class Saved:
 
     def output(self, version: int | None = None) -> DataFrame:
         if version is None:
-            return table(self.spark, self.folder / "out")
+            return table(self.spark, f"{self.folder}/out")
         reader = self.spark.read.format("delta").option("versionAsOf", version)
-        return reader.load(str(self.folder / "out"))
+        return reader.load(f"{self.folder}/out")
 
     def output_at(self, batch_id: int) -> list[tuple[Any, ...]]:
         """Return the output as it was after a batch that has a snapshot."""

@@ -12,6 +12,7 @@ from benchmarks.kills.__main__ import choose
 from benchmarks.kills.drivers import Driver
 from benchmarks.kills.kill_points import POINTS, SUSPENSIONS
 from benchmarks.kills.killing import VICTIMS, Killing, die
+from benchmarks.kills.places import Place
 from benchmarks.kills.suspending import Suspending
 from tests.seeds import SEED
 from tests.spark.data import Folders, cut, generate
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.kills.killed_driver import Victim
+    from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.spark
 
@@ -98,5 +100,28 @@ def test_a_driver_that_is_suspended_anywhere_loses_nothing(
     seed = SEED
     shuffle_partitions(2)
     suspending = Suspending(spark, tmp_path, seed)
+    verdicts = list(suspending.run(suspending.choose(len(SUSPENSIONS))))
+    assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
+
+
+@pytest.mark.slow  # Each driver takes as long to start as many tests take together.
+def test_a_driver_on_s3_that_is_killed_anywhere_loses_nothing(
+    spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path
+) -> None:
+    seed = SEED
+    chosen = [each for each in choose(5, seed) if each.job != "same table"]
+    shuffle_partitions(2)
+    killing = Killing(spark, tmp_path, seed, Place(bucket.endpoint, bucket.bucket))
+    verdicts = list(killing.run(chosen, victim="both"))
+    assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
+
+
+@pytest.mark.slow  # A driver's start, and two runs for each point.
+def test_a_driver_on_s3_that_is_suspended_anywhere_loses_nothing(
+    spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path
+) -> None:
+    seed = SEED
+    shuffle_partitions(2)
+    suspending = Suspending(spark, tmp_path, seed, Place(bucket.endpoint, bucket.bucket))
     verdicts = list(suspending.run(suspending.choose(len(SUSPENSIONS))))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)

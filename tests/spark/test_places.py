@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 NOWHERE = "/proc/none/place"
 NO_SYSTEM = {
     "s3://bucket/x": 'No FileSystem for scheme "s3"',
-    "s3a://bucket/x": "S3AFileSystem not found",
+    "abfss://bucket@shop.dfs.core.windows.net/x": "SecureAzureBlobFileSystem not found",
     "nothing at all://x": "Illegal character in scheme name",
 }
 UNMADE = "can't be made"

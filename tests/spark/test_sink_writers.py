@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import cojoin as cj
@@ -57,6 +58,33 @@ def test_a_delta_table_must_be_as_the_checkpoint_left_it(spark: SparkSession, tm
     shutil.rmtree(tmp_path / "out")
     with refused("there is no such table", kind=cj.CheckpointError):
         sink.open(spark, OUTPUT).check(position(2, **second))
+
+
+@pytest.mark.parametrize("kind", ["plain", "partitioned", "by name"])
+def test_a_run_that_takes_over_creates_the_table_that_it_has_to_fence(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Else a former run that stood still would create it later, with a batch of its own."""
+    location = "taken_over" if kind == "by name" else f"{tmp_path}/out"
+    sink = cj.sinks.delta(location, partition_by=["day"] if kind == "partitioned" else [])
+    schema = pa.schema([("id", pa.int64()), ("day", pa.string())])
+    frame = spark.createDataFrame([(1, "monday")], "id long, day string")
+    try:
+        former = sink.open(spark, OutputId("0b8e", "output", 1, schema=schema))
+        former.check(position(0))
+        assert not (tmp_path / "out").exists()
+        ours = sink.open(spark, OutputId("0b8e", "output", 2, takes_over=True, schema=schema))
+        ours.check(position(0))
+        with refused("fenced off: another run of this query has taken over at epoch 2", kind=cj.QueryFailedError):
+            former.write(frame, BatchMarker(0, 1, 1, "offsets"))
+        assert ours.write(frame, BatchMarker(0, 1, 1, "offsets"))["version"] == 1
+        found = spark.table(location) if kind == "by name" else table(spark, tmp_path / "out")
+        assert rows(found) == [(1, "monday")]
+        detail = spark.sql(f"DESCRIBE DETAIL {location if kind == 'by name' else f'delta.`{location}`'}").first()
+        assert detail is not None
+        assert detail.partitionColumns == (["day"] if kind == "partitioned" else [])
+    finally:
+        spark.sql("DROP TABLE IF EXISTS taken_over")
 
 
 def test_a_batch_that_is_there_is_passed_over_only_if_it_is_the_same(spark: SparkSession, tmp_path: Path) -> None:

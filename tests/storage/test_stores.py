@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
+import uuid
 import zlib
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,10 @@ import cojoin as cj
 from cojoin.storage.hadoop_store import HadoopStore
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.object_store import ObjectStore
+from cojoin.storage.object_store_settings import settings_of
 from cojoin.storage.store import UnreadableFileError
 from cojoin.storage.stores import open_store
+from tests.servers.s3 import BUCKET, S3Server, settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +127,58 @@ def test_what_a_crash_left_half_written_is_not_seen(tmp_path: Path) -> None:
     assert LocalStore(str(tmp_path)).names("") == ["2.json"]
 
 
+def abandoned_ones_are_deleted(store: Store, folder: Path) -> None:
+    store.write("a/3.json", "{}")
+    for name, days in ((f".3.json.{'0f' * 16}.tmp", 2), (f".4.json.{'ab' * 16}.tmp", 0), (".3.json.former", 2)):
+        (folder / "a" / name).write_text("{")
+        os.utime(folder / "a" / name, (time.time() - 86_400 * days,) * 2)
+    os.utime(folder / "a" / "3.json", (0, 0))
+    store.delete_abandoned("")
+    store.delete_abandoned("none")
+    store.delete_abandoned("a")
+    left = sorted(each.name for each in (folder / "a").iterdir() if not each.name.endswith(".crc"))
+    assert left == [".3.json.former", f".4.json.{'ab' * 16}.tmp", "3.json"], "a younger one may still be written"
+
+
+def test_what_a_crash_left_half_written_is_deleted_a_day_later(tmp_path: Path) -> None:
+    abandoned_ones_are_deleted(LocalStore(str(tmp_path)), tmp_path)
+
+
+@pytest.mark.spark
+def test_hadoops_store_deletes_what_a_crash_left_half_written(spark: SparkSession, tmp_path: Path) -> None:
+    abandoned_ones_are_deleted(HadoopStore(spark, str(tmp_path)), tmp_path)
+
+
+def test_a_writer_that_stood_still_for_a_day_fails_and_harms_nothing(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.write("a", "before")
+    with store._partial("a", b"after") as partial:
+        os.utime(partial, (0, 0))
+        store.delete_abandoned("")
+        with pytest.raises(cj.CheckpointError, match="a can't be written"):
+            store._put_in_place(partial, "a")
+    assert store.read("a") == "before"
+
+
+def a_directory_is_deleted_only_if_it_is_empty(store: Store, folder: Path) -> None:
+    store.write("a/b/c", "here")
+    store.delete_empty_directory("a/b")
+    assert store.read("a/b/c") == "here"
+    store.delete("a/b/c")
+    store.delete_empty_directory("a/b")
+    store.delete_empty_directory("a/b")
+    assert not (folder / "a" / "b").exists()
+
+
+def test_a_local_directory_is_deleted_only_if_it_is_empty(tmp_path: Path) -> None:
+    a_directory_is_deleted_only_if_it_is_empty(LocalStore(str(tmp_path)), tmp_path)
+
+
+@pytest.mark.spark
+def test_hadoop_deletes_a_directory_only_if_it_is_empty(spark: SparkSession, tmp_path: Path) -> None:
+    a_directory_is_deleted_only_if_it_is_empty(HadoopStore(spark, str(tmp_path)), tmp_path)
+
+
 def test_a_local_file_is_compared_with_the_checksums_that_hadoop_wrote(tmp_path: Path) -> None:
     store, content = LocalStore(str(tmp_path)), os.urandom(1300)
     sums = b"".join(zlib.crc32(content[at : at + 512]).to_bytes(4, "big") for at in (0, 512, 1024))
@@ -146,6 +202,27 @@ def test_a_local_place_that_refuses_is_told_in_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(cj.CheckpointError, match=r"checkpoint file:.* can't be (written|made): .*; expected a dir"):
             do()
+
+
+def test_a_disk_that_is_full_leaves_the_former_file(tmp_path: Path) -> None:
+    store, (soft, hard) = LocalStore(str(tmp_path)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert store.create("a", b"before")
+    found = store.read_tagged("a")
+    assert found is not None
+    for write in (
+        lambda: store.write_bytes("a", b"0" * 5000),
+        lambda: store.replace("a", b"0" * 5000, found.tag),
+        lambda: store.create("b", b"0" * 5000),
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            with pytest.raises(cj.CheckpointError, match=r"can't be written: File too large; make room on that disk"):
+                write()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert store.names("") == ["a"]
+    assert store.read("a") == "before"
+    assert not list(tmp_path.glob(".*.tmp"))
 
 
 @pytest.mark.spark
@@ -187,6 +264,23 @@ def test_an_object_store_without_conditional_writes_is_found(store: Store) -> No
     store._client = Unconditional(put, store._client)  # type: ignore[assignment]
     with pytest.raises(cj.CheckpointError, match=r"does not honour conditional writes .*spark.cojoin.storage=hadoop"):
         store.check_swaps()
+
+
+def test_hadoops_marker_of_a_directory_is_no_file_in_it() -> None:
+    with S3Server() as server:
+        root = f"s3a://{BUCKET}/{uuid.uuid4().hex}"
+        settings = settings_of(root, settings_for(server.endpoint).get)
+        assert settings is not None
+        store = ObjectStore.of(settings, root)
+        for marker in ("sources/", "sources/1/"):
+            server.client().put_object(Bucket=BUCKET, Key=f"{settings.prefix}/{marker}")
+        assert (store.names("sources"), store.names("sources/1")) == (["1"], [])
+        assert store.exists("sources/1")
+        store.write("sources/1/0", "v1")
+        assert store.names("sources/1") == ["0"]
+        assert store.read("sources/1/1") is None
+        assert store.names("") == ["sources"]
+        assert store.size("sources") == 2
 
 
 class Unconditional:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cojoin.errors import QueryFailedError
-from cojoin.storage.delta_files import WrittenFile
+from cojoin.storage.delta_files import WrittenFile, append_files, table_log
 from cojoin.storage.transactions import NO_BATCH, TableTransactions
 from tests.spark.data import rows, table
 from tests.spark.refused import refused
@@ -110,6 +110,37 @@ def test_a_takeover_between_the_look_and_the_commit_is_noticed(spark: SparkSessi
     assert rows(table(spark, tmp_path / "out")) == [(0,)]
 
 
+def test_a_table_that_does_not_exist_is_created_with_the_fence(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = transactions(spark, tmp_path, 1), transactions(spark, tmp_path, 2)
+
+    def create(transaction: Any, applications: Any) -> None:
+        append_files(spark, transaction, SCHEMA, [], applications=applications, query_id="0b8e")
+
+    def is_done(newest: int) -> bool:
+        # Our transaction has begun, and would create the table.
+        theirs.fence("0b8e", create)
+        return newest >= 0
+
+    with refused("fenced off: another run of this query has taken over at epoch 2", kind=QueryFailedError):
+        append(ours, tmp_path, 0, is_done=is_done)
+    assert theirs.look()[1] == NO_BATCH
+    assert append(theirs, tmp_path, 0) == 1
+    assert rows(table(spark, tmp_path / "out")) == [(0,)]
+
+
+def test_a_table_that_is_created_at_the_same_moment_is_fenced(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = transactions(spark, tmp_path, 1), transactions(spark, tmp_path, 2)
+
+    def create(transaction: Any, applications: Any) -> None:
+        append(ours, tmp_path, 0)
+        append_files(spark, transaction, SCHEMA, [], applications=applications, query_id="0b8e")
+
+    theirs.fence("0b8e", create)
+    assert theirs.look()[1] == 0
+    with refused("fenced off", kind=QueryFailedError):
+        append(ours, tmp_path, 1)
+
+
 def test_a_table_of_many_other_commits_still_knows_its_epoch(spark: SparkSession, tmp_path: Path) -> None:
     append(transactions(spark, tmp_path, 5), tmp_path, 0)
     for _ in range(22):
@@ -137,9 +168,7 @@ def test_a_log_that_was_cleaned_is_asked_as_a_whole(spark: SparkSession, tmp_pat
     ours = transactions(spark, tmp_path)
     append(ours, tmp_path, 0)
     append(transactions(spark, tmp_path), tmp_path, 1)
-    from cojoin.checkpoints.delta_log import open_log
-
-    open_log(spark, f"{tmp_path}/out").checkpoint()
+    table_log(spark, f"{tmp_path}/out").checkpoint()
     spark.range(7, 8).write.format("delta").mode("append").save(f"{tmp_path}/out")
     (tmp_path / "out" / "_delta_log" / f"{1:020d}.json").unlink()
     assert ours.look()[1] == 1

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.delta_log import open_log
 from cojoin.engine.inputs import rejected_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.entries import encode_entries
@@ -25,6 +24,7 @@ from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.storage.locations import is_path
+from cojoin.storage.table_version import read_table
 from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ def _all(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
 
 
 def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> FoundRows:
-    log = open_log(spark, output.location)
-    if log is None:
+    table = read_table(spark, output.location)
+    if table is None:
         return FoundRows(note=f"the table {output.location} of {output.name} is not there any more")
     reader = spark.read.format("delta")
     by_path = is_path(output.location)
@@ -164,15 +164,15 @@ def _find(spark: SparkSession, output: Output, choose: Any, limit: int) -> Found
         # The file's name is a metadata column of the scan, so it is selected before any condition.
         rows = choose(frame.select("*", F.col("_metadata.file_name").alias(_FILE)))
         total = rows.count()
-        table = rows.limit(limit).toArrow() if total else None
+        found = rows.limit(limit).toArrow() if total else None
     except PySparkException as error:
         reason = str(error).splitlines()[0]
         return FoundRows(note=f"the table {output.location} of {output.name} can't be read: {reason}")
-    if table is None:
+    if found is None:
         return FoundRows()
-    files = table.column(_FILE).to_pylist()
-    batches = _batches(spark, output, log.logPath().toString(), {*files})
-    decoded = decode_rows(table.drop_columns([_FILE]), beyond=str)
+    files = found.column(_FILE).to_pylist()
+    batches = _batches(spark, output, table.log_path, {*files})
+    decoded = decode_rows(found.drop_columns([_FILE]), beyond=str)
     return FoundRows([OutputRow(row, *batches[file]) for row, file in zip(decoded, files, strict=True)], total)
 
 

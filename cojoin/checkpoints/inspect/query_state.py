@@ -22,6 +22,7 @@ from cojoin.engine.rescaling import key_columns
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.texts import back_quoted
+from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +107,7 @@ class QueryState:
         if there:
             return reduce(_together, [self._timers(name) for name in there])
         keys = self.inputs[0].keys(self.inputs[0].schema.empty_table())
-        empty = self.stored.contents.sparkSession.createDataFrame(keys)
+        empty = self.stored.contents.sparkSession.createDataFrame([], spark_schema(keys.schema))
         none: list[Column] = [F.lit(None).cast(dtype) for dtype in ("string", "timestamp", "bigint")]
         return _add(empty, dict(zip(("domain", "timestamp", "timestamp_ms"), none, strict=True)))
 

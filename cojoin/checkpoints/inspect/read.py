@@ -10,14 +10,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import Checkpoint, Moment, open_files
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.inspect.query_state import QueryState
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, progress_row
+from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, has_progress_table, progress_row
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.spark_state_store import committed_batches, open_batch
@@ -27,6 +26,7 @@ from cojoin.engine.inputs import InputSpec
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:
@@ -100,14 +100,15 @@ def read_progress(spark: SparkSession, checkpoint: Location | Checkpoint) -> Dat
     files = open_files(spark, checkpoint.path)
     path, written, table = files.path("progress"), -1, None
     # The table is opened before the manifests are listed, so a batch that is moved meanwhile is read from these.
-    if files.exists("progress/_delta_log") and DeltaTable.isDeltaTable(spark, path):
+    if has_progress_table(files):
         table = spark.read.format("delta").load(path)
         newest = table.agg(F.max("batch_id")).first()
         written = -1 if newest is None or newest[0] is None else int(newest[0])
     manifests = Manifests(files)
-    waiting = [manifests.read(batch_id) for batch_id in manifests.batch_ids() if batch_id > written]
-    rows = [progress_row(manifest) for manifest in waiting if manifest is not None]
-    frame = spark.createDataFrame(encode_rows(rows, PROGRESS_SCHEMA, "progress"))
+    waiting = manifests.read_all(batch_id for batch_id in manifests.batch_ids() if batch_id > written)
+    rows = [progress_row(manifest) for manifest in waiting]
+    # With Spark Connect, a table without rows needs its schema said.
+    frame = spark.createDataFrame(encode_rows(rows, PROGRESS_SCHEMA, "progress"), spark_schema(PROGRESS_SCHEMA))
     both = frame if table is None else table.unionByName(frame, allowMissingColumns=True)
     if isinstance(checkpoint.at, datetime):
         both = both.where(F.col("processing_time") <= F.lit(checkpoint.at))

@@ -6,8 +6,8 @@ Older rows of a hash that the segment does have are superseded likewise.
 
 A file is written once. Its name is made of the batch, the key group and a digest of the content, so a task that is run
 again gives it the same name. Where the store maps files into memory, only the pages that a search touches are read.
-Each process compares a file's length whenever it opens the file, and its digest the first time. It costs 0.1 ms to open
-a file, and a binary search for each key.
+Each process compares a file's length whenever it opens the file, and its digest the first time and whenever the file
+was written since. It costs 0.1 ms to open a file, and a binary search for each key.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ HASH = "@hash"
 
 _FIXES = "restore a snapshot that is whole (`cojoin checkpoints list` shows them)"
 _KNOWN = 100_000
+_NEVER = object()
 
-_compared: set[tuple[str, str]] = set()
-"""The files whose digest this process has compared, by store and name."""
+_compared: dict[tuple[str, str], object] = {}
+"""The files whose digest this process has compared, by store and name, each with its stamp at that time."""
 
 
 class SegmentStore(Protocol):
@@ -49,6 +50,13 @@ class SegmentStore(Protocol):
 
     def open(self, name: str) -> pa.Buffer:
         """Return a file's bytes, mapped into memory where that is possible.
+
+        Raises:
+            OSError: The file does not exist, or can't be read.
+        """
+
+    def stamp(self, name: str) -> object:
+        """Return a value that differs once a file was written; the same for all where ``open`` returns a copy.
 
         Raises:
             OSError: The file does not exist, or can't be read.
@@ -129,7 +137,7 @@ class Segment:
         """
         where = f"segment {store.place}/{self.name}"
         try:
-            content = store.open(self.name)
+            stamp, content = store.stamp(self.name), store.open(self.name)
         except FileNotFoundError as error:
             msg = f"{where}: the state names this file of {self.bytes:,} bytes, and it is not there; {_FIXES}"
             raise CheckpointError(msg) from error
@@ -140,12 +148,12 @@ class Segment:
             msg = f"{where}: expected {self.bytes:,} bytes, got {content.size:,}: it was changed or cut off; {_FIXES}"
             raise CodecError(msg)
         known = (store.place, self.name)
-        if known not in _compared:
+        if _compared.get(known, _NEVER) != stamp:
             found = _digest(content)
             if found != self.digest:
                 msg = f"{where}: expected content with the digest {self.digest}, got {found}: it was changed; {_FIXES}"
                 raise CodecError(msg)
-            _note(known)
+            _note(known, stamp)
         return OpenSegment(content)
 
 
@@ -197,7 +205,7 @@ def write_segment(
     digest = _digest(content)
     name = f"{segmenting.batch_id:012d}-{segmenting.key_group:05d}-{digest}.arrow"
     segmenting.store.write(name, content)
-    _note((segmenting.store.place, name))
+    _note((segmenting.store.place, name), segmenting.store.stamp(name))
     return Segment(name, rows.num_rows, len(tombstones), content.size, digest)
 
 
@@ -211,7 +219,7 @@ def _digest(content: pa.Buffer) -> str:
     return hashlib.blake2b(memoryview(content), digest_size=16).hexdigest()
 
 
-def _note(known: tuple[str, str]) -> None:
+def _note(known: tuple[str, str], stamp: object) -> None:
     if len(_compared) >= _KNOWN:
         _compared.clear()
-    _compared.add(known)
+    _compared[known] = stamp

@@ -10,7 +10,7 @@ renamed columns, or needed columns that are only in the folders' names (``archiv
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -24,6 +24,7 @@ from cojoin.kafka.archive.archive_counts import check_shares, counted, counted_b
 from cojoin.kafka.archive.archive_index import ArchivedPartition, ArchiveIndex, Blocks, Piece
 from cojoin.spark.query.failures import explain
 from cojoin.spark.sources.sources import Source
+from cojoin.storage.stores import places_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -128,7 +129,8 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
     if names["topic"] in folders and wanted.topics.pattern is None:
         frame = frame.where(F.col(back_quoted(names["topic"])).isin(list(wanted.topics.names)))
     shares, buckets, width = counted(frame, names, wanted.times, wanted.max_drift_ms, wanted.range.trusted_until)
-    check_shares(shares, names["offset"], wanted.reads, what)
+    places = places_of(frame.sparkSession, [each.file for each in shares])
+    check_shares(shares, names["offset"], wanted.reads, what, places)
     pieces: dict[Partition, list[Piece]] = {}
     for each in shares:
         if wanted.reads(each.partition):
@@ -153,4 +155,5 @@ def _opened(source: Source, frame: DataFrame, wanted: Wanted, what: str) -> Arch
                 f"{part.begin:,} to {part.cut - 1:,}: some are there twice; rewrite it with each record once"
             )
             raise ConfigurationError(msg)
+    layout = replace(layout, places=places)
     return ArchiveIndex(f"archive {source.format} {source.location}", width, wanted.times, archived, layout)

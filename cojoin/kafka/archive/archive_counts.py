@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from cojoin.kafka.client import Partition
+    from cojoin.storage.object_store_settings import Settings
 
 __all__ = ["Share", "check_shares", "counted", "counted_blocks"]
 
@@ -160,7 +161,13 @@ def counted_blocks(
     return {each: Blocks.of(*span, width, rows[each]) for each, span in spans.items()}
 
 
-def check_shares(shares: Sequence[Share], offset: str, reads: Callable[[Partition], bool], what: str) -> None:
+def check_shares(
+    shares: Sequence[Share],
+    offset: str,
+    reads: Callable[[Partition], bool],
+    what: str,
+    places: Mapping[str, Settings],
+) -> None:
     """Check that the files hold the rows that Spark finds in them, so that the tasks find the same ones.
 
     Args:
@@ -168,6 +175,7 @@ def check_shares(shares: Sequence[Share], offset: str, reads: Callable[[Partitio
         offset: The name of the offset's column.
         reads: Returns whether a partition is read; the footers of other files are not.
         what: The archive, for messages.
+        places: How to reach object stores.
 
     Raises:
         ConfigurationError: A file holds other rows than those that Spark finds in it, or rows without an offset.
@@ -181,7 +189,7 @@ def check_shares(shares: Sequence[Share], offset: str, reads: Callable[[Partitio
         rows[each.file] = rows.get(each.file, 0) + each.rows
     read = sorted({each.file for each in shares if reads(each.partition)})
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        footers = pool.map(lambda file: footer(file, what), read)
+        footers = pool.map(lambda file: footer(file, what, places), read)
         for file, found in zip(read, footers, strict=True):
             if offset.lower() not in {name.lower() for name in found.columns}:
                 msg = f"{what}: {file} has no column {offset}; it has {', '.join(sorted(found.columns))}"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.kafka.fetching import PIECE_BYTES, PIECE_RECORDS
 from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, PARTS, TIME, TOMBSTONE, VALUE, Record, decode_all
-from cojoin.storage.file_systems import file_system
+from cojoin.storage.file_systems import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cojoin.kafka.client import Partition
     from cojoin.kafka.records import RecordFormat
     from cojoin.kafka.tasks import ArchivedSpan
+    from cojoin.storage.object_store_settings import Settings
 
 __all__ = ["Footer", "archived", "footer"]
 
@@ -46,19 +47,20 @@ class Footer(NamedTuple):
     columns: frozenset[str]
 
 
-def footer(uri: str, what: str) -> Footer:
+def footer(uri: str, what: str, places: Mapping[str, Settings]) -> Footer:
     """Read a parquet file's footer.
 
     Args:
         uri: The file.
         what: The archive, for messages.
+        places: How to reach object stores.
 
     Raises:
         ConfigurationError: It can't be read.
     """
-    system, path = file_system(uri, what)
     try:
-        found = pq.read_metadata(path, filesystem=system)
+        with open_file(uri, what, places) as file:
+            found = pq.read_metadata(file)
         return Footer(found.num_rows, frozenset(found.schema.to_arrow_schema().names))
     except (pa.ArrowException, OSError) as error:
         msg = f"{what}: pyarrow, by which the tasks read its files, can't read {uri}: {error}"
@@ -118,10 +120,9 @@ def _check_once(seen: Sequence[Any], span: ArchivedSpan, what: str) -> None:
 def _rows(piece: Piece, span: ArchivedSpan, form: RecordFormat) -> Iterator[pa.RecordBatch]:
     """Read the part of a range that a file holds."""
     assert form.archive is not None
-    system, path = file_system(piece.path, "the archive")
     # Spark writes timestamps as INT96 by default, which pyarrow would convert to nanoseconds; those end in 2262.
     options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False, "buffer_size": _READ_BYTES}
-    with pq.ParquetFile(path, filesystem=system, **options) as file:
+    with open_file(piece.path, "the archive", form.archive.places) as stored, pq.ParquetFile(stored, **options) as file:
         own = {name.lower(): name for name in file.schema_arrow.names}
         names, wanted = form.archive.names, [*form.archive.names.values(), *(form.archive.fields or ())]
         there = {own[name.lower()]: name for name in wanted if name.lower() in own}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cojoin.kafka.client import Partition
+    from cojoin.storage.object_store_settings import Settings
 
 __all__ = ["ArchiveIndex", "ArchivedPartition", "Blocks", "Layout", "Piece", "Section", "bucket_begins"]
 
@@ -100,15 +101,17 @@ def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of the archive's columns.
+    """The names of the archive's columns, and where its files are.
 
     Attributes:
         names: The columns that the archive has, by the reader's own names, such as ``offset`` or ``VALUE``.
         fields: The columns that hold the decoded value, in the order of the schema; None where it is raw.
+        places: How tasks reach the object stores that its files are on, by scheme and place.
     """
 
     names: Mapping[str, str]
     fields: tuple[str, ...] | None
+    places: Mapping[str, Settings] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from cojoin.storage.java_classes import java_class
-from cojoin.storage.session_settings import is_set
+from cojoin.storage.session_settings import is_connect, is_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -71,6 +71,8 @@ def counted_by_rows(session: SparkSession) -> Iterator[None]:
 
 
 def runs_python(frame: DataFrame) -> bool:
-    """Return whether the plan of a DataFrame contains a Python function."""
+    """Return whether the plan of a DataFrame contains a Python function; with Spark Connect it is taken for granted."""
+    if is_connect(frame.sparkSession):
+        return True
     pattern = java_class(frame.sparkSession, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
     return bool(frame._jdf.queryExecution().analyzed().containsPattern(pattern))  # noqa: SLF001 - PySpark has no public way

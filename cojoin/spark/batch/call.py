@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,12 +37,12 @@ from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.tables import concat
-from cojoin.errors import FunctionError
+from cojoin.errors import CheckpointError, FunctionError, QueryFailedError
 from cojoin.spark.batch.packing import CONTROL_TAG, read_control
 from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cojoin.engine.plan import Plan
     from cojoin.engine.state.segments import SegmentStore
@@ -53,7 +53,9 @@ __all__ = [
     "HOLDS_PROPERTY",
     "SNAPSHOT",
     "STATE_DDL",
+    "STATE_PROPERTY",
     "STATISTICS",
+    "BatchFacts",
     "StaticCall",
     "StreamingCall",
 ]
@@ -69,7 +71,39 @@ STATISTICS = 0
 HOLDS_PROPERTY = "cojoin.holds"
 """The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
 
+STATE_PROPERTY = "cojoin.state"
+"""The local property of a micro-batch's jobs with what is known of the state that it begins with."""
+
+_WRITTEN = "written"
+"""The header's entry about who wrote a state value: the key group, the batch and the query."""
+
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What the calls need to know of their micro-batch.
+
+    Attributes:
+        batch_id: Its id.
+        holds: The limit of each input's watermark, which the driver derived from the offset log, by the input's number.
+        state: What is known of the state that it begins with: the last batch that has called the key groups
+            (``called``), and ``query_id``.
+    """
+
+    batch_id: int
+    holds: Mapping[int, int]
+    state: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """Return them as a text, which ``read`` reads."""
+        return json.dumps({"batch_id": self.batch_id, "holds": self.holds, "state": self.state})
+
+    @classmethod
+    def read(cls, text: str) -> BatchFacts:
+        """Read a text that ``to_json`` returned."""
+        told = json.loads(text)
+        return cls(int(told["batch_id"]), _holds(json.dumps(told["holds"])), told["state"])
 
 
 class StreamingCall:
@@ -80,6 +114,8 @@ class StreamingCall:
         resumed_at: The ids of the first micro-batches after a restart.
         cadence: When a snapshot is due.
         segments: The store of flushed segments; None keeps all rows in the state value.
+        told_by: The setting of the session by which the driver says what the calls need to know of the micro-batch
+            (``BatchFacts``); None where Spark's local properties say it.
     """
 
     def __init__(
@@ -88,8 +124,9 @@ class StreamingCall:
         resumed_at: frozenset[int] = frozenset(),
         cadence: SnapshotCadence | None = None,
         segments: SegmentStore | None = None,
+        told_by: str | None = None,
     ) -> None:
-        self._plan, self._segments = plan, segments
+        self._plan, self._segments, self._told_by = plan, segments, told_by
         self._resumed_at = resumed_at
         self._cadence = cadence or SnapshotCadence()
         self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
@@ -117,20 +154,33 @@ class StreamingCall:
         started = time.perf_counter()
         group = self._numbers[int(key[0])]
         operator = self._plan.create_operator()
-        now, batch_id = state.getCurrentProcessingTimeMs(), _batch_id()
+        now, facts = state.getCurrentProcessingTimeMs(), _facts(self._told_by)
+        batch_id = facts.batch_id
         if self._segments is not None:
             operator.segmenting = SegmentContext(self._segments, self._plan.segments, group, batch_id)
+        expected = facts.state
+        restored = RestoredState(int(key[0]), expected.get("query_id"))
         try:
             if state.exists:
-                operator.restore(state.get[0])
+                header, tables = codec.decode(state.get[0])
+                _check_state(header.get(_WRITTEN), group, expected)
+                operator.load(header, tables)
+            elif expected.get("called") is not None:
+                _check_state(None, group, expected)
             packed = (
                 (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
             )
-            batch, restored, row_bytes = _unpack_batch(self._plan, packed)
+            batch, row_bytes = _unpack_batch(self._plan, packed, restored)
+            if restored and state.exists:
+                msg = (
+                    f"key group {group} has a state already, and a restored one was read: a file in control/ of the "
+                    f"checkpoint is not the one that was written; put the checkpoint back from a backup"
+                )
+                raise CheckpointError(msg)
             if restored:
                 restored.load_into(operator, keeps_counts=group == 0)
             resumed = batch_id in self._resumed_at or bool(restored)
-            batch = replace(batch, processing_time=now, resumed=resumed, holds=_holds())
+            batch = replace(batch, processing_time=now, resumed=resumed, holds=facts.holds)
             emitted: Counter[str] = Counter()
             digests: dict[str, int] = {}
             for emission in operator.process(batch):
@@ -151,6 +201,7 @@ class StreamingCall:
         elif saved is None:
             # Until the first snapshot, the interval counts from the batch that began the state.
             header["saved"] = {"batch_id": batch_id - 1, "time": now}
+        header[_WRITTEN] = [group, batch_id, expected.get("query_id")]
         encoded, segments = codec.encode(header, tables), operator.segments()
         state.update((encoded,))
         if self._plan.needs_clock and operator.watermark.status() != "finished":
@@ -192,7 +243,7 @@ class StaticCall:
         operator = self._plan.create_operator()
         tags, payloads = packed.column("tag").to_pylist(), packed.column("payload")
         try:
-            batch, _, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True))
+            batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True), RestoredState())
             to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
             return [
                 (self._kinds[emission.kind], payload)
@@ -203,15 +254,21 @@ class StaticCall:
             operator.close()
 
 
-def _batch_id() -> int:
-    """Return the id of the micro-batch; -1 outside of a query, as in tests."""
+def _facts(told_by: str | None) -> BatchFacts:
+    """Return what the driver says of the micro-batch; its id is -1 outside of a query, as in tests."""
+    if told_by is not None:
+        told = _property(told_by)
+        if told is None:
+            msg = f"the setting {told_by} of the micro-batch's session did not reach the workers; start the query again"
+            raise QueryFailedError(msg)
+        return BatchFacts.read(told)
     batch_id = _property("streaming.sql.batchId")
-    return -1 if batch_id is None else int(batch_id)
+    state = json.loads(_property(STATE_PROPERTY) or "{}")
+    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(_property(HOLDS_PROPERTY) or "{}"), state)
 
 
-def _holds() -> dict[int, int]:
-    """Return the limit of each input's watermark in the micro-batch, which the driver derived from the offset log."""
-    return {int(number): until for number, until in json.loads(_property(HOLDS_PROPERTY) or "{}").items()}
+def _holds(text: str) -> dict[int, int]:
+    return {int(number): until for number, until in json.loads(text).items()}
 
 
 def _property(name: str) -> str | None:
@@ -219,11 +276,45 @@ def _property(name: str) -> str | None:
     return context.getLocalProperty(name) if context else None
 
 
-def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch, RestoredState, list[int]]:
-    """Return a call's rows, its restored state, and each input's largest mean row size per message, in bytes."""
+def _check_state(written: Any, group: int, expected: Mapping[str, Any]) -> None:
+    """Check that a state value is the key group's own, and as new as the manifests say.
+
+    Args:
+        written: Who wrote it, as its header says; None where there is no value, or it does not say so.
+        group: The key group.
+        expected: What the driver says: the last batch that has called the key groups (``called``), and ``query_id``.
+
+    Raises:
+        CheckpointError: It is another's, or older.
+    """
+    called, query_id = expected.get("called"), expected.get("query_id")
+    if written is None:
+        is_right = called is None
+    else:
+        is_query = written[2] is None or query_id in (None, written[2])
+        is_right = written[0] == group and is_query and (called is None or written[1] >= called)
+    if is_right:
+        return
+    found = "there is none that says so" if written is None else f"got key group, batch and query {written}"
+    known = "" if called is None else f" after batch {called} or a later one, as the manifests say"
+    msg = (
+        f"spark/state of the checkpoint, Spark's own state store: expected the state of key group {group} of the query "
+        f"{query_id}{known}; {found}: its files were exchanged or are former ones; put the checkpoint back from a "
+        f"backup, or restore a snapshot into a new one with restore_from="
+    )
+    raise CheckpointError(msg)
+
+
+def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]], restored: RestoredState) -> tuple[Batch, list[int]]:
+    """Return a call's rows, and each input's largest mean row size per message, in bytes.
+
+    Args:
+        plan: The operation and its inputs.
+        packed: The packed rows, each with its tag.
+        restored: Gets the messages with restored state.
+    """
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
-    restored = RestoredState()
     ended, row_bytes = False, [0, 0]
     for tag, payload in packed:
         buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
@@ -241,7 +332,7 @@ def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]]) -> tuple[Batch,
         concat([spec.schema.empty_table(), *(pa.Table.from_batches([piece]) for piece in side)])
         for spec, side in zip(plan.inputs, pieces, strict=True)
     )
-    return Batch((left, right), controls, end_of_input=ended), restored, row_bytes
+    return Batch((left, right), controls, end_of_input=ended), row_bytes
 
 
 def _frame(kind: int, payloads: Iterable[pa.Buffer | bytes]) -> pd.DataFrame:

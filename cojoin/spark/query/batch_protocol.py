@@ -124,6 +124,7 @@ class BatchProtocol:
         self._written: dict[str, Any] = declared | ({} if last is None else dict(last.outputs))
         self._cleaning = Cleaning(checkpoint, retained)
         self._segments = () if last is None else tuple(last.segments)
+        self._last_manifest = last
         self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
 
     def run(self, batch: Batch) -> None:
@@ -153,7 +154,17 @@ class BatchProtocol:
             self._written.update(written)
             outputs = dict(self._written)
             manifest = Manifest(
-                self._checkpoint.query_id, report, offsets, outputs, durations, self._lease.epoch, segments
+                self._checkpoint.query_id,
+                report,
+                offsets,
+                outputs,
+                durations,
+                self._lease.epoch,
+                segments,
+                self._checkpoint.described,
+                batch_id if statistics else self.called_before(batch_id),
+                None if (before := self._before(batch_id)) is None else (before.batch_id, before.epoch),
+                self._log_digests.sums(planned),
             )
             if snapshot_batch_ids:
                 started = time.perf_counter()
@@ -162,20 +173,39 @@ class BatchProtocol:
                 durations["snapshot"] = _since(started)
             elif self._is_first:
                 # An earlier attempt at this batch may have written a snapshot to which the state does not refer.
-                Snapshots(self._files).remove(batch_id, self._lease.check)
+                Snapshots(self._files).remove(batch_id, self._lease.check, savepoints_too=False)
         finally:
             batch.release()
         self._lease.check()
         self._checkpoint.manifests.write(manifest)
+        self._lease.note_counted(batch_id)
         self._is_first = False
         self._offsets, self._segments = offsets, segments
         self._checkpoint.progress.add(manifest)
-        self._last = report
+        self._last, self._last_manifest = report, manifest
         self._on_batch(report)
         if not targets:
             # Now Spark commits and plans, and the cores are idle.
             self.prepare()
         self._cleaning.after(manifest, batch.session, has_snapshot=bool(snapshot_batch_ids))
+
+    def state_before(self, batch_id: int) -> dict[str, Any]:
+        """Return what is known of the state that a batch begins with, for its calls (``STATE_PROPERTY``)."""
+        return {"called": self.called_before(batch_id), "query_id": self._checkpoint.query_id}
+
+    def called_before(self, batch_id: int) -> int | None:
+        """Return the last batch before a given one that has called the key groups; None where that is not known."""
+        before = self._before(batch_id)
+        return None if before is None else before.called
+
+    def _before(self, batch_id: int) -> Manifest | None:
+        """Return the manifest before a batch; None where there is none."""
+        last, manifests = self._last_manifest, self._checkpoint.manifests
+        if last is None or last.batch_id < batch_id:
+            return last
+        # A batch that counts is run again, and begins with the state before it.
+        earlier = [each for each in manifests.batch_ids() if each < batch_id]
+        return manifests.read(earlier[-1]) if earlier else None
 
     def _offsets_after(self, batch_id: int, planned: Sequence[str]) -> list[str]:
         """Return the source offsets for the manifest; a restored query's first batch has those of the old query."""

@@ -19,11 +19,12 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
-from cojoin.spark.batch.call import STATISTICS
+from cojoin.spark.batch.call import STATE_PROPERTY, STATISTICS
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
 from cojoin.spark.sinks.written_files import write_files
 from cojoin.storage.delta_files import WrittenFile, keep_checksums_small
+from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,6 +67,9 @@ class BatchWriter(BatchProtocol):
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
+        if not is_connect(emitted.sparkSession):
+            known = json.dumps(self.state_before(batch_id))
+            emitted.sparkSession.sparkContext.setLocalProperty(STATE_PROPERTY, known)
         self.run(_SparkBatch(emitted, batch_id, self._row_sizes, self._row_limit_only))
 
 

@@ -26,6 +26,9 @@ __all__ = ["Cleaning"]
 
 _LOG = logging.getLogger(__name__)
 
+_LOOKED_EVERY = 100
+"""A query that takes no snapshots looks for interrupted savepoints at its first and then at every so many batches."""
+
 
 class Cleaning:
     """Removes what a checkpoint no longer needs.
@@ -40,6 +43,7 @@ class Cleaning:
         self._segments = SegmentCleaner(checkpoint.files, checkpoint.manifests)
         self._thread: threading.Thread | None = None
         self._newest: int | None = None
+        self._until_looked = 0
 
     def after(self, manifest: Manifest, session: SparkSession, *, has_snapshot: bool) -> None:
         """Start to remove what is no longer needed after a batch.
@@ -50,11 +54,13 @@ class Cleaning:
             has_snapshot: Whether the batch wrote a snapshot.
         """
         segments = self._segments.take(manifest)
-        if segments or has_snapshot:
+        if segments or has_snapshot or not self._until_looked:
+            self._until_looked = _LOOKED_EVERY
             self.finish()
             self._newest = manifest.batch_id if has_snapshot else self._newest
             self._thread = threading.Thread(target=self._remove, args=(session, segments), daemon=True)
             self._thread.start()
+        self._until_looked -= 1
 
     def finish(self) -> None:
         """Wait until a removal that has started is finished."""
@@ -72,7 +78,8 @@ class Cleaning:
                 # A crash may have left removals unfinished.
                 if obsolete or snapshots.removed():
                     known = self._known(snapshots)
-                    StateTable(session, self._files).clean(obsolete, savepoints_too=False, known=known)
+                    table = StateTable(session, self._files)
+                    table.clean(obsolete, savepoints_too=False, known=known, check=self._lease.check)
         except Exception as error:  # noqa: BLE001 - the next cleaning tries again
             _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
 

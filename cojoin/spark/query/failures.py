@@ -6,8 +6,13 @@ import re
 
 from cojoin.engine.user_frames import is_user_file, user_line
 from cojoin.errors import CojoinError
+from cojoin.storage.locations import without_login
+from cojoin.storage.store_cures import cure_of
 
-__all__ = ["explain"]
+__all__ = ["TWO_RUNS", "explain"]
+
+TWO_RUNS = "another run of this query has written to Spark's log at the same moment"
+"""What is told where Spark itself finds two runs of one query: it has no epochs, and the first to write wins."""
 
 _OURS = re.compile(r"^(?:.*[\s(])?cojoin\.errors\.(?P<kind>\w+): ", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
@@ -24,6 +29,8 @@ _WRAPPING = re.compile(
            )""",
     re.VERBOSE | re.DOTALL,
 )
+_OF_STORES = ("s3a://", "abfss://", "gs://", "S3Exception", "No space left on device")
+_SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
@@ -47,12 +54,12 @@ def explain(error: BaseException) -> str:
         last = text.rpartition(_TRACEBACK)[2]
         users = [found for found in _FRAME.finditer(last) if is_user_file(found["file"])]
         where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
-        return _tidy(_end_of_traceback(last)) + where
+        return _with_cure(_tidy(_end_of_traceback(last)) + where)
     if not type(error).__module__.startswith(("pyspark", "py4j")):
         return f"{type(error).__name__}{': ' if text else ''}{text}{user_line(error)}"
     while (found := _WRAPPING.match(text)) is not None:
         text = text[found.end() :]
-    return _tidy(text)
+    return _with_cure(_tidy(text))
 
 
 def _end_of_traceback(text: str) -> str:
@@ -67,4 +74,14 @@ def _end_of_traceback(text: str) -> str:
 
 def _tidy(text: str) -> str:
     found = _AFTERWARDS.search(text)
-    return _CODES.sub("", text[: found.start()] if found else text).strip()
+    tidied = _CODES.sub("", text[: found.start()] if found else text).strip()
+    if any(sign in tidied for sign in _SIGNS_OF_TWO):
+        cure = "see that only one runs, and start it again, which goes on where it stopped"
+        return f"{tidied.rstrip('.')}: {TWO_RUNS}; {cure}"
+    return tidied
+
+
+def _with_cure(text: str) -> str:
+    """Return a message of Spark's about a store with what to do about it."""
+    cure = cure_of(text) if any(sign in text for sign in _OF_STORES) else None
+    return text if cure is None else f"{without_login(text).rstrip('.')}; {cure}"

@@ -11,12 +11,18 @@ statistics, a computed event time, a user's own DataFrame), and inside a commit,
 all of it is read. A limit only holds the watermark back; only rows that were read advance it.
 
 A batch that is run again finds the same offsets and the same Delta log, so it gets the same limits. The limits are
-passed to the calls in a local property of the batch's jobs, and are stored as part of the state.
+passed to the calls in a local property of the batch's jobs, and are stored as part of the state. In a session of Spark
+Connect, whose driver can't set one, they are passed in a setting of the session (``remote_writer``), and the watermark
+does not advance until all of a table's snapshot is read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +33,7 @@ from cojoin.checkpoints.control import NOTHING_READ, source_offsets
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.spark.batch.call import HOLDS_PROPERTY
 from cojoin.storage.delta_files import table_log
+from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,25 +44,46 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.store import Store
 
-__all__ = ["HistoryHolds"]
+__all__ = ["HistoryHolds", "InputStreams"]
 
+_STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
 _NOTHING_READ = (NOTHING_READ, "null")
 _DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
+
+
+@dataclass(frozen=True)
+class InputStreams:
+    """What the inputs of a query read, as far as their watermarks may have to wait for it.
+
+    Attributes:
+        tables: The Delta table of each input, and its event-time column; None where the input is no plain Delta table,
+            or its event time no column.
+        lines: How many lines of Spark's offset log belong to each input.
+    """
+
+    tables: tuple[tuple[str | None, str | None], ...]
+    lines: tuple[int, ...]
+
+    @classmethod
+    def of(cls, inputs: Sequence[BoundInput]) -> InputStreams:
+        """Return what two inputs read."""
+        tables = tuple((_plain_table(each), each.spec.event_time) for each in inputs)
+        return cls(tables, tuple(_streams_read(each.frame) for each in inputs))
 
 
 class HistoryHolds:
     """Limits the watermarks of a query's inputs in each micro-batch.
 
     Args:
-        inputs: The two inputs.
+        streams: What the two inputs read.
         files: The query's checkpoint.
         begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
     """
 
-    def __init__(self, inputs: Sequence[BoundInput], files: Store, begins_at: Sequence[str] | None = None) -> None:
+    def __init__(self, streams: InputStreams, files: Store, begins_at: Sequence[str] | None = None) -> None:
         self._files, self._begins_at = files, begins_at
-        self._tables = [_Table(each) for each in inputs]
-        self._lines = [_streams_read(each.frame) for each in inputs]
+        self._tables = [_Table(*table) for table in streams.tables]
+        self._lines = streams.lines
         self._reads_no_table = False
 
     def around(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
@@ -131,12 +159,8 @@ class _End:
 class _Table:
     """The Delta table of an input, with the event times in its files."""
 
-    def __init__(self, bound: BoundInput) -> None:
-        source = bound.source
-        # The change data feed is read from other files than the table.
-        is_plain = source is not None and source.format == "delta" and not _reads_changes(source.options)
-        self._location = source.location if source is not None and is_plain else None
-        self._event_time = bound.spec.event_time
+    def __init__(self, location: str | None, event_time: str | None) -> None:
+        self._location, self._event_time = location, event_time
         self._known: tuple[int, NDArray[np.int64]] | None = None
 
     def until(self, session: SparkSession, end: _End) -> int:
@@ -145,11 +169,22 @@ class _Table:
             return END_OF_TIME
         if self._location is None or self._event_time is None or not end.in_snapshot:
             return NONE
+        if is_connect(session):
+            # The statistics of the table's files are not known there.
+            return NONE
         if self._known is None or self._known[0] != end.version:
             least = _least_times(session, self._location, end.version, self._event_time)
             self._known = end.version, np.minimum.accumulate(least[::-1])[::-1]
         unread = self._known[1][end.index + 1 :]
         return int(unread[0]) if len(unread) else END_OF_TIME
+
+
+def _plain_table(bound: BoundInput) -> str | None:
+    """Return the Delta table that an input reads, except for its change data feed, which is in other files."""
+    source = bound.source
+    if source is None or source.format != "delta" or _reads_changes(source.options):
+        return None
+    return source.location
 
 
 def _reads_changes(options: Any) -> bool:
@@ -159,8 +194,19 @@ def _reads_changes(options: Any) -> bool:
 
 def _streams_read(frame: DataFrame) -> int:
     """Return how many lines of the offset log belong to a DataFrame: one for each stream that its plan reads."""
+    if is_connect(frame.sparkSession):
+        return _streams_told(frame)
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
     return sum(1 for at in range(leaves.size()) if leaves.apply(at).isStreaming())
+
+
+def _streams_told(frame: DataFrame) -> int:
+    """Return the same number according to the text of the plan, which Spark Connect gives."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        frame.explain(extended=True)
+    analyzed = said.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+    return len(_STREAM.findall(analyzed))
 
 
 def _least_times(session: SparkSession, location: str, version: int, column: str) -> NDArray[np.int64]:

@@ -24,9 +24,10 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.delta_files import table_log
 from cojoin.storage.locations import is_path
+from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
+from cojoin.storage.table_version import read_table, table_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,9 +125,8 @@ def _is_same(
         return True
     if isinstance(sink, DeltaSink):
         # If the table has the query's own transactions, it was moved.
-        log = table_log(spark, sink.location)
-        there = log is not None and log.tableExists()
-        return bool(there and log.unsafeVolatileSnapshot().transactions().contains(OutputId(query_id, output).app_id))
+        table = read_table(spark, sink.location)
+        return table is not None and table.transaction(OutputId(query_id, output).app_id) is not None
     return open_store(spark, str(place)).exists(f"batch_id={written}")
 
 
@@ -175,6 +175,8 @@ def _of_table(spark: SparkSession, location: str) -> str | None:
     """Return a table's path, whether it exists or not; None where the catalog can't resolve the table's name."""
     if is_path(location):
         return location
+    if is_connect(spark):
+        return table_path(spark, location)
     state = spark._jsparkSession.sessionState()  # noqa: SLF001 - PySpark does not know where a table would be created
     try:
         identifier = state.sqlParser().parseTableIdentifier(location)
@@ -204,6 +206,8 @@ def _locations_read(bound: BoundInput) -> list[str]:
         # Sources of other kinds, such as topics, have no path.
         is_stored = type(bound.source) is Source and bound.source.location is not None
         return [str(bound.source.location)] if is_stored else []
+    if is_connect(bound.frame.sparkSession):
+        return []
     leaves = bound.frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
     found: list[str] = []
     for at in range(leaves.size()):

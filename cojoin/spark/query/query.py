@@ -20,6 +20,7 @@ from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.spark.progress.line import ProgressLine
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.query_display import query_display
+from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.checkpoints.manifest import Manifests
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.display import Display
     from cojoin.engine.plan import Plan
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Query"]
 
 _COMMIT_SECONDS = 10.0
+_POLL_SECONDS = 1
 _ANOTHER_RUN = "CONCURRENT_STREAM_LOG_UPDATE"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Threads share a session, and two starts must not see each other's setting.
@@ -57,6 +60,8 @@ class Query:
     ) -> None:
         self._spark, self._plan, self._trigger = spark, plan, trigger
         self._files, self._progress_table = checkpoint.files, checkpoint.progress
+        # With Spark Connect, another process writes the batches, and this one reads what it has counted.
+        self._manifests = checkpoint.manifests if is_connect(spark) else None
         self._report, self._lease = checkpoint.last_report, checkpoint.lease
         self._span = span
         self._batches = 0
@@ -214,14 +219,14 @@ class Query:
                 self._begin(stream.trigger(once=True))
                 # This runs beside the last batch. An error here happens again at the end, where it is reported.
                 with contextlib.suppress(Exception):
-                    self._progress_table.flush()
+                    self._flush_progress()
                 self._wait()
         except BaseException as error:  # noqa: BLE001 - ``await_termination`` raises it
             self._error = self._own_words(error)
         finally:
             try:
                 at_end()
-                self._progress_table.flush()
+                self._flush_progress()
             except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
                 self._error = self._error or self._own_words(error)
             # In any case, waiting callers must learn of the end; a lease that could not be released is taken over.
@@ -244,7 +249,28 @@ class Query:
     def _wait(self) -> None:
         stream = self._stream
         assert stream is not None
-        stream.awaitTermination()
+        if self._manifests is None:
+            stream.awaitTermination()
+            return
+        try:
+            while not stream.awaitTermination(_POLL_SECONDS):
+                self._take_reports(self._manifests)
+        finally:
+            self._take_reports(self._manifests)
+
+    def _take_reports(self, manifests: Manifests) -> None:
+        """Record the reports of the batches that the server's process has counted since."""
+        newest = -1 if self._report is None else self._report.batch_id
+        for batch_id in manifests.batch_ids():
+            manifest = manifests.read(batch_id) if batch_id > newest else None
+            if manifest is not None:
+                self.take_report(manifest.report)
+
+    def _flush_progress(self) -> None:
+        if self._manifests is not None:
+            # The server's process has written some of the batches, and left the others to this one.
+            self._progress_table.recover()
+        self._progress_table.flush()
 
 
 @contextlib.contextmanager

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.errors import PySparkException
 
+from cojoin.checkpoints.abandoned_files import delete_abandoned_files
 from cojoin.checkpoints.claimed import ClaimedCheckpoint
 from cojoin.checkpoints.control import check_offsets, open_control, resumed_batches
-from cojoin.checkpoints.identity import claim_checkpoint, describe_query, known_sources, note_sources
+from cojoin.checkpoints.identity import (
+    check_description,
+    claim_checkpoint,
+    describe_query,
+    known_sources,
+    note_sources,
+)
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
@@ -24,16 +31,19 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
-from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.failures import explain
-from cojoin.spark.query.history import HistoryHolds
+from cojoin.spark.query.history import HistoryHolds, InputStreams
+from cojoin.spark.query.opened_outputs import open_outputs
 from cojoin.spark.query.output_places import check_places, check_unchanged
 from cojoin.spark.query.query import Query
+from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
 from cojoin.spark.restore.new_query import NewQuery
 from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
-from cojoin.spark.sinks.sink import OutputId, Position
+from cojoin.spark.restore.source_logs import check_logs
+from cojoin.spark.session.connect_server import check_server
+from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -49,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["start_query"]
 
-Emit: TypeAlias = "Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None], DataFrame]"
+Emit: TypeAlias = "Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None], DataFrame]"
 
 
 def start_query(
@@ -71,7 +81,8 @@ def start_query(
 
     Raises:
         ConfigurationError: The query can't run, as configured or with this checkpoint.
-        QueryFailedError: The first batch of a restored query failed.
+        QueryFailedError: The first batch of a restored query failed, or another query has taken the checkpoint over
+            since the start began.
     """
     spark, sources = inputs[0].frame.sparkSession, [each.source for each in inputs]
     files = open_store(spark, options.checkpoint)
@@ -100,22 +111,29 @@ def start_query(
         None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
         for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
     ]
+    if is_connect(spark):
+        check_server(spark, files)
     claim_checkpoint(files, description, described)
     lease = Lease.acquire(files)
     try:
         _check_unchanged(files, seen)
         # If two starts claimed the checkpoint at the same moment, the one with the lease continues with what is there.
-        query_id = note_sources(files, described)
+        last = Manifests(files).last()
+        check_description(files, 0 if last is None else last.described)
+        query_id = note_sources(files, described, lease.epoch)
         if restoration is not None and restoration.stage == "begun":
             restoration.write(files)
-            restoration = write_restoration(new, restoration)
+            restoration = write_restoration(new, restoration, lease.check)
             restoration.write(files)
         checkpoint = _open_checkpoint(new, query_id, lease, restoration)
         query = Query(spark, plan, options.trigger, checkpoint, span=span)
         _run(query, new, inputs, emit, options, checkpoint, restoration)
     except BaseException as error:
+        cause = lease.explained(error) if isinstance(error, Exception) else error
         with contextlib.suppress(Exception):
             lease.release()
+        if cause is not error:
+            raise cause from error
         if isinstance(error, PySparkException):
             raise ConfigurationError(explain(error)) from error
         raise
@@ -141,9 +159,12 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
         CheckpointError: Its files belong to different moments, or its query was drained.
     """
     files, manifests = new.files, Manifests(new.files)
+    delete_abandoned_files(files)
     last = manifests.last()
+    manifests.check_counted(last, lease.counted)
     if last is not None and (restoration is None or restoration.stage == "ready"):
         check_offsets(files, last.batch_id, last.offsets)
+        check_logs(files, last.logs)
     progress = ProgressTable(new.spark, files, manifests)
     progress.recover()
     if last is not None and last.report.drained:
@@ -156,7 +177,25 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
         raise CheckpointError(msg)
     check_unchanged(new.spark, files, last, new.sinks)
     begins_at = None if restoration is None else restoration.offsets
-    return ClaimedCheckpoint(files, query_id, lease, manifests, progress, last, begins_at)
+    return ClaimedCheckpoint(files, query_id, lease, manifests, progress, last, begins_at, check_description(files, 0))
+
+
+def _remote(new: NewQuery, streams: InputStreams, options: QueryOptions, checkpoint: ClaimedCheckpoint) -> RemoteWriter:
+    """Return what the server executes and writes the batches with."""
+    begins_at = None if checkpoint.begins_at is None else tuple(checkpoint.begins_at)
+    found = RemoteWriter(
+        new.plan,
+        new.sinks,
+        new.files.root,
+        checkpoint.query_id,
+        checkpoint.lease.record,
+        streams,
+        options.retained_checkpoints,
+        begins_at,
+        checkpoint.described,
+    )
+    found.check()
+    return found
 
 
 def _run(
@@ -171,18 +210,22 @@ def _run(
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
     row_limit_only = not any(runs_python(each.frame) for each in inputs)
-    writer = BatchWriter(
-        plan,
-        checkpoint,
-        _open_outputs(new, checkpoint),
-        query.take_report,
-        options.retained_checkpoints,
-        row_limit_only,
+    outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
+    writer = BatchWriter(plan, checkpoint, outputs, query.take_report, options.retained_checkpoints, row_limit_only)
+    streams = InputStreams.of(inputs)
+    # Also where only timers need the clock: another run's strategies may follow it.
+    last = checkpoint.last
+    starts = (
+        resumed_batches(files, checkpoint.lease.epoch, 0 if last is None else last.epoch) if plan.needs_clock else ()
     )
-    resumed = resumed_batches(files) if plan.follows_clock else frozenset()
+    resumed = frozenset(starts) if plan.follows_clock else frozenset()
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG)
-    emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files))
-    batch = HistoryHolds(inputs, files, checkpoint.begins_at).around(writer)
+    is_remote = is_connect(new.spark)
+    told_by = setting_of(checkpoint.query_id) if is_remote else None
+    emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files), told_by)
+    batch: Callable[[DataFrame, int], None] = HistoryHolds(streams, files, checkpoint.begins_at).around(writer)
+    if is_remote:
+        batch = _remote(new, streams, options, checkpoint)
     stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
@@ -192,29 +235,6 @@ def _run(
             except PySparkException as error:
                 raise QueryFailedError(explain(error)) from error
         finish_restoration(files, restoration).write(files)
-    writer.prepare()
+    if not is_remote:
+        writer.prepare()
     query.run(stream.queryName(options.name) if options.name else stream, writer.finish)
-
-
-def _open_outputs(new: NewQuery, checkpoint: ClaimedCheckpoint) -> dict[str, OpenOutput]:
-    """Open the outputs, and check that each is as the checkpoint left it.
-
-    Raises:
-        CheckpointError: The manifests are ahead of Spark's commit log, or an output is not as the checkpoint left it.
-    """
-    files, last, lease = checkpoint.files, checkpoint.last, checkpoint.lease
-    next_batch = max(committed_batches(files), default=-1) + 1
-    if last is not None and last.batch_id > next_batch:
-        msg = (
-            f"checkpoint {files.root}: its newest manifest is of batch {last.batch_id}, and Spark's own log ends with "
-            f"batch {next_batch - 1}: parts of it are of other moments, as in a copy that was made while the query "
-            f"ran; put back a copy of one moment, or restore one of its snapshots into a new checkpoint with "
-            f"restore_from=cojoin.Checkpoint({files.root!r})"
-        )
-        raise CheckpointError(msg)
-    opened = {}
-    for name, sink in new.sinks.items():
-        writer = sink.open(new.spark, OutputId(checkpoint.query_id, name, lease.epoch, lease.takes_over))
-        writer.check(Position(files.root, next_batch, {} if last is None else last.outputs.get(name, {})))
-        opened[name] = OpenOutput(sink, writer)
-    return opened

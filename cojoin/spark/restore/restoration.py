@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.values.choices import check_flag
 from cojoin.errors import CheckpointError
-from cojoin.storage.documents import Form, read_document, write_document
+from cojoin.storage.documents import Form, damaged, read_document, write_document
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -95,6 +97,17 @@ class Restoration:
         """Write the restoration to ``restored.json``."""
         write_document(files, _FILE, _FORM, asdict(self))
 
+    def is_void(self, spark: SparkSession, origin: str) -> bool:
+        """Return whether nothing was done but to note what is to be restored, and that snapshot was removed since.
+
+        Args:
+            spark: The session.
+            origin: The old checkpoint's directory, as the start names it.
+        """
+        if self.stage != "begun" or self.origin != origin:
+            return False
+        return Snapshots(open_store(spark, origin)).read(self.batch_id) is None
+
     def at(self, stage: str) -> Restoration:
         """Return this restoration at a later stage."""
         return replace(self, stage=stage)
@@ -106,18 +119,22 @@ def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | Non
     Raises:
         CheckpointError: The checkpoint's query began differently, or the start needs ``restore_from`` again.
     """
+    # These are looked for first: a start at the same moment writes restored.json before them.
+    last, is_planned = max(Manifests(files).batch_ids(), default=-1), files.exists("spark/offsets")
     found = Restoration.read(files)
+    _check_stage(files, found, last)
     if restore_from is not None:
         origin = open_store(spark, restore_from.path).root
         if origin == files.root:
             msg = f"restore_from: the checkpoint {origin} is restored into a new query; give it another checkpoint="
             raise CheckpointError(msg)
         # A query that has planned no batch has no state to lose; a start that was killed may have left it like this.
-        if found is None and files.exists("spark/offsets"):
+        if found is None and is_planned:
             msg = f"restore_from: checkpoint {files.root} is already a query's own; choose an empty directory"
             raise CheckpointError(msg)
         wanted = restore_from.at if isinstance(restore_from.at, int) else None
-        if found is not None and (found.origin != origin or wanted not in (None, found.batch_id)):
+        is_other = found is not None and (found.origin != origin or wanted not in (None, found.batch_id))
+        if found is not None and is_other and not found.is_void(spark, origin):
             msg = (
                 f"restore_from: checkpoint {files.root} began with batch {found.batch_id} of {found.origin}; "
                 f"choose an empty directory to begin with another"
@@ -130,3 +147,22 @@ def unfinished(spark: SparkSession, files: Store, restore_from: Checkpoint | Non
         )
         raise CheckpointError(msg)
     return found
+
+
+def _check_stage(files: Store, found: Restoration | None, last: int) -> None:
+    """Check that a restoration is as far as the batches that count: only a former version of the file is behind them.
+
+    Args:
+        files: The checkpoint.
+        found: The restoration.
+        last: The newest batch that counted before the restoration was read.
+
+    Raises:
+        CheckpointError: It is behind them.
+    """
+    if found is None or found.stage == _STAGES[-1]:
+        return
+    # The first batch is executed at the stage "written".
+    if last >= (1 if found.stage == "written" else 0):
+        why = f"it is at the stage {found.stage!r}, and batch {last} counts already: it is a former version"
+        raise damaged(files, _FILE, _FORM, why)

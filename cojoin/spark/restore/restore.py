@@ -34,7 +34,7 @@ from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -58,8 +58,8 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     Args:
         new: The query that begins with the old state.
         checkpoint: The checkpoint to restore.
-        begun: The restoration that an earlier start has begun, whose outputs may be rolled back already; only its
-            ``batch_id`` is used. None if there is none.
+        begun: The restoration that an earlier start has begun, whose outputs may be rolled back already; its snapshot
+            is taken again where it still exists. None if there is none.
 
     Returns:
         The restoration, at the stage ``"begun"``.
@@ -69,9 +69,11 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     """
     origin = open_store(new.spark, checkpoint.path)
     stored = read_query(origin)
-    snapshot = find_snapshot(origin, checkpoint.at if begun is None else begun.batch_id)
+    snapshot = _snapshot_of(origin, checkpoint, begun, new)
     check_evolution(stored["query"], new.description, origin.root)
     offsets = _check_sources(new, stored["sources"], snapshot.manifest.offsets)
+    logs = snapshot.manifest.logs
+    source_logs.check_logs(origin, {n: each for n, each in logs.items() if int(n) != _CONTROL_SOURCE})
     table = StateTable(new.spark, origin)
     table.check(snapshot)
     _check_states(new.plan, StoredState.of_snapshot(table, snapshot))
@@ -85,6 +87,30 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
         )
         raise CheckpointError(msg)
     return Restoration(origin.root, snapshot.batch_id, offsets, cuts, takes_over=bool(shared_tables))
+
+
+def _snapshot_of(origin: Store, checkpoint: Checkpoint, begun: Restoration | None, new: NewQuery) -> Snapshot:
+    """Return the snapshot to restore.
+
+    An earlier start may have chosen one that the old query has removed since. As long as that start had not retired the
+    old checkpoint, it had changed nothing outside of the new one, and another snapshot serves as well.
+
+    Raises:
+        CheckpointError: There is no such snapshot, or the outputs may be rolled back to one that was removed since.
+    """
+    if begun is None:
+        return find_snapshot(origin, checkpoint.at)
+    if not begun.is_void(new.spark, origin.root):
+        return find_snapshot(origin, begun.batch_id)
+    if ended(origin) == _retirement_reason(begun.batch_id, new.files):
+        msg = (
+            f"restore_from: an earlier start has begun to restore batch {begun.batch_id} of {origin.root}, and may "
+            f"have rolled the outputs back to it; since then, the snapshot was removed. Put it back from a backup of "
+            f"the checkpoint (snapshots/ and state/), or restore another snapshot into an empty directory, with new "
+            f"outputs"
+        )
+        raise CheckpointError(msg)
+    return find_snapshot(origin, checkpoint.at)
 
 
 def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], offsets: Sequence[str]) -> list[str]:
@@ -192,12 +218,13 @@ def _retirement_reason(batch_id: int, files: Store) -> str:
     return f"its output goes on from batch {batch_id} as that of {files.root}"
 
 
-def write_restoration(new: NewQuery, restoration: Restoration) -> Restoration:
+def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[], None] = lambda: None) -> Restoration:
     """Write everything that the first batch needs into a new checkpoint, and roll the outputs back.
 
     Args:
         new: The query; its checkpoint is claimed already.
         restoration: The restoration that was checked.
+        check: Raises an error where another start has taken over, which may restore another snapshot.
 
     Returns:
         The restoration, at the stage ``"written"``.
@@ -208,17 +235,23 @@ def write_restoration(new: NewQuery, restoration: Restoration) -> Restoration:
     spark, files, plan, sources = new.spark, new.files, new.plan, new.opened_sources
     origin = open_store(spark, restoration.origin)
     snapshot = find_snapshot(origin, restoration.batch_id)
+    check()
     state = StoredState.of_snapshot(StateTable(spark, origin), snapshot)
-    state_messages(spark, state, plan.inputs, plan.key_groups).write.mode("overwrite").parquet(files.path(_ROWS))
+    messages = state_messages(spark, state, plan.inputs, plan.key_groups, read_query(files)["query_id"])
+    messages.write.mode("overwrite").parquet(files.path(_ROWS))
     names = [f"{_ROWS}/{name}" for name in files.names(_ROWS) if name.endswith(".parquet")]
     register_messages(files, _CONTROL_SOURCE, names, 0)
     for number, (source, offset) in enumerate(zip(sources, restoration.offsets, strict=True)):
+        if source.has_log:
+            source_logs.clear_log(files, number)
         if source.has_log and offset != NOTHING_READ:
             last = int(json.loads(offset)["logOffset"])
             entries = source_logs.entries(origin, number)
             source_logs.write_log(files, number, entries, last, interval=source_logs.compact_interval(spark))
+    check()
     plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0)
     # This comes last, since it can't be undone. Everything that is needed of the old query has been read.
+    check()
     if restoration.takes_over:
         end(origin, _retirement_reason(restoration.batch_id, files))
         # Commits of the old query since the first check are rolled back, too; now it is fenced off.

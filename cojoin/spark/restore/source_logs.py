@@ -4,6 +4,9 @@ The log is in ``spark/sources/<n>``. For each id it has a text ``<id>`` with the
 file. At a regular interval the text is named ``<id>.compact`` and repeats all earlier entries, after which Spark may
 delete the older texts. A source offset ``{"logOffset": k}`` means that all files of the ids up to k were read. Spark
 never writes an id without files; a log that lacks an id is refused by Spark and by this module.
+
+Spark looks into the log for the files that it has read, and reads all others. Each manifest therefore has a sum of the
+entries up to its batch, by which a log is noticed that was changed, or is a former one.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["LogDigests", "compact_interval", "entries", "write_log"]
+__all__ = ["LogDigests", "check_logs", "clear_log", "compact_interval", "entries", "write_log"]
 
 _VERSION, _COMPACT = "v1", ".compact"
 _INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
@@ -110,6 +113,18 @@ def write_log(
         files.write(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]))
 
 
+def clear_log(files: Store, n: int) -> None:
+    """Delete the log of a source of a query that has committed no batch: what an earlier restoration has begun.
+
+    Args:
+        files: The new checkpoint.
+        n: The source's number in it.
+    """
+    if not files.names("spark/commits"):
+        for name in files.names(_folder(n)):
+            files.delete(f"{_folder(n)}/{name}")
+
+
 class LogDigests:
     """The digests of what file sources have read; their offsets are only the numbers of entries in their logs.
 
@@ -120,6 +135,57 @@ class LogDigests:
     def __init__(self, files: Store) -> None:
         self._files = files
         self._known: dict[tuple[int, str], str] = {}
+        self._sums: dict[int, tuple[int, int]] = {}
+        self._has_all: bool | None = None
+
+    def sums(self, offsets: Sequence[str]) -> dict[str, list[Any]]:
+        """Return a sum of each log's entries up to an offset, for the manifest (``check_logs``).
+
+        Args:
+            offsets: Each source's offset, as its line in Spark's offset log.
+
+        Returns:
+            For each file source, by its number, the last id and the sum. Nothing where a source is read twice, since
+            it has two lines and one log.
+        """
+        if self._has_all is None:
+            folders = [int(name) for name in self._files.names("spark/sources") if name.isdigit()]
+            self._has_all = max(folders, default=-1) + 1 == len(offsets)
+        if not self._has_all:
+            return {}
+        for n, line in enumerate(offsets):
+            number = _log_offset(line)
+            if number is not None:
+                self._sums[n] = int(number), self._sum_until(n, int(number))
+        return {str(n): [number, _hexadecimal(total)] for n, (number, total) in self._sums.items()}
+
+    def _sum_until(self, n: int, number: int) -> int:
+        known, total = self._sums.get(n, (number + 1, 0))
+        added: list[dict[str, Any]] = []
+        for each in range(known + 1, number + 1):
+            found = self._entries_at(n, each)
+            added += found
+            if not found:
+                known = number + 1
+        if known > number:
+            listed = [each for each in entries(self._files, n) if each["batchId"] <= number]
+            if all(each["batchId"] != number for each in listed):
+                # A sum of an old listing would never be found again.
+                msg = (
+                    f"checkpoint {self._files.root}: the listing of {_folder(n)}, the log of the files that Spark has "
+                    f"read, lacks its newest entry {number}; start the query again"
+                )
+                raise CheckpointError(msg)
+            return _sum(listed)
+        return total + _sum(added)
+
+    def _entries_at(self, n: int, number: int) -> list[dict[str, Any]]:
+        """Return the entries of one id; none where its text was deleted after it was compacted."""
+        for name in (f"{_folder(n)}/{number}", f"{_folder(n)}/{number}{_COMPACT}"):
+            if self._files.exists(name):
+                found = {each["path"]: each for each in _read(self._files, name) if each["batchId"] == number}
+                return [*found.values()]
+        return []
 
     def of(self, offsets: Sequence[str]) -> list[str]:
         """Return a digest of the log's text at each offset of a file source.
@@ -146,6 +212,36 @@ class LogDigests:
             if text is not None:
                 return hashlib.sha256(text.encode()).hexdigest()
         return ""
+
+
+def check_logs(files: Store, sums: Mapping[str, Sequence[Any]]) -> None:
+    """Check that the logs of a checkpoint's file sources have the entries that the query has counted.
+
+    Args:
+        files: The checkpoint.
+        sums: What ``LogDigests.sums`` returned for the last batch.
+
+    Raises:
+        CheckpointError: A log has other entries, so files would be read twice or never.
+    """
+    for n, (number, expected) in sums.items():
+        found = _hexadecimal(_sum(each for each in entries(files, int(n)) if each["batchId"] <= number))
+        if found != expected:
+            msg = (
+                f"checkpoint {files.root}: {_folder(int(n))}, the log of the files that Spark has read, is not what "
+                f"the query has counted up to {number}: it was changed, or is a former one, so files would be read "
+                f"twice or never; put it back from a backup of the checkpoint"
+            )
+            raise CheckpointError(msg)
+
+
+def _sum(found: Iterable[Mapping[str, Any]]) -> int:
+    """Return a sum of entries that does not depend on their order."""
+    return sum(int.from_bytes(hashlib.sha256(_line(each).encode()).digest()[:16], "big") for each in found)
+
+
+def _hexadecimal(total: int) -> str:
+    return f"{total % 2**128:032x}"
 
 
 def _log_offset(line: str) -> str | None:

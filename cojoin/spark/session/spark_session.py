@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from cojoin.errors import EnvironmentSetupError
 from cojoin.spark.session.jars import jar_settings
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["check_java", "spark_session"]
 
 _OLDEST_JAVA = 17
+_CONNECT_PORT, _ANSWER_SECONDS = 15002, 10.0
 
 
 def spark_session(
@@ -41,8 +44,9 @@ def spark_session(
 
     Args:
         app_name: The application's name in Spark's UI.
-        master: The master, such as ``"local[4]"`` or ``"spark://host:7077"``. None takes it from Spark's own settings,
-            or else uses all local cores.
+        master: The master, such as ``"local[4]"`` or ``"spark://host:7077"``, or the address of a Spark Connect server,
+            such as ``"sc://host:15002"``, which has its own jars. None takes the master from Spark's own settings, or
+            else uses all local cores.
         kafka: Whether Spark's own Kafka source is needed; ``cojoin.kafka`` does not need it.
         conf: Further settings of Spark, which override those made here.
 
@@ -50,7 +54,8 @@ def spark_session(
         The session.
 
     Raises:
-        EnvironmentSetupError: Java 17 or later is missing, or the jars can't be fetched.
+        EnvironmentSetupError: Java 17 or later is missing, or the jars can't be fetched; or Spark Connect's packages
+            are missing (``pip install "cojoin[connect]"``), or no server answers.
 
     Example:
         ``spark = cj.spark_session("enrich", master="local[4]", conf={"spark.driver.memory": "4g"})``
@@ -61,10 +66,11 @@ def spark_session(
     if running is not None:
         return running
     given = dict(conf or {})
-    if not str(master or "").startswith("sc://"):
-        check_java()
-        given |= jar_settings(given, kafka=kafka)
-        given |= log_settings(given)
+    if str(master or "").startswith("sc://"):
+        return _remote_session(str(master), given)
+    check_java()
+    given |= jar_settings(given, kafka=kafka)
+    given |= log_settings(given)
     # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Otherwise every JVM thread that allocates native memory keeps what it freed in its own arena.
@@ -96,6 +102,34 @@ def spark_session(
         builder = builder.config(name, str(value))
     with without_jars():
         session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _remote_session(address: str, conf: Mapping[str, Any]) -> SparkSession:
+    """Return a session at a Spark Connect server; the settings that can change in a session are set in it."""
+    from pyspark.errors import PySparkException, PySparkImportError  # noqa: PLC0415 - as Spark itself
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+    found = urlsplit(address)
+    # What follows may be a token, so it is not shown.
+    where = f"sc://{found.hostname}:{found.port or _CONNECT_PORT}"
+    try:
+        # PySpark itself would try for ten minutes, and say nothing.
+        socket.create_connection((str(found.hostname), found.port or _CONNECT_PORT), _ANSWER_SECONDS).close()
+    except OSError as error:
+        msg = f"Spark Connect: no server answers at {where} ({error}); see that it runs, and that its port is open"
+        raise EnvironmentSetupError(msg) from error
+    try:
+        session: SparkSession = SparkSession.builder.remote(address).getOrCreate()
+        for name, value in conf.items():
+            session.conf.set(name, str(value))
+    except PySparkImportError as error:
+        msg = f"Spark Connect needs packages that are not installed: pip install 'cojoin[connect]' ({error})"
+        raise EnvironmentSetupError(msg) from error
+    except PySparkException as error:
+        reason = str(error).strip().partition("\n")[0]
+        msg = f"Spark Connect: no session at {where}: {reason}"
+        raise EnvironmentSetupError(msg) from error
     return session
 
 

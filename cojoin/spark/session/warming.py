@@ -11,6 +11,8 @@ import importlib
 import threading
 from typing import TYPE_CHECKING
 
+from cojoin.storage.session_settings import is_connect, parallel_tasks
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -38,7 +40,7 @@ def import_modules() -> None:
 
 def warm_up(session: SparkSession) -> None:
     """Start the workers of an application, at its first call, without waiting for them."""
-    application = session.sparkContext.applicationId
+    application = session.session_id if is_connect(session) else session.sparkContext.applicationId
     if application in _WARM:
         return
     _WARM.add(application)
@@ -51,5 +53,5 @@ def _start_workers(session: SparkSession) -> None:
         yield from batches
 
     with contextlib.suppress(Exception):
-        tasks = session.range(0, 64, 1, session.sparkContext.defaultParallelism)
+        tasks = session.range(0, 64, 1, parallel_tasks(session))
         tasks.mapInArrow(ready, "id long").mapInArrow(ready, "id long").write.format("noop").mode("overwrite").save()

@@ -15,8 +15,11 @@ between the writing of the files and the commit, the batch fails and is run agai
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
@@ -26,15 +29,18 @@ from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError,
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.written_files import FileTarget
-from cojoin.storage.delta_files import plain_defaults, plain_shape, shape_of, table_log
+from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.delta_files import append_files, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.storage.locations import is_path
+from cojoin.storage.session_settings import is_connect
+from cojoin.storage.table_version import read_table
 from cojoin.storage.transactions import TableTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from cojoin.storage.delta_files import WrittenFile
 
@@ -118,8 +124,9 @@ class DeltaWriter(SinkWriter):
         if written.get("id") is not None and written.get("batch_id") is not None:
             self._transactions.expect(written["id"], int(written["version"]), int(written["batch_id"]))
         if self._output.takes_over:
-            # What an earlier run commits until then is seen below; afterwards it can't commit.
-            self._transactions.fence(self._output.query_id)
+            # What an earlier run commits until then is seen below; afterwards it can't commit, nor create the table.
+            schema = self._output.schema
+            self._transactions.fence(self._output.query_id, None if schema is None else partial(self._create, schema))
         table_id, self._newest = self._transactions.look()
         self._cure = position.cure()
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, Delta table {self._sink.location}"
@@ -172,20 +179,52 @@ class DeltaWriter(SinkWriter):
                 .option("txnVersion", marker.batch_id)
                 .option(_USER_METADATA, marker.to_json(options.get(_USER_METADATA) or self._session_metadata()))
             )
-            if self._sink.partition_by:
-                writer = writer.partitionBy(*self._sink.partition_by)
-            if is_path(self._sink.location):
-                writer.save(self._sink.location)
-            else:
-                writer.saveAsTable(self._sink.location)
+            try:
+                self._save(writer)
+            except (Py4JError, PySparkException):
+                # Where another run has taken over, that is the reason, and this says so.
+                self._transactions.look()
+                raise
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
             self._compare(marker)
         return self._place()
 
+    def _create(self, schema: pa.Schema, transaction: Any, applications: Mapping[str, int]) -> None:
+        """Create the empty table, as the first batch with rows would, with transaction ids in its first commit.
+
+        Args:
+            schema: The output's columns.
+            transaction: Delta's transaction on the table's folder; None where Spark's own writer has to create it.
+            applications: The transaction ids, one at most where Spark's own writer creates the table.
+        """
+        is_plain = not self._sink.partition_by and not self._sink.options and plain_defaults(self._session)
+        if transaction is not None and is_plain:
+            append_files(
+                self._session, transaction, schema, [], applications=applications, query_id=self._output.query_id
+            )
+            return
+        # Delta skips a commit of transaction ids that it has; that of a new table always takes effect.
+        empty = self._session.createDataFrame([], spark_schema(schema))
+        writer = empty.write.format("delta").mode("append").options(**dict(self._sink.options))
+        for app_id, version in applications.items():
+            writer = writer.option("txnAppId", app_id).option("txnVersion", version)
+        self._save(writer)
+
+    def _save(self, writer: DataFrameWriter) -> None:
+        if self._sink.partition_by:
+            writer = writer.partitionBy(*self._sink.partition_by)
+        if is_path(self._sink.location):
+            writer.save(self._sink.location)
+        else:
+            writer.saveAsTable(self._sink.location)
+
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
         """Return the table's folder as a target; None if the workers can't write its files (partitions, properties)."""
         del batch_id
+        # Files can be committed only by Delta's classes.
+        if is_connect(self._session):
+            return None
         if self._sink.partition_by or self._sink.options:
             return None
         if str(self._session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
@@ -231,11 +270,9 @@ class DeltaWriter(SinkWriter):
 
     def _with_valid_folders(self, frame: DataFrame) -> DataFrame:
         """Return the rows such that a partition value of invalid UTF-8 fails: Delta's log would hold another value."""
-        log = table_log(self._session, self._sink.location)
-        columns = {name.lower() for name in self._sink.partition_by}
-        if log is not None and log.tableExists():
-            stored = log.unsafeVolatileSnapshot().metadata().partitionColumns()
-            columns |= {name.lower() for name in stored.mkString("\n").splitlines()}
+        table = read_table(self._session, self._sink.location, again=False)
+        named = self._sink.partition_by if table is None else (*self._sink.partition_by, *table.partition_columns())
+        columns = {name.lower() for name in named}
         for field in frame.schema.fields:
             if field.name.lower() in columns and isinstance(field.dataType, StringType):
                 quoted = back_quoted(field.name)
@@ -307,5 +344,8 @@ class DeltaWriter(SinkWriter):
         return None if found is None else str(found)
 
     def _place(self) -> dict[str, Any]:
-        snapshot = table_log(self._session, self._sink.location).unsafeVolatileSnapshot()
-        return {**self._sink.place(), "version": int(snapshot.version()), "id": str(snapshot.metadata().id())}
+        table = read_table(self._session, self._sink.location, again=False)
+        if table is None:
+            msg = "the table is gone right after it was written; nothing else was lost: start the query again"
+            raise QueryFailedError(msg)
+        return {**self._sink.place(), "version": table.version, "id": table.table_id}

@@ -8,7 +8,7 @@ the checkpoint left it. For each batch, with rows or without, the writer ensures
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -36,12 +36,14 @@ class OutputId:
         name: The output's name, such as ``"output"``.
         epoch: The epoch of the run's lease, with which an output may fence off earlier runs; None outside of a run.
         takes_over: Whether an earlier run may still be suspended somewhere, so that it has to be fenced off.
+        schema: The output's columns, with which a table is created that has to be fenced before its first row.
     """
 
     query_id: str
     name: str
     epoch: int | None = None
     takes_over: bool = False
+    schema: pa.Schema | None = field(default=None, compare=False)
 
     @property
     def app_id(self) -> str:

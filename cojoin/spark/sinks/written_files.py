@@ -23,6 +23,7 @@ from cojoin.engine.values.types import is_tagged
 from cojoin.storage.delta_files import WrittenFile
 from cojoin.storage.file_statistics import file_statistics, floats_with_nan
 from cojoin.storage.java_classes import java_class
+from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -64,6 +65,9 @@ class FileTarget:
     @classmethod
     def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
         """Return a location as a target; None if the workers can't write the same files there as Spark."""
+        if is_connect(session):
+            # Its Hadoop settings, and whether a path is the same one there, are not known.
+            return None
         folder = local_path(session, location)
         codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         return None if folder is None or codec is None or not can_be_written(schema) else cls(folder, schema, codec)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.delta_log import commit_versions, open_log, session_with_long_history
+from cojoin.checkpoints.delta_log import commit_versions, session_with_long_history
 from cojoin.errors import CheckpointError
-from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path
+from cojoin.storage.stores import open_store
+from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,12 +92,12 @@ def with_losses_accepted(
 
 def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) -> tuple[int, int]:
     """Return the version to read next, and the earliest one, at or after it, from which all versions are available."""
-    position, log = _parsed(what, offset), open_log(spark, location)
+    position, table = _parsed(what, offset), read_table(spark, location)
     where = f"{what}: Delta table {location}"
-    if log is None:
+    if table is None:
         msg = f"{where}: there is no such table, and the checkpoint has read it; start a new query"
         raise CheckpointError(msg)
-    newest, table_id = int(log.unsafeVolatileSnapshot().version()), str(log.unsafeVolatileSnapshot().metadata().id())
+    newest, table_id = table.version, table.table_id
     first = int(position["reservoirVersion"])
     if table_id != position["reservoirId"] or first > newest + 1:
         got = f"id {table_id}, version {newest}"
@@ -108,7 +110,7 @@ def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) 
     if in_snapshot:
         _check_snapshot(spark, where, location, first)
         first += 1
-    there = set(commit_versions(spark, log))
+    there = set(commit_versions(spark, table))
     earliest = newest + 1
     while earliest > first and earliest - 1 in there:
         earliest -= 1
@@ -124,14 +126,14 @@ def _delta_versions(spark: SparkSession, what: str, location: str, offset: str) 
 
 def _check_snapshot(spark: SparkSession, where: str, location: str, version: int) -> None:
     """Check that the rest of a table's initial snapshot can be read: its version, and the files removed since then."""
-    session, by_path = session_with_long_history(spark), is_path(location)
+    by_path = is_path(location)
     try:
-        reader = session.read().format("delta")
-        now = set((reader.load if by_path else reader.table)(location).inputFiles())
-        reader = reader.option("versionAsOf", version)
-        then = set((reader.load if by_path else reader.table)(location).inputFiles())
-        gone = [file for file in sorted(then - now) if not _exists(spark, file)]
-        why = f"{len(gone):,} of its {len(then):,} files" if gone else None
+        with session_with_long_history(spark) as session:
+            now, then = session.read.format("delta"), session.read.format("delta").option("versionAsOf", version)
+            files_now = {*(now.load if by_path else now.table)(location).inputFiles()}
+            files_then = {*(then.load if by_path else then.table)(location).inputFiles()}
+        gone = [file for file in sorted(files_then - files_now) if not _exists(spark, file)]
+        why = f"{len(gone):,} of its {len(files_then):,} files" if gone else None
     except (PySparkException, Py4JError):
         why = "its commits"
     if why is not None:
@@ -143,9 +145,9 @@ def _check_snapshot(spark: SparkSession, where: str, location: str, version: int
 
 
 def _exists(spark: SparkSession, file: str) -> bool:
-    path = java_class(spark, "org.apache.hadoop.fs.Path")(java_class(spark, "java.net.URI")(file))
-    # PySpark has no public way to Hadoop's file systems.
-    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))  # noqa: SLF001
+    # Spark names files by encoded URLs.
+    folder, _, name = unquote(file).rpartition("/")
+    return open_store(spark, folder).exists(name)
 
 
 def _parsed(what: str, offset: str) -> dict[str, Any]:

@@ -10,21 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyspark.sql import SparkSession
-
 from cojoin.engine.values.types import as_schema, parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.sources.format_options import as_options
 from cojoin.spark.sources.secrets import without_login
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from cojoin.storage.locations import Location, as_location, is_path
+from cojoin.storage.session_settings import active_session
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["PlacedAt", "Source", "delta", "files"]
@@ -178,7 +177,7 @@ class Source:
         Raises:
             ConfigurationError: There is no active session.
         """
-        spark = SparkSession.getActiveSession()
+        spark = active_session()
         if spark is None:
             msg = (
                 f"source {self.format} {self.location or ''}: there is no Spark session; "

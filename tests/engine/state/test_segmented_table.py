@@ -245,7 +245,7 @@ def test_rows_in_segments_follow_when_the_schema_changes() -> None:
 @pytest.fixture
 def unread() -> Iterator[None]:
     """Let this process have read no segment before."""
-    with mock.patch.object(segments_module, "_compared", set()):
+    with mock.patch.object(segments_module, "_compared", {}):
         yield
 
 
@@ -275,4 +275,10 @@ def test_a_digest_is_compared_once() -> None:
     with mock.patch.object(segments_module, "_digest", side_effect=segments_module._digest) as digest:
         for _ in range(3):
             hand.kept.read_all()
-    assert digest.call_count == 1
+        assert digest.call_count == 1
+        # A file that was written since is compared again.
+        (segment,) = hand.kept.segments
+        content = hand.store.files[segment.name]
+        hand.store.files[segment.name] = content[:300] + bytes([content[300] ^ 1]) + content[301:]
+        with pytest.raises(CodecError, match="it was changed"):
+            hand.kept.read_all()

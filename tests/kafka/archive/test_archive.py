@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.servers.broker import Broker
+    from tests.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -205,6 +206,26 @@ def test_a_raw_archive_reads_as_the_topic(spark: SparkSession, mixed: tuple[str,
             )
             topic, both = topic.drop("headers"), both.drop("headers")
         assert both.equals(topic)
+
+
+@pytest.mark.slow  # Beside the broker it needs an object store.
+def test_an_archive_on_s3_reads_as_the_topic_by_the_sessions_settings(
+    spark: SparkSession, mixed: tuple[str, Path, pa.Table], bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, folder, _ = mixed
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for path in (folder / "raw").glob("*.parquet"):
+        bucket.client().upload_file(str(path), bucket.bucket, f"my raw/{path.name}")
+    archive = cj.sources.files(f"{bucket.root}/my raw", "parquet", schema=RAW_DDL)
+    options = {"schema": "id long, at timestamp", "tombstones": "keep"}
+    read = [
+        cj.kafka.source(servers, "archived-mixed", **options, **more).open(streaming=False).toArrow()
+        for more in ({}, {"archive": archive})
+    ]
+    topic, both = (each.sort_by([("partition", "ascending"), ("offset", "ascending")]) for each in read)
+    assert 40 < both.num_rows <= 72
+    assert both.equals(topic)
 
 
 def test_ranges_within_an_archive_are_exact(spark: SparkSession, mixed: tuple[str, Path, pa.Table]) -> None:

@@ -68,6 +68,27 @@ ZeroDivisionError: division by zero
             Py4JError("An error occurred while calling o1.a.\n: java.io.IOException: disk full\n\tat a.C.d(C.java:1)"),
             "disk full",
         ),
+        (
+            Py4JError(
+                "An error occurred while calling o1.a.\n: java.nio.file.AccessDeniedException: s3a://lake/out: "
+                "S3Exception: Access Denied (Service: S3, Status Code: 403, Request ID: 1)\n\tat a.C.d(C.java:1)"
+            ),
+            (
+                "s3a://lake/out: S3Exception: Access Denied (Service: S3, Status Code: 403, Request ID: 1); give the "
+                "session's credentials the right to list, read, write and delete there"
+            ),
+        ),
+        (
+            PySparkException(
+                "[STREAM_FAILED] Query [id = 1] terminated with exception: Multiple streaming queries are concurrently "
+                "using s3a://lake/c/spark/sources/1."
+            ),
+            (
+                "Multiple streaming queries are concurrently using s3a://lake/c/spark/sources/1: another run of this "
+                "query has written to Spark's log at the same moment; see that only one runs, and start it again, "
+                "which goes on where it stopped"
+            ),
+        ),
     ],
 )
 def test_an_error_is_told_in_its_own_words(error: BaseException, message: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cojoin as cj
 from benchmarks.kills.kill_points import POINTS
+from cojoin.checkpoints.lease import end
+from cojoin.spark.restore.restoration import Restoration
+from cojoin.spark.restore.restore import _retirement_reason
 from tests.seeds import SEED, SEED_TEXT
 from tests.spark.data import FIVE_SECONDS, Folders, Streams, asof, connect, cut, generate
 from tests.spark.functions import EnrichTrades
@@ -227,6 +231,47 @@ def test_a_start_that_was_interrupted_takes_back_nothing_of_others(spark: SparkS
     assert old.output().count() == before + 1
 
 
+def test_a_restoration_that_only_began_takes_another_snapshot_where_its_own_was_removed(
+    story: Story, tmp_path: Path
+) -> None:
+    shutil.copytree(story.join.checkpoint, tmp_path / "old" / "checkpoint")
+    old, new = Saved(story.spark, tmp_path / "old", story.folders), story.other("begun", 2)
+
+    def restore(at: int | None) -> cj.Query:
+        state = cj.Checkpoint(old.checkpoint, at=at)
+        return new.run(trigger=DRAIN, restore_from=state, checkpoint_interval=None)
+
+    (begun,) = (point for point in POINTS if (point.phase, point.name) == ("a restoration", "begun"))
+    with begun.armed(0, lambda: 1 / 0), pytest.raises(ZeroDivisionError):
+        restore(1)
+    with refused("began with batch 1 of", kind=cj.CheckpointError):
+        restore(2)
+    old.state.clean([1])
+    with refused("there is no snapshot of batch 1; it has those of batches 0, 2", kind=cj.CheckpointError):
+        restore(1)
+    restore(None)
+    restoration = Restoration.read(new.files)
+    assert restoration is not None
+    assert (restoration.batch_id, restoration.stage) == (2, "ready")
+    written = [*story.join.output_at(2), *new.rows()]
+    assert sorted(written, key=str) == sorted(story.streams.enriched(), key=str)
+
+
+def test_a_restoration_that_may_have_rolled_its_outputs_back_needs_its_own_snapshot(
+    story: Story, tmp_path: Path
+) -> None:
+    shutil.copytree(story.join.checkpoint, tmp_path / "old" / "checkpoint")
+    old, new = Saved(story.spark, tmp_path / "old", story.folders), story.other("retired", 4)
+    state = cj.Checkpoint(old.checkpoint, at=1)
+    (begun,) = (point for point in POINTS if (point.phase, point.name) == ("a restoration", "begun"))
+    with begun.armed(0, lambda: 1 / 0), pytest.raises(ZeroDivisionError):
+        new.run(trigger=DRAIN, restore_from=state)
+    end(old.files, _retirement_reason(1, new.files))
+    old.state.clean([1])
+    with refused("may have rolled the outputs back to it", "Put it back from a backup", kind=cj.CheckpointError):
+        new.run(trigger=DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
+
+
 def test_a_directory_in_use_is_not_restored_into(story: Story) -> None:
     with refused("is already a query's own", kind=cj.CheckpointError):
         story.function.start(story.function.function(), restore_from=cj.Checkpoint(story.join.checkpoint))
@@ -241,8 +286,6 @@ def test_a_directory_in_use_is_not_restored_into(story: Story) -> None:
     ],
 )
 def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, damage: str) -> None:
-    import shutil
-
     from delta.tables import DeltaTable
 
     shutil.copytree(story.join.checkpoint, tmp_path / "checkpoint")

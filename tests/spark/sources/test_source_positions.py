@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.delta_log import open_log
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
+from cojoin.storage.delta_files import table_log
 from cojoin.storage.stores import open_store
+from cojoin.storage.table_version import read_table
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def at(spark: SparkSession, table: Path, version: int, *, in_snapshot: bool = False, table_id: str = "") -> str:
-    table_id = table_id or open_log(spark, str(table)).unsafeVolatileSnapshot().metadata().id()
+    table_id = table_id or read_table(spark, str(table)).table_id
     position = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": version, "index": -1}
     return json.dumps(position | {"isStartingVersion": in_snapshot}, separators=(",", ":"))
 
@@ -47,7 +48,7 @@ def test_commits_that_are_gone_from_a_log_are_a_loss(spark: SparkSession, table:
     assert check_position(*delta, at(spark, folder, 0)) == []
     assert check_position(*delta, at(spark, folder, 4)) == [], "the version to come"
     assert check_position(*delta, at(spark, folder, 1, in_snapshot=True)) == []
-    open_log(spark, str(folder)).checkpoint()
+    table_log(spark, str(folder)).checkpoint()
     for version in range(2):
         (folder / "_delta_log" / f"{version:020d}.json").unlink()
     assert check_position(*delta, at(spark, folder, 1)) == [

@@ -1,0 +1,120 @@
+"""The driver's part of each micro-batch of a query in a session of Spark Connect.
+
+Spark Connect's server calls the function of ``foreachBatch`` in a Python process of its own, beside the server. That
+process executes and writes the batches there (``batch_writer``), in a session that it opens at the same server. The
+process that started the query keeps the lease alive, and this one checks it: if the former ends, the query goes on
+until another start takes the lease over.
+
+Each phase of a query has a new process, which continues from the newest manifest. What the calls need to know of their
+batch reaches the workers in a setting of the session, since only a driver within the JVM can set Spark's local
+properties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cojoin.checkpoints.claimed import ClaimedCheckpoint
+from cojoin.checkpoints.lease import Lease
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.errors import ConfigurationError
+from cojoin.spark.batch.call import BatchFacts
+from cojoin.spark.batch.pickling import pickling_error
+from cojoin.spark.query.batch_writer import BatchWriter
+from cojoin.spark.query.history import HistoryHolds
+from cojoin.spark.query.opened_outputs import open_outputs
+from cojoin.storage.stores import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from cojoin.checkpoints.lease_record import LeaseRecord
+    from cojoin.engine.plan import Plan
+    from cojoin.spark.query.history import InputStreams
+    from cojoin.spark.sinks.sink import Sink
+
+__all__ = ["RemoteWriter", "setting_of"]
+
+
+def setting_of(query_id: str) -> str:
+    """Return the setting by which a query's calls learn of their micro-batch."""
+    # Spark passes on to the workers what begins with its own name.
+    return f"spark.cojoin.batch.{query_id}"
+
+
+@dataclass
+class RemoteWriter:
+    """Executes and writes micro-batches; it is sent to the server, and opens the checkpoint there.
+
+    Attributes:
+        plan: What the workers execute.
+        sinks: The sink of each output, by the output's name.
+        checkpoint: The directory of the checkpoint.
+        query_id: The id of the query.
+        lease: The holder of the lease.
+        streams: What the inputs read.
+        retained: How many snapshots are kept, not counting savepoints.
+        begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
+        described: The epoch of the run that last wrote ``query.json``.
+    """
+
+    plan: Plan
+    sinks: Mapping[str, Sink]
+    checkpoint: str
+    query_id: str
+    lease: LeaseRecord
+    streams: InputStreams
+    retained: int
+    begins_at: tuple[str, ...] | None = None
+    described: int = 0
+    _opened: tuple[BatchWriter, HistoryHolds] | None = field(default=None, init=False, repr=False)
+
+    def check(self) -> None:
+        """Check that all of it can be sent to the server.
+
+        Raises:
+            ConfigurationError: A sink's function, or the plan, can't be pickled.
+        """
+        for name, sink in self.sinks.items():
+            reason = pickling_error(sink)
+            if reason is not None:
+                msg = (
+                    f"{name}: {sink.describe()} can't be sent to the Spark Connect server, which calls it: {reason}; "
+                    f"make what can't be pickled inside of the function"
+                )
+                raise ConfigurationError(msg)
+
+    def __call__(self, emitted: DataFrame, batch_id: int) -> None:
+        """Execute and write a micro-batch; Spark commits it afterwards."""
+        session: Any = emitted.sparkSession
+        if self._opened is None:
+            self._opened = self._open(session)
+        writer, holds = self._opened
+        facts = BatchFacts(batch_id, holds.after(session, batch_id), writer.state_before(batch_id))
+        session.conf.set(setting_of(self.query_id), facts.to_json())
+        writer(emitted, batch_id)
+        # The server may end this process after any batch.
+        writer.finish()
+
+    def _open(self, session: Any) -> tuple[BatchWriter, HistoryHolds]:
+        files = open_store(session, self.checkpoint)
+        manifests = Manifests(files)
+        progress = ProgressTable(session, files, manifests)
+        progress.recover()
+        lease = Lease(files, self.lease, takes_over=True)
+        lease.check()
+        last = manifests.last()
+        opened = ClaimedCheckpoint(
+            files, self.query_id, lease, manifests, progress, last, self.begins_at, self.described
+        )
+        outputs = open_outputs(session, self.sinks, opened, self.plan)
+        writer = BatchWriter(self.plan, opened, outputs, _ignore, self.retained, row_limit_only=False)
+        return writer, HistoryHolds(self.streams, files, self.begins_at)
+
+
+def _ignore(report: object) -> None:
+    """Do nothing: the process that started the query reads the reports in the manifests."""

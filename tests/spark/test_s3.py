@@ -1,0 +1,196 @@
+"""Queries on a real server of S3's protocol: their results, what they tell where it refuses, and what it never sees."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cojoin as cj
+from benchmarks.kills.leavings import compare, enriched, rejected, write_files
+from cojoin.checkpoints.segment_files import FOLDER
+from cojoin.engine.state.segments import SegmentOptions
+from tests.servers.s3 import SETTINGS, Refusal
+from tests.spark.data import Folders, Streams, asof, connect, generate
+from tests.spark.saved import DRAIN, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.servers.s3 import S3Server
+
+pytestmark = pytest.mark.spark
+
+DENIED = Refusal("403 Forbidden", "AccessDenied", "Access Denied")
+EXPIRED = Refusal("400 Bad Request", "ExpiredToken", "The provided token has expired.")
+SECRETS = tuple(SETTINGS[f"fs.s3a.{each}.key"].encode() for each in ("access", "secret"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[Streams, Folders]:
+    """Streams with trades that no query admits, as five files of each side."""
+    streams, folders = generate(trades=120, customers=40), Folders(tmp_path / "data")
+    write_files(streams, folders)
+    return streams, folders
+
+
+def in_segments(joined: cj.Joined) -> cj.Joined:
+    joined._plan = joined.plan.__class__(**{**vars(joined.plan), "segments": SegmentOptions(0)})
+    return joined
+
+
+def faults(spark: SparkSession, streams: Streams, *queries: Saved) -> list[str]:
+    """Return how the rows of queries that continue each other differ from what they must be."""
+    out = [row for each in queries for row in enriched(spark, f"{each.folder}/out")]
+    dead = [row for each in queries for row in rejected(spark, f"{each.checkpoint}/rejected")]
+    return compare(streams, "all", out, dead)
+
+
+@pytest.mark.slow  # Two queries on an object store, of 400 requests a batch.
+def test_a_join_on_s3_goes_on_in_other_key_groups(
+    spark: SparkSession,
+    bucket: S3Server,
+    data: tuple[Streams, Folders],
+    shuffle_partitions: Callable[[int], None],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    streams, folders = data
+    shuffle_partitions(2)
+    old = Saved(spark, f"{bucket.root}/old query", folders, key_groups=3)
+    query = old.start(in_segments(asof(connect(*folders.sources(2), key_groups=3))))
+    query.await_termination(progress=False)
+    assert old.files.names(FOLDER)
+    new = Saved(spark, f"{bucket.root}/new query", folders, key_groups=2)
+    new.run(in_segments(new.join()), trigger=DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
+    assert not faults(spark, streams, old, new)
+    new.assert_conserved()
+    # Nothing that lies there, or that was said, has the credentials with which it was written.
+    held = {name for name, content in bucket.objects() if any(each in content for each in SECRETS)}
+    said = "".join(capfd.readouterr())
+    assert not held
+    assert not [each for each in SECRETS if each.decode() in said]
+
+
+def test_a_store_that_refuses_is_told_at_the_start(
+    spark: SparkSession, bucket: S3Server, data: tuple[Streams, Folders], tmp_path: Path
+) -> None:
+    _, folders = data
+
+    def refused(**places: object) -> str:
+        given = {"checkpoint": f"{tmp_path}/checkpoint", "output": cj.sinks.delta(f"{tmp_path}/out"), **places}
+        started = time.monotonic()
+        with pytest.raises(cj.CojoinError) as caught:
+            asof(connect(*folders.sources())).start(trigger=DRAIN, **given)
+        assert time.monotonic() - started < 60
+        text = str(caught.value)
+        assert "\n" not in text
+        assert not [each for each in SECRETS if each.decode() in text]
+        assert not (tmp_path / "out").exists()
+        return text
+
+    bucket.refuses = lambda _method, _path: DENIED
+    assert "give the session's credentials the right to" in refused(checkpoint=f"{bucket.root}/checkpoint")
+    assert "give the session's credentials the right to" in refused(output=cj.sinks.delta(f"{bucket.root}/out"))
+    bucket.refuses = lambda _method, _path: EXPIRED
+    assert "its credentials have expired: renew them" in refused(checkpoint=f"{bucket.root}/checkpoint")
+    bucket.refuses = lambda _method, _path: None
+    bucket.ignores_conditions = True
+    assert "does not honour conditional writes" in refused(checkpoint=f"{bucket.root}/checkpoint")
+    bucket.ignores_conditions = False
+    assert list(bucket.objects()) == []
+    configuration, nobody = spark._jsc.hadoopConfiguration(), f"{bucket.bucket}-nobody"
+    for name, value in bucket.settings().items():
+        configuration.set(name.replace(bucket.bucket, nobody), value)
+    assert "make the bucket, or correct its name" in refused(checkpoint=f"s3a://{nobody}/checkpoint")
+    configuration.set(f"fs.s3a.bucket.{nobody}.endpoint", "http://127.0.0.1:1")
+    assert "see that it runs, and that this machine reaches it" in refused(checkpoint=f"s3a://{nobody}/checkpoint")
+
+
+@pytest.mark.slow  # Two queries more on an object store.
+@pytest.mark.parametrize("on_s3", ["checkpoint", "output"])
+def test_a_checkpoint_and_its_output_may_be_on_two_stores(
+    spark: SparkSession, bucket: S3Server, data: tuple[Streams, Folders], tmp_path: Path, on_s3: str
+) -> None:
+    streams, folders = data
+    checkpoint, output = (str(tmp_path), bucket.root) if on_s3 == "output" else (bucket.root, str(tmp_path))
+    saved = Saved(spark, checkpoint, folders)
+    saved.run(trigger=DRAIN, output=cj.sinks.delta(f"{output}/out"))
+    out, dead = enriched(spark, f"{output}/out"), rejected(spark, f"{saved.checkpoint}/rejected")
+    assert not compare(streams, on_s3, out, dead)
+
+
+@pytest.mark.slow  # It is stopped at several moments of a run, on an object store.
+@pytest.mark.parametrize("refusal", [EXPIRED, DENIED], ids=["expired", "denied"])
+def test_credentials_that_expire_during_a_run_lose_nothing(
+    spark: SparkSession,
+    bucket: S3Server,
+    data: tuple[Streams, Folders],
+    refusal: Refusal,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    streams, folders = data
+    saved, errors = Saved(spark, f"{bucket.root}/query", folders), list[str]()
+    for more in (150, 500, 900):
+        last = bucket.requests + more
+        bucket.refuses = lambda _method, _path, last=last: refusal if bucket.requests > last else None
+        try:
+            saved.run(trigger=DRAIN)
+        except cj.CojoinError as error:
+            errors.append(str(error))
+        bucket.refuses = lambda _method, _path: None
+    if not any(each.report.drained for each in [saved.manifests.last()] if each is not None):
+        saved.run(trigger=DRAIN)
+    assert not faults(spark, streams, saved)
+    said = "".join(capfd.readouterr())
+    assert errors
+    for error in errors:
+        assert refusal.code in error or refusal.status in error, error
+        assert "renew" in error or "the right to" in error, error
+        assert not [each for each in SECRETS if each.decode() in error + said]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one megabyte and a half."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=1536k", "tmpfs", str(place)], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("this user may not mount a disk")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.slow  # Two runs, the first of which fails.
+def test_a_disk_that_is_full_loses_nothing(
+    spark: SparkSession, small_disk: Path, data: tuple[Streams, Folders]
+) -> None:
+    streams, folders = data
+    saved, errors = Saved(spark, small_disk, folders), list[str]()
+    for free in (200_000, 400_000, 700_000):
+        ballast = small_disk / "ballast"
+        used = shutil.disk_usage(small_disk)
+        ballast.write_bytes(b"0" * max(0, used.free - free))
+        try:
+            saved.run(trigger=DRAIN)
+        except cj.CojoinError as error:
+            errors.append(str(error))
+        ballast.unlink()
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    last = saved.manifests.last()
+    if last is None or not last.report.drained:
+        saved.run(trigger=DRAIN)
+    assert not faults(spark, streams, saved)
+    assert errors
+    assert all("No space left on device" in each for each in errors), errors

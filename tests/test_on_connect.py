@@ -1,0 +1,47 @@
+"""Tests in a session of Spark Connect, at a server of their own.
+
+They run in a process of their own: a process that has used a session of one kind can't use one of the other.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+PROJECT = Path(__file__).parents[1]
+
+MORE = [
+    "tests/spark/test_joins.py",
+    "tests/spark/test_side_outputs.py",
+    "tests/spark/restore/test_restore.py",
+    "tests/checkpoints/inspect",
+]
+"""Tests of ordinary sessions that must pass there, too."""
+
+NOT_THERE = [
+    # It changes a table with Delta's own package, which needs an extension of the server.
+    "tests/spark/restore/test_restore.py::test_a_snapshot_that_was_changed_is_refused",
+]
+
+
+def run(*arguments: str) -> str:
+    command = [sys.executable, "-m", "pytest", "--connect", "-p", "no:cacheprovider", "-q", *arguments]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_a_few_queries_run_on_connect() -> None:
+    assert "passed" in run("-m", "connect and not slow", "tests/connect")
+
+
+@pytest.mark.slow
+def test_joins_queries_restoring_and_inspecting_run_on_connect() -> None:
+    left_out = [f"--deselect={each}" for each in NOT_THERE]
+    told = run("-m", "(connect and slow) or (spark and not slow)", "tests/connect", *MORE, *left_out)
+    assert "passed" in told
