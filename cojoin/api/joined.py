@@ -262,7 +262,8 @@ class Joined:
 
         Args:
             output: The sink of the main output: ``cojoin.sinks.delta(...)``, ``cojoin.sinks.parquet(...)``, or a
-                callable that takes ``(DataFrame, batch_id)``.
+                callable that takes ``(DataFrame, batch_id)``. In a session of Spark Connect the callable is sent to the
+                server, and called in a process beside it.
             checkpoint: The directory of the query's checkpoint, as a text or a ``pathlib.Path``. Each query has its own
                 and keeps it between runs. An output must not be in this directory, except for ``rejected`` and side
                 outputs in their default places; nor may it be another output or a table that an input reads. Outputs

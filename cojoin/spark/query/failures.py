@@ -29,7 +29,9 @@ _WRAPPING = re.compile(
            )""",
     re.VERBOSE | re.DOTALL,
 )
-_OF_STORES = ("s3a://", "abfss://", "gs://", "S3Exception", "No space left on device")
+_FROM_JAVA = "py4j.protocol.Py4JJavaError: "
+_FULL = "No space left on device"
+_OF_STORES = ("s3a://", "abfss://", "gs://", "S3Exception", _FULL)
 _SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
@@ -54,12 +56,18 @@ def explain(error: BaseException) -> str:
         last = text.rpartition(_TRACEBACK)[2]
         users = [found for found in _FRAME.finditer(last) if is_user_file(found["file"])]
         where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
-        return _with_cure(_tidy(_end_of_traceback(last)) + where)
+        end = _end_of_traceback(last)
+        told = _unwrapped(end) if end.startswith(_FROM_JAVA) else end
+        return _with_cure(_tidy(told) + where, text)
     if not type(error).__module__.startswith(("pyspark", "py4j")):
         return f"{type(error).__name__}{': ' if text else ''}{text}{user_line(error)}"
+    return _with_cure(_tidy(_unwrapped(text)), text)
+
+
+def _unwrapped(text: str) -> str:
     while (found := _WRAPPING.match(text)) is not None:
         text = text[found.end() :]
-    return _with_cure(_tidy(text))
+    return text
 
 
 def _end_of_traceback(text: str) -> str:
@@ -81,7 +89,14 @@ def _tidy(text: str) -> str:
     return tidied
 
 
-def _with_cure(text: str) -> str:
-    """Return a message of Spark's about a store with what to do about it."""
-    cure = cure_of(text) if any(sign in text for sign in _OF_STORES) else None
-    return text if cure is None else f"{without_login(text).rstrip('.')}; {cure}"
+def _with_cure(told: str, text: str) -> str:
+    """Return a message of Spark's about a store with what to do about it.
+
+    Args:
+        told: The message.
+        text: All that Spark said, with the causes.
+    """
+    if _FULL in text and _FULL not in told:
+        told = f"{told.rstrip('.')}: {_FULL}"
+    cure = cure_of(told) if any(sign in told for sign in _OF_STORES) else None
+    return told if cure is None else f"{without_login(told).rstrip('.')}; {cure}"

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+
 from cojoin.checkpoints.control import drain_is_promised, plan_drain, plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
@@ -207,8 +209,12 @@ class Query:
         return self._plan.needs_clock and plan_look_at_the_clock(self._files, int(1000 * time.time()))
 
     def _begin(self, stream: DataStreamWriter) -> None:
-        with self._lock:
-            self._stream = stream.start()
+        try:
+            with self._lock:
+                self._stream = stream.start()
+        except Py4JJavaError as error:
+            # Spark writes to the checkpoint before the query runs; a store may refuse that.
+            raise QueryFailedError(explain(error)) from error
 
     def _follow(
         self, stream: DataStreamWriter, plan_last_batch: Callable[[], bool] | None, at_end: Callable[[], None]
