@@ -176,7 +176,10 @@ def bucket(spark: SparkSession) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """The Kafka broker of all tests; each test makes topics of its own. Some log in, so it is guarded."""
+    from cojoin.spark.session.spark_versions import spark_version
     from tests.servers.broker import Broker
 
+    if spark_version() != "4.2":
+        pytest.skip("cojoin.kafka needs PySpark 4.2")
     with Broker(guarded=True) as running:
         yield running
