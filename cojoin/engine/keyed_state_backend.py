@@ -195,7 +195,9 @@ class KeyedStateBackend(RuntimeContext):
         codes = self._touched.find(table)
         self._taken[name] = table, codes
         mine = codes >= 0
-        return codes[mine].tolist(), table.column(table.num_columns - 1).filter(pa.array(mine))
+        # As a table: pyarrow before 26 ends the process where a column of maps without chunks is filtered by itself.
+        values = table.select([table.num_columns - 1]).filter(pa.array(mine))
+        return codes[mine].tolist(), values.column(0)
 
     def end(self) -> None:
         """Put the touched keys' entries back beside the untouched ones."""
