@@ -744,8 +744,11 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 #
 # The process that starts a query checks and restores it, keeps its lease alive, watches it and stops it. The batches are
 # executed and written by a process beside the server, so both must reach the checkpoint by the same path, which is tried
-# before the start. If the first process dies, the query goes on until another start takes its lease over. A batch takes
-# about two seconds longer, since Spark writes each table itself and Delta's log is read as files.
+# before the start. Paths of inputs and outputs are given in full. If the first process dies, the query goes on until
+# another start takes its lease over. `stop` ends the process beside the server in the midst of a batch, which the next
+# start executes again. If the server is gone, PySpark tries to reach it for ten minutes before the query ends. A batch
+# takes about two seconds longer, since Spark writes each table itself and Delta's log is read as files. A checkpoint may
+# go on in a session of the other kind.
 #
 # | | a session in this process | Spark Connect | Databricks, by its documentation |
 # |---|---|---|---|

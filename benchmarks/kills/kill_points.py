@@ -147,7 +147,7 @@ POINTS: tuple[Point, ...] = (
     _COUNTS,
     _counted("noted for the progress table", f"{_PROGRESS}.add"),
     _ALL_WRITTEN,
-    _cleaning("snapshots no longer count", f"{_STATE}._unneeded", enters=True),
+    _cleaning("snapshots no longer count", "cojoin.checkpoints.state_cleaner:StateCleaner._unneeded", enters=True),
     _cleaning("rows deleted, files there", *_DELETES, enters=True, condition=_of_state),
     _cleaning("a file of rows gone", *_DELETES, condition=_of_state),
     _savepoint("rows written, no index", _SNAPSHOTS, enters=True, condition=_kind("savepoint")),

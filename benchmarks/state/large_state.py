@@ -15,13 +15,14 @@ import cojoin as cj
 from benchmarks.differences import differences
 from benchmarks.findings import Findings, open_input
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.formats import text_table
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cojoin.checkpoints.snapshot_record import Snapshot
     from cojoin.storage.store import Store
 
 __all__ = ["measure_what_is_written"]

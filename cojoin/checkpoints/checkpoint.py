@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cojoin.checkpoints.identity import check_description, read_query
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.storage.locations import as_location, without_login
@@ -18,6 +18,7 @@ from cojoin.storage.stores import open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cojoin.checkpoints.snapshot_record import Snapshot
     from cojoin.storage.store import Store
 
 __all__ = ["Checkpoint", "Moment", "find_snapshot", "open_files"]

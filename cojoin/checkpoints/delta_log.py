@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import CheckpointError
+from cojoin.storage.newest_batch import FENCE
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 from cojoin.storage.table_version import read_table
-from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

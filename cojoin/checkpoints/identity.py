@@ -20,7 +20,8 @@ from cojoin.checkpoints.lease_record import LEASE_FILE
 from cojoin.engine.values import schema_evolution
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import CheckpointError
-from cojoin.storage.documents import IDENTITY, Form, damaged, read_document, replace_document, to_text, write_document
+from cojoin.storage.document_text import IDENTITY, Form, damaged, to_text
+from cojoin.storage.documents import read_document, replace_document, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,10 +15,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from cojoin.storage.document_text import Form, damaged, from_text
 from cojoin.storage.documents import (
-    Form,
-    damaged,
-    from_text,
     numbered_name,
     numbers_in,
     read_tagged_text,

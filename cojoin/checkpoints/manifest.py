@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.batch_report import BatchReport
 from cojoin.errors import QueryFailedError
-from cojoin.storage.documents import (
-    Form,
-    damaged,
-    numbered_name,
-    numbers_in,
-    read_document,
-    write_fenced,
-)
+from cojoin.storage.document_text import Form, damaged
+from cojoin.storage.documents import numbered_name, numbers_in, read_document, write_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,13 +11,17 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
-from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
+from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
+from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -60,11 +64,16 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                 raise CheckpointError(msg)
             if Snapshots(files).promote(manifest.batch_id):
                 return Checkpoint(files.root, manifest.batch_id)
-            if _write(spark, files, manifest, key_groups, committed[-1]):
-                return Checkpoint(files.root, manifest.batch_id)
+            try:
+                if _write(spark, files, manifest, key_groups, committed[-1]):
+                    return Checkpoint(files.root, manifest.batch_id)
+            except (CheckpointError, PySparkException, Py4JError):
+                # A query that goes on cleans the state of former batches, also while it is read here.
+                if committed_batches(files)[-1:] == committed[-1:]:
+                    raise
     msg = (
-        f"checkpoint {files.root}: the savepoint took so long that the query took it for interrupted and removed its "
-        f"rows, {_TRIES} times; take it again while the query is stopped"
+        f"checkpoint {files.root}: the savepoint took so long that the query removed what it had read or written, "
+        f"{_TRIES} times; take it again while the query is stopped"
     )
     raise CheckpointError(msg)
 
@@ -75,18 +84,19 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
     # First, so that what was begun long ago is not taken for interrupted now.
     if snapshots.is_begun(batch_id):
         snapshots.begin(manifest, key_groups)
-    _finish_removal(files, snapshots, table, batch_id)
+    _finish_removal(spark, files, snapshots, batch_id)
     # Rows of this batch without a savepoint may be those to which the query's own state points.
     if not table.has_rows_of(batch_id):
         snapshots.begin(manifest, key_groups)
     # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
-    holders = {each for each in snapshots.holders() if each[0] != batch_id}
+    holders = {each for each in snapshots.holders(batch_id) if each[0] != batch_id}
     check_segments(spark, files, committed)
     try:
         rows = snapshot_rows(spark, files, committed, batch_id, key_groups, holders)
         taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False)
-        if not holders <= snapshots.holders():
-            # Another process has deleted snapshots, perhaps some that this one points to: write all content.
+        if not holders <= snapshots.holders(batch_id):
+            # Another process has deleted snapshots, perhaps some that this one points to: write all content. What this
+            # one itself points to does not say so.
             rows = snapshot_rows(spark, files, committed, batch_id, key_groups, ())
             taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False)
     except BeingRemovedError:
@@ -101,7 +111,7 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
     return True
 
 
-def _finish_removal(files: Store, snapshots: Snapshots, table: StateTable, batch_id: int) -> None:
+def _finish_removal(spark: SparkSession, files: Store, snapshots: Snapshots, batch_id: int) -> None:
     """Finish the removal of the batch's former snapshot, which would later delete the savepoint's rows, too.
 
     Raises:
@@ -120,4 +130,4 @@ def _finish_removal(files: Store, snapshots: Snapshots, table: StateTable, batch
             f"start the query where it was killed"
         )
         raise CheckpointError(msg)
-    table.clean([])
+    StateCleaner(spark, files).clean([])

@@ -22,7 +22,7 @@ from cojoin.errors import CodecError, ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshot_record import Snapshot
 
 __all__ = ["STATE_SCHEMA", "SnapshotCadence", "are_whole", "read_content", "seal_of", "snapshot_row"]
 

@@ -1,8 +1,8 @@
 """The index of a checkpoint's snapshots: a small file for each snapshot, which makes the snapshot count.
 
-The file is written after the snapshot's rows and before the manifest of the same batch. It has a copy of that manifest,
-so the state, offsets and outputs of a batch stay together however long manifests are kept. All savepoints are kept,
-the newest of the other snapshots, and the snapshot on which the next one builds.
+The file (``snapshot_record``) is written after the snapshot's rows and before the manifest of the same batch. It has a
+copy of that manifest, so the state, offsets and outputs of a batch stay together however long manifests are kept. All
+savepoints are kept, the newest of the other snapshots, and the snapshot on which the next one builds.
 
 A second small file, in ``snapshots_removed``, names a snapshot whose rows must go: one that is being removed, and a
 savepoint from before its first row is written until it counts, so that the rows of an interrupted one are found. The
@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.manifest import Manifest
+from cojoin.checkpoints.snapshot_record import SNAPSHOT_FORM, Snapshot, parse_snapshot
 from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.storage.document_text import damaged, from_text
 from cojoin.storage.documents import (
-    Form,
-    damaged,
-    from_text,
     numbered_name,
     numbers_in,
     read_document,
@@ -37,80 +34,25 @@ from cojoin.storage.documents import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from cojoin.checkpoints.manifest import Manifest
+    from cojoin.checkpoints.snapshot_record import SnapshotKind
     from cojoin.storage.store import Store
 
-__all__ = ["BeingRemovedError", "Snapshot", "SnapshotKind", "Snapshots"]
-
-SnapshotKind: TypeAlias = Literal["checkpoint", "savepoint", "restored", "removed", "begun"]
-"""Why a snapshot was taken: it was due; a user asked for it; a restored query began with it. Or it is being removed, or
-is a savepoint whose rows are being written."""
+__all__ = ["BeingRemovedError", "Snapshots"]
 
 _BEING_REMOVED: SnapshotKind = "removed"
 _BEGUN: SnapshotKind = "begun"
 _TRIES = 5
+_SETTLE_SECONDS = 0.2
+"""Where there is no compare-and-swap: for how long two that write an index at the same moment wait for each other."""
 _SAFE_SECONDS = 24 * 3600.0
 """A savepoint that takes longer than this is taken for interrupted. If it is not, it begins again."""
 
 _DIRECTORY, _REMOVED = "snapshots", "snapshots_removed"
-_FORM = Form(
-    "the index of a snapshot",
-    2,
-    "put it back from a backup of the checkpoint, or restore another snapshot with at= (`cojoin checkpoints list` "
-    "shows them)",
-    {
-        "manifest": dict,
-        "kind": str,
-        "key_groups": int,
-        "rows": int,
-        "state_bytes": int,
-        "written_bytes": int,
-        "content_batch_ids": dict,
-        "seal": str,
-        "remembered": bool,
-    },
-    unsealed=1,
-)
 
 
 class BeingRemovedError(CheckpointError):
     """A savepoint's rows are being removed, since a cleaning has taken it for interrupted."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A query's state, offsets and outputs after a batch, which can be restored.
-
-    Attributes:
-        manifest: The manifest of its batch.
-        kind: Why it was taken.
-        key_groups: The number of key groups of its state.
-        rows: The number of rows of its state.
-        state_bytes: The size of its state, in bytes.
-        written_bytes: How much of that was written for it; the rest is in earlier snapshots.
-        content_batch_ids: The snapshots that have its content: for each batch the key groups.
-        seal: The BLAKE2b of the seals of all its rows.
-        remembered: Whether the query's own state points to it; the next snapshot builds on the newest of these.
-    """
-
-    manifest: Manifest
-    kind: SnapshotKind
-    key_groups: int
-    rows: int
-    state_bytes: int
-    written_bytes: int
-    content_batch_ids: dict[str, list[int]]
-    seal: str
-    remembered: bool
-
-    @property
-    def batch_id(self) -> int:
-        """The batch after which it was taken."""
-        return self.manifest.batch_id
-
-    @property
-    def taken_at(self) -> datetime:
-        """The processing time of its batch, in UTC."""
-        return datetime.fromtimestamp(self.manifest.report.processing_time / 1000, tz=timezone.utc)
 
 
 class Snapshots:
@@ -144,13 +86,16 @@ class Snapshots:
             kind = "savepoint" if content["kind"] == "savepoint" else snapshot.kind
             return asdict(replace(snapshot, kind=kind))
 
-        later = write_fenced(self._files, name, _FORM, asdict(snapshot), epoch_of, over)
+        later = write_fenced(self._files, name, SNAPSHOT_FORM, asdict(snapshot), epoch_of, over)
         if later is not None:
             msg = (
                 f"checkpoint {self._files.root}: fenced off: another run, of epoch {later}, has taken the snapshot of "
                 f"batch {snapshot.batch_id} meanwhile; this query held epoch {snapshot.manifest.epoch} and stops here"
             )
             raise QueryFailedError(msg)
+        if snapshot.kind == "savepoint" and not self._stays(snapshot.batch_id, "savepoint"):
+            msg = f"checkpoint {self._files.root}: the query has written the snapshot of batch {snapshot.batch_id}, too"
+            raise BeingRemovedError(msg)
         try:
             check()
         except QueryFailedError:
@@ -166,7 +111,7 @@ class Snapshots:
             key_groups: The number of key groups.
         """
         snapshot = Snapshot(manifest, _BEGUN, key_groups, 0, 0, 0, {}, "", remembered=False)
-        write_document(self._files, numbered_name(_REMOVED, manifest.batch_id), _FORM, asdict(snapshot))
+        write_document(self._files, numbered_name(_REMOVED, manifest.batch_id), SNAPSHOT_FORM, asdict(snapshot))
 
     def is_begun(self, batch_id: int) -> bool:
         """Return whether a savepoint of a batch was begun, and neither counts nor is being removed."""
@@ -201,24 +146,37 @@ class Snapshots:
     def _read_tagged(self, batch_id: int) -> tuple[Snapshot, str] | None:
         """Return a snapshot that counts, and the tag of its index file."""
         name = numbered_name(_DIRECTORY, batch_id)
-        text, tag = read_tagged_text(self._files, name, _FORM)
+        text, tag = read_tagged_text(self._files, name, SNAPSHOT_FORM)
         if tag is None:
             return None
-        snapshot = from_text(self._files, name, _FORM, text, _parse)
+        snapshot = from_text(self._files, name, SNAPSHOT_FORM, text, parse_snapshot)
         self._check_batch(snapshot, name, batch_id)
         return None if snapshot.kind == _BEING_REMOVED else (snapshot, tag)
 
-    def _replace(self, snapshot: Snapshot, tag: str) -> bool:
+    def _replace(self, snapshot: Snapshot, tag: str | None) -> bool:
         name = numbered_name(_DIRECTORY, snapshot.batch_id)
-        return replace_document(self._files, name, _FORM, asdict(snapshot), tag)
+        written = replace_document(self._files, name, SNAPSHOT_FORM, asdict(snapshot), tag)
+        return written and self._stays(snapshot.batch_id, snapshot.kind)
+
+    def _stays(self, batch_id: int, kind: SnapshotKind) -> bool:
+        """Return whether an index that was just written is still there.
+
+        Without compare-and-swap, a savepoint and a cleaning that write it at the same moment both believe to have
+        written it; what the last one wrote holds.
+        """
+        if self._files.swaps:
+            return True
+        time.sleep(_SETTLE_SECONDS)
+        found = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)
+        return found is not None and found.kind == kind
 
     def _check_batch(self, snapshot: Snapshot, name: str, batch_id: int) -> None:
         if snapshot.batch_id != batch_id:
-            raise damaged(self._files, name, _FORM, f"it is that of batch {snapshot.batch_id}")
+            raise damaged(self._files, name, SNAPSHOT_FORM, f"it is that of batch {snapshot.batch_id}")
 
     def _read_removed(self, batch_id: int) -> Snapshot | None:
         name = numbered_name(_REMOVED, batch_id)
-        snapshot = read_document(self._files, name, _FORM, _parse)
+        snapshot = read_document(self._files, name, SNAPSHOT_FORM, parse_snapshot)
         if snapshot is not None:
             self._check_batch(snapshot, name, batch_id)
         return snapshot
@@ -237,11 +195,16 @@ class Snapshots:
         found = numbers_in(self._files, _DIRECTORY)
         return [snapshot for batch_id in found if (snapshot := self.read(batch_id)) is not None]
 
-    def holders(self) -> set[tuple[int, int]]:
-        """Return the rows (batch and key group) that have content of some snapshot."""
+    def holders(self, without: int | None = None) -> set[tuple[int, int]]:
+        """Return the rows (batch and key group) that have content of some snapshot.
+
+        Args:
+            without: The batch of a snapshot whose own content does not matter; None where all matter.
+        """
         return {
             (int(batch_id), group)
             for snapshot in self.all()
+            if snapshot.batch_id != without
             for batch_id, groups in snapshot.content_batch_ids.items()
             for group in groups
         }
@@ -269,7 +232,7 @@ class Snapshots:
             check()
             snapshot, tag = found
             name = numbered_name(_REMOVED, batch_id)
-            write_document(self._files, name, _FORM, asdict(snapshot))
+            write_document(self._files, name, SNAPSHOT_FORM, asdict(snapshot))
             # From here on the snapshot can't become a savepoint. Its index stays until its rows are gone.
             if self._replace(replace(snapshot, kind=_BEING_REMOVED), tag):
                 return
@@ -311,7 +274,7 @@ class Snapshots:
         name = numbered_name(_DIRECTORY, removed.batch_id)
         if self._files.exists(name):
             return True
-        return replace_document(self._files, name, _FORM, asdict(replace(removed, kind=_BEING_REMOVED)), None)
+        return self._replace(replace(removed, kind=_BEING_REMOVED), None)
 
     def still_removed(self, batch_id: int) -> bool:
         """Return whether a snapshot is still to be removed: no other cleaning has finished that, and it does not count.
@@ -343,12 +306,6 @@ class Snapshots:
     def base_of(snapshots: Iterable[Snapshot]) -> int | None:
         """Return the batch of the snapshot on which the query's next snapshot builds; None where there is none."""
         return max((each.batch_id for each in snapshots if each.remembered), default=None)
-
-
-def _parse(values: dict[str, Any]) -> Snapshot:
-    manifest = {name: value for name, value in values["manifest"].items() if name != "format"}
-    holders = {str(int(batch_id)): [*map(int, groups)] for batch_id, groups in values["content_batch_ids"].items()}
-    return Snapshot(**{**values, "manifest": Manifest.from_dict(manifest), "content_batch_ids": holders})
 
 
 def _epoch(content: Mapping[str, Any]) -> int:

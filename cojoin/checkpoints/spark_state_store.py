@@ -11,6 +11,7 @@ checksums, which do not say whether a file is a former one.
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 __all__ = ["check_segments", "committed_batches", "open_batch", "snapshot_rows"]
+
+
+_ENCODED = re.compile(r"[\s%\[\]{}^`|\"<>\\#?]")
+"""The characters in a path that Spark's reader of state encodes, and then looks for."""
 
 
 def committed_batches(files: Store) -> list[int]:
@@ -130,6 +135,8 @@ def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
     _ = spark.streams
     try:
         store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
+        # Spark Connect looks at the files only when it is asked something.
+        _ = store.columns
     except (PySparkException, Py4JError) as error:
         raise _missing(files, batch_id) from error
     return store.selectExpr("key.key_group AS label", "value.groupState.state AS content").where("content IS NOT NULL")
@@ -147,6 +154,13 @@ def _collect(frame: DataFrame, files: Store, batch_id: int) -> list[Any]:
 
 def _missing(files: Store, batch_id: int) -> CheckpointError:
     known = committed_batches(files)
+    if batch_id in known and (found := _ENCODED.search(files.root)) is not None:
+        msg = (
+            f"checkpoint {files.root}: Spark's reader of its own state finds nothing below a path with {found[0]!r}, "
+            f"which it encodes; read or restore a snapshot instead (`cojoin checkpoints list` shows them). Savepoints "
+            f"need a checkpoint at a path of letters, digits, - and _"
+        )
+        return CheckpointError(msg)
     range_ = f"batches {known[0]} to {known[-1]}" if known else "no batch"
     msg = (
         f"checkpoint {files.root}: Spark's own state after batch {batch_id} is not there; it knows {range_} at the "

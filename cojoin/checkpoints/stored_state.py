@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.checkpoints.segment_files import SegmentFolder
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshot_record import Snapshot
     from cojoin.checkpoints.state_table import StateTable
 
 __all__ = ["ContentOpener", "StoredState", "StoredTable", "describe_tables"]

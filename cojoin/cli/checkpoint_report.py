@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cojoin.checkpoints.manifest import Manifest
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshot_record import Snapshot
 
 __all__ = ["cleaned", "headline", "progress", "snapshot", "snapshot_values", "snapshots"]
 

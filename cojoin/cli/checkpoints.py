@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.query_state import QueryState
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshot_record import Snapshot
     from cojoin.cli.arguments import Arguments
     from cojoin.storage.store import Store
 
@@ -196,12 +196,12 @@ class _Command:
 
     def clean(self) -> None:
         """Remove snapshots."""
-        from cojoin.checkpoints.state_table import StateTable  # noqa: PLC0415
+        from cojoin.checkpoints.state_cleaner import StateCleaner  # noqa: PLC0415
 
         arguments = self._arguments
         found = self._snapshots.all()
         obsolete = self._obsolete(found)
-        freed = None if arguments.dry_run or not obsolete else StateTable(self._spark, self._files).clean(obsolete)
+        freed = None if arguments.dry_run or not obsolete else StateCleaner(self._spark, self._files).clean(obsolete)
         kept = [each.batch_id for each in found if each.batch_id not in obsolete]
         values = {"removed": obsolete, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
         self._show(values, checkpoint_report.cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))

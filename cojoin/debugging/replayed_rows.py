@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.control import NOTHING_READ, planned_entry
 from cojoin.checkpoints.inspect.state_rows import having
+from cojoin.checkpoints.offset_log import NOTHING_READ, planned_entry
 from cojoin.engine.values.tables import concat
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError

@@ -42,7 +42,13 @@ def size_of(source: Any) -> int:
     """Return the size of rows in memory in bytes, as far as it is known before they are read; 0 if it is not."""
     if isinstance(source, pd.DataFrame):
         return int(source.memory_usage(index=False).sum())
-    return source.nbytes if isinstance(source, (pa.Table, pa.RecordBatch)) else 0
+    if not isinstance(source, (pa.Table, pa.RecordBatch)):
+        return 0
+    try:
+        return int(source.nbytes)
+    except pa.ArrowTypeError:
+        # Older versions of pyarrow can't tell which bytes of a column of views are used.
+        return int(source.get_total_buffer_size())
 
 
 def read_frame(source: Any, what: str) -> pa.Table:

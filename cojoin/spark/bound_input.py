@@ -27,9 +27,10 @@ from cojoin.spark.batch.packing import (
     key_group,
 )
 from cojoin.spark.query.failures import explain
+from cojoin.spark.session.connect_server import check_full
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.arrow_types import arrow_type
-from cojoin.storage.session_settings import check_session
+from cojoin.storage.session_settings import active_session, check_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -200,14 +201,22 @@ class BoundInput:
 
 def _open(source: Any, what: str) -> DataFrame:
     if isinstance(source, Source):
+        session = active_session()
+        if session is not None:
+            check_session(session, what)
+            if type(source) is Source and not source.is_named:
+                check_full(session, what, source.location)
         try:
-            return source.open()
+            frame = source.open()
+            # Spark Connect looks at the source only when it is asked something.
+            _ = frame.columns
         except (PySparkException, Py4JJavaError) as error:
             reason = explain(error)
             if "DELTA_SCHEMA_NOT_SET" in reason:
                 reason = "there is no Delta table, or an empty one without columns"
             msg = f"{what}: {source.format} {source.location or ''} can't be read: {reason}"
             raise ConfigurationError(msg) from error
+        return frame
     check_session(source.sparkSession, what)
     return source
 

@@ -1,77 +1,39 @@
 """The small files that cojoin itself writes into a checkpoint: JSON documents, each with a checksum.
 
-A document contains its format number, and the SHA-256 of its path below the checkpoint, its format and its content.
-A document that was truncated, changed, or moved to another path is therefore rejected, with an error that names the
-file, the damage and the remedy. It also says which query it belongs to, as ``query.json`` beside it names that, so one
-of another checkpoint is rejected, too. Release 0.5.0 wrote documents without checksums; where a document's form allows
-it, these are read unchecked.
+A document is written whole, over an earlier one: without a look, or by compare-and-swap, if it still is the one that
+was read (``replace_document``), or if no later run has written it (``write_fenced``). ``document_text`` is what stands
+in it, and its checks.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from cojoin.errors import CheckpointError
-from cojoin.storage.store import Store, UnreadableFileError
+from cojoin.storage.document_text import damaged, from_text, query_of, to_text
+from cojoin.storage.store import UnreadableFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cojoin.storage.document_text import Form
     from cojoin.storage.store import Store
 
 __all__ = [
-    "IDENTITY",
-    "Form",
-    "damaged",
-    "from_text",
     "numbered_name",
     "numbers_in",
     "read_document",
     "read_tagged_text",
     "read_text",
     "replace_document",
-    "to_text",
     "write_document",
     "write_fenced",
 ]
 
 T = TypeVar("T")
 
-IDENTITY = "query.json"
-"""The document that names the query to which all documents of a checkpoint belong."""
-
-_FORMAT, _SEAL, _CONTENT, _QUERY = "format", "sha256", "content", "query_id"
 _SUFFIX = ".json"
 _TRIES = 5
-_MISSHAPEN = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-
-_queries: WeakKeyDictionary[Store, str] = WeakKeyDictionary()
-"""The query that each store's documents belong to, once it was read; it never changes."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """The format and the required fields of one kind of document.
-
-    Attributes:
-        what: The kind of document, for messages, such as ``"the description of the query"``.
-        format: The format that this version writes, and the newest that it reads.
-        cure: What to do where a document is damaged, as the end of a sentence.
-        fields: The names that the content must have, each with the types that its JSON value may have.
-        unsealed: The format that release 0.5.0 wrote without a checksum; 0 where its documents had no format number;
-            None where there were no such documents.
-    """
-
-    what: str
-    format: int
-    cure: str
-    fields: Mapping[str, type | tuple[type, ...]] = field(default_factory=dict)
-    unsealed: int | None = None
 
 
 def write_document(files: Store, name: str, form: Form, content: Mapping[str, Any]) -> None:
@@ -83,7 +45,7 @@ def write_document(files: Store, name: str, form: Form, content: Mapping[str, An
         form: The kind of document.
         content: JSON values.
     """
-    files.write(name, to_text(name, form, content, _query_of(files, name)))
+    files.write(name, to_text(name, form, content, query_of(files, name)))
 
 
 def read_document(files: Store, name: str, form: Form, parse: Callable[[dict[str, Any]], T]) -> T | None:
@@ -149,7 +111,7 @@ def replace_document(files: Store, name: str, form: Form, content: Mapping[str, 
     Returns:
         Whether it was written; False where another process has written or deleted it since (``Store.replace``).
     """
-    return files.replace(name, to_text(name, form, content, _query_of(files, name)).encode(), tag)
+    return files.replace(name, to_text(name, form, content, query_of(files, name)).encode(), tag)
 
 
 def write_fenced(
@@ -187,47 +149,6 @@ def write_fenced(
     raise CheckpointError(msg)
 
 
-def to_text(name: str, form: Form, content: Mapping[str, Any], query_id: str | None = None) -> str:
-    """Return the text of a document, with its format and checksum.
-
-    Args:
-        name: The document's path below the checkpoint.
-        form: The kind of document.
-        content: JSON values.
-        query_id: The query that it belongs to; None where it belongs to none, or is the one that names the query.
-
-    >>> form = Form("an example", 2, "write it again")
-    >>> print(to_text("example.json", form, {"a": 1}))
-    {
-     "format": 2,
-     "sha256": "d492b94ceff6e38e88f848d8a3cb8cf55882cbc7322be20125af28d144d22613",
-     "content": {
-      "a": 1
-     }
-    }
-    """
-    # The checksum covers what a reader gets back: JSON turns keys into strings and tuples into lists.
-    values = json.loads(json.dumps(content))
-    document = {_FORMAT: form.format, _SEAL: _seal(name, form.format, values, query_id), _CONTENT: values}
-    return json.dumps(document if query_id is None else {_QUERY: query_id, **document}, indent=1)
-
-
-def from_text(files: Store, name: str, form: Form, text: str, parse: Callable[[dict[str, Any]], T]) -> T:
-    """Return the parsed content of a document's text; the arguments and errors are those of ``read_document``."""
-    content = _content(files, name, form, text)
-    for each, types in form.fields.items():
-        if each not in content:
-            raise damaged(files, name, form, f"its {each!r} is missing")
-        if not _is_of(content[each], types):
-            raise damaged(files, name, form, f"its {each!r} is {_shown(content[each])}")
-    try:
-        return parse(content)
-    except CheckpointError:
-        raise
-    except _MISSHAPEN as error:
-        raise damaged(files, name, form, f"it is not of the shape that was written ({error!r})") from error
-
-
 def numbered_name(directory: str, number: int) -> str:
     """Return the path of a batch's document in a directory that has one for each batch.
 
@@ -241,98 +162,3 @@ def numbers_in(files: Store, directory: str) -> list[int]:
     """Return the batches that have a document in a directory, in ascending order; other files are skipped."""
     stems = [name.removesuffix(_SUFFIX) for name in files.names(directory) if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
-
-
-def damaged(files: Store, name: str, form: Form, why: str) -> CheckpointError:
-    """Return the error for a damaged document."""
-    msg = f"checkpoint {files.root}: {name}, {form.what}, is damaged: {why}; {form.cure}"
-    return CheckpointError(msg)
-
-
-def _content(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
-    document = _document(files, name, form, text)
-    found, sealed = document.get(_FORMAT, 0), {_SEAL, _CONTENT} & set(document)
-    if found > form.format:
-        msg = (
-            f"checkpoint {files.root}: {name}, {form.what}, has the format {found}, which is newer than "
-            f"{form.format}: upgrade cojoin; where no newer one was ever used here, the file is damaged: {form.cure}"
-        )
-        raise CheckpointError(msg)
-    if found == form.unsealed and not sealed:
-        return {each: value for each, value in document.items() if each != _FORMAT}
-    if found < form.format and not sealed:
-        msg = (
-            f"checkpoint {files.root}: {name}, {form.what}, has the format {found}, that of an earlier version of "
-            f"cojoin, which this one can't go on with; start with a new checkpoint, or with the version that wrote it"
-        )
-        raise CheckpointError(msg)
-    content = document.get(_CONTENT)
-    if _SEAL not in document or not isinstance(content, dict):
-        missing = _CONTENT if _SEAL in document else _SEAL
-        raise damaged(files, name, form, f"a document of the format {found} has its {missing!r}, and this one has none")
-    query_id = document.get(_QUERY)
-    if document[_SEAL] != _seal(name, found, content, query_id):
-        raise damaged(files, name, form, "its checksum is another's, so it is not what cojoin wrote")
-    _check_query(files, name, form, query_id)
-    return content
-
-
-def _check_query(files: Store, name: str, form: Form, query_id: str | None) -> None:
-    """Check that a document belongs to the checkpoint's query; one that names none was written before there was one."""
-    known = None if query_id is None else _query_of(files, name)
-    if known is not None and known != query_id:
-        # What this process has read before may be that of a checkpoint that was deleted and made anew.
-        _queries.pop(files, None)
-        known = _query_of(files, name)
-    if known is not None and known != query_id:
-        why = (
-            f"it belongs to the query {query_id}, and {IDENTITY} names the query {known}: one of both is another "
-            f"checkpoint's"
-        )
-        raise damaged(files, name, form, why)
-
-
-def _query_of(files: Store, name: str) -> str | None:
-    """Return the query that a document belongs to; None for the one that names it, and where that is not there."""
-    if name == IDENTITY:
-        return None
-    if files not in _queries:
-        # One that is damaged names nothing; whoever reads it for its content says so.
-        with contextlib.suppress(ValueError, AttributeError):
-            found = json.loads(files.read(IDENTITY) or "{}")
-            content = found.get(_CONTENT, found)
-            is_whole = _SEAL not in found or found[_SEAL] == _seal(IDENTITY, found.get(_FORMAT), content, None)
-            if is_whole and isinstance(content.get(_QUERY), str):
-                _queries[files] = content[_QUERY]
-    return _queries.get(files)
-
-
-def _document(files: Store, name: str, form: Form, text: str) -> dict[str, Any]:
-    if not text.strip():
-        raise damaged(files, name, form, "it is empty")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise damaged(files, name, form, f"it is no JSON document, or was cut off ({error})") from error
-    if not isinstance(document, dict):
-        raise damaged(files, name, form, f"expected a JSON object, got {_shown(document)}: cojoin did not write it")
-    if _FORMAT not in document and form.unsealed != 0:
-        raise damaged(files, name, form, f"it says no {_FORMAT!r}: cojoin did not write it")
-    if not _is_of(document.get(_FORMAT, 0), int):
-        raise damaged(files, name, form, f"expected its 'format' to be a number, got {_shown(document[_FORMAT])}")
-    return document
-
-
-def _is_of(value: Any, types: type | tuple[type, ...]) -> bool:
-    # Not isinstance: in Python, a bool is an int.
-    return type(value) in (types if isinstance(types, tuple) else (types,))
-
-
-def _seal(name: str, number: int, content: Any, query_id: Any) -> str:
-    sealed = [name, number, content] if query_id is None else [name, number, content, query_id]
-    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 40 else f"{text[:40]}..."

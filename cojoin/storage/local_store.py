@@ -4,9 +4,9 @@ A file is written under a temporary name, flushed to the disk, and renamed. Afte
 be there again, but never a part of one. ``create`` and ``replace`` hold a lock of the operating system on a hidden file
 in the root, which is released when its holder ends for any reason.
 
-Hadoop's local file system keeps a second file with the checksums of a file, which Spark's logs have. A file is compared
-with its checksums where they exist, and written without. Where release 0.5.0 was stopped while it replaced a file, the
-former file is found under its second name (``store.former_name``).
+A file is compared with the checksums that Hadoop keeps of it (``hadoop_checksums``), where they exist, and written
+without. Where release 0.5.0 was stopped while it replaced a file, the former file is found under its second name
+(``store.former_name``).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import os
 import shutil
 import time
 import uuid
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cojoin.storage.file_lock import LockTimeoutError, locked
+from cojoin.storage.hadoop_checksums import checksums_of, has_checksums, is_checksum
 from cojoin.storage.store import (
     Store,
     Tagged,
@@ -40,7 +40,6 @@ __all__ = ["LocalStore", "escaped"]
 
 _TRIES = 5
 _LOCK, _LOCK_SECONDS, _LOOK_SECONDS = ".lock", 10.0, 0.005
-_CRC_HEADER = b"crc\x00"
 _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP})
 """What says something of the file itself; other errors, such as those of rights or of a mount, do not."""
 
@@ -94,7 +93,7 @@ class LocalStore(Store):
                 place = self._place(each)
                 try:
                     content = place.read_bytes()
-                    if _has_checksums(place, content):
+                    if has_checksums(place, content):
                         return Tagged(content, hashlib.sha256(content).hexdigest())
                     why = "its checksums are others"
                 except (FileNotFoundError, NotADirectoryError):
@@ -183,12 +182,12 @@ class LocalStore(Store):
         place = self._place(name)
         if place.is_file():
             return place.stat().st_size
-        return sum(each.stat().st_size for each in place.rglob("*") if each.is_file() and not _is_checksum(each))
+        return sum(each.stat().st_size for each in place.rglob("*") if each.is_file() and not is_checksum(each))
 
     def delete(self, name: str) -> None:
         """Delete a file where it exists."""
         place = self._place(name)
-        for each in (self._place(former_name(name)), place, place.with_name(f".{place.name}.crc")):
+        for each in (self._place(former_name(name)), place, checksums_of(place)):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self._delete_at(name, each)
 
@@ -274,7 +273,7 @@ class LocalStore(Store):
         place = self._place(name)
         try:
             # The checksums go first: without them, the file is read as it is.
-            place.with_name(f".{place.name}.crc").unlink(missing_ok=True)
+            checksums_of(place).unlink(missing_ok=True)
             partial.replace(place)
             self._place(former_name(name)).unlink(missing_ok=True)
         except OSError as error:
@@ -291,26 +290,6 @@ def escaped(path: str) -> str:
         each if each in _IN_URLS or ord(each) > 127 else "".join(f"%{byte:02X}" for byte in each.encode())
         for each in path
     )
-
-
-def _has_checksums(place: Path, content: bytes) -> bool:
-    """Return whether a file has the checksums that Hadoop wrote beside it; True where it wrote none."""
-    try:
-        stored = place.with_name(f".{place.name}.crc").read_bytes()
-    except OSError:
-        return True
-    if not stored.startswith(_CRC_HEADER) or len(stored) < 8:
-        return False
-    step = int.from_bytes(stored[4:8], "big")
-    if step < 1:
-        return False
-    view = memoryview(content)
-    sums = b"".join(zlib.crc32(view[at : at + step]).to_bytes(4, "big") for at in range(0, len(content), step))
-    return stored[8:] == sums
-
-
-def _is_checksum(place: Path) -> bool:
-    return place.name.startswith(".") and place.name.endswith(".crc")
 
 
 def _cure(error: OSError) -> str | None:

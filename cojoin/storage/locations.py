@@ -9,13 +9,25 @@ from urllib.parse import urlsplit
 
 from cojoin.errors import ConfigurationError
 
-__all__ = ["LOGIN", "MASK", "Location", "as_location", "is_path", "scheme_and_place", "without_login"]
+__all__ = [
+    "LOGIN",
+    "MASK",
+    "Location",
+    "as_location",
+    "is_path",
+    "is_relative",
+    "literally",
+    "scheme_and_place",
+    "without_login",
+]
 
 Location: TypeAlias = str | os.PathLike[str]
 """A path as a string or as a ``pathlib.Path``; where a table name is allowed, a string without a ``/`` is a name."""
 
 # pathlib turns the two slashes of a URL into one.
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
+_FULL = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+_PATTERN = re.compile(r"([\[\]{}*?\\])")
 
 LOGIN = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^/\s]+)@", re.IGNORECASE)
 """The login in a URL. In Azure's URLs, what precedes the @ is a container and no login."""
@@ -50,6 +62,24 @@ def is_path(location: str) -> bool:
     (True, True, False)
     """
     return "/" in location or "\\" in location
+
+
+def is_relative(path: str) -> bool:
+    """Return whether a path depends on the working directory of who opens it.
+
+    >>> is_relative("trades"), is_relative("./trades"), is_relative("/lake/trades"), is_relative("s3a://lake/trades")
+    (True, True, False, False)
+    """
+    return _FULL.match(path) is None
+
+
+def literally(path: str) -> str:
+    r"""Return a path such that Spark's readers take it for itself: to them, ``[a]`` is a pattern that matches ``a``.
+
+    >>> print(literally("/lake/trades [a]"))
+    /lake/trades \[a\]
+    """
+    return _PATTERN.sub(r"\\\1", path)
 
 
 def as_location(declared: Any, what: str, *, expected: str = "a path") -> str:

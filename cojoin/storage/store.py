@@ -20,6 +20,8 @@ from cojoin.errors import CheckpointError
 from cojoin.storage.locations import without_login
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cojoin.storage.object_store_settings import Settings
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "visible_names",
 ]
 
+_TRIES = 5
 FORMER = ".former"
 """The ending of a file's second name, under which Hadoop's stores keep it while it is being replaced."""
 
@@ -219,6 +222,27 @@ class Store(ABC):
     def write(self, name: str, text: str) -> None:
         """Write a text file whole, in place of an earlier one; errors are those of ``write_bytes``."""
         self.write_bytes(name, text.encode())
+
+    def write_checked(self, name: str, text: str, check: Callable[[], None]) -> None:
+        """Write a text file whole where a check succeeds, and where nobody has written the file since that check began.
+
+        It is for files whose form is not cojoin's, so that they can't name the run that wrote them.
+
+        Args:
+            name: The file.
+            text: Its new content.
+            check: Raises an error where this run must not write any more.
+
+        Raises:
+            CheckpointError: Others write it again and again; the others are those of ``replace``.
+        """
+        for _ in range(_TRIES):
+            found = self.read_tagged(name)
+            check()
+            if self.replace(name, text.encode(), None if found is None else found.tag):
+                return
+        msg = f"{self.what} {without_login(self.root)}: {name} is written again and again by other runs; stop them"
+        raise CheckpointError(msg)
 
     def _refused(self, name: str, what: str, why: str, cure: str | None = None) -> CheckpointError:
         """Return the error for an operation that the store refuses, with its message on one line.

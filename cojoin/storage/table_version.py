@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.java_classes import java_class
-from cojoin.storage.locations import is_path
+from cojoin.storage.locations import is_path, literally
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
@@ -192,12 +192,7 @@ def _of_checkpoint(session: SparkSession, parts: Sequence[str]) -> list[Any]:
     if not parts:
         return []
     read: Any = session.read.schema(_ACTIONS)
-    # A path such as ``[a]`` is a glob pattern to Spark, which its escape keeps from matching nothing.
-    paths = [*map(_escaped, parts)]
+    paths = [*map(literally, parts)]
     frame = read.json(paths) if parts[0].endswith(".json") else read.parquet(*paths)
     rows: list[Any] = frame.where(F.col("metaData.id").isNotNull() | F.col("txn.appId").isNotNull()).collect()
     return rows
-
-
-def _escaped(path: str) -> str:
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)

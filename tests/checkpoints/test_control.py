@@ -11,15 +11,9 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.checkpoints.control import (
-    END_OF_INPUT,
-    drain_is_promised,
-    open_control,
-    plan_drain,
-    plan_look_at_the_clock,
-    resumed_batches,
-    source_offsets,
-)
+from cojoin.checkpoints.control import END_OF_INPUT, drain_is_promised, open_control, plan_drain
+from cojoin.checkpoints.offset_log import plan_look_at_the_clock, source_offsets
+from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.storage.stores import open_store
 from tests.spark.refused import refused
 

@@ -15,12 +15,13 @@ from pyspark.sql import SparkSession
 
 import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
-from cojoin.checkpoints.control import check_offsets, resumed_batches, source_offsets
 from cojoin.checkpoints.identity import claim_checkpoint, note_sources, read_query
 from cojoin.checkpoints.lease import Lease, end
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.offset_log import check_offsets, source_offsets
+from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.cli.arguments import parse_arguments

@@ -9,7 +9,8 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.checkpoint import find_snapshot
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.checkpoints.snapshot_record import Snapshot
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.debugging.loaded_key import nothing_of
 from cojoin.debugging.recorded_batches import RecordedBatch
 from cojoin.storage.local_store import LocalStore

@@ -10,6 +10,7 @@ import pytest
 
 from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
+from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.errors import QueryFailedError
@@ -31,6 +32,7 @@ class Writer:
         self.spark = spark
         self.files = open_store(spark, str(folder))
         self.table, self.snapshots = StateTable(spark, self.files), Snapshots(self.files)
+        self.cleaner = StateCleaner(spark, self.files)
         self.saved: list[Any] = [None, None]
 
     def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", check: Any = lambda: None) -> Any:
@@ -84,11 +86,11 @@ def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: Spark
     expected = [(-1,), (0,), (1,), (5,)]
     assert writer.rows_of(5) == expected
     assert writer.snapshots.obsolete(1) == [3]
-    assert writer.table.clean([3]) > 0
+    assert writer.cleaner.clean([3]) > 0
     folders = sorted(path.name for path in (tmp_path / "state" / "batch_id=3").iterdir())
     assert folders == ["segment=1"], "what batch 5 points to"
     assert writer.rows_of(5) == expected
-    assert writer.table.clean([]) == 0
+    assert writer.cleaner.clean([]) == 0
 
 
 def names_of(folder: Path) -> set[str]:
@@ -105,11 +107,11 @@ def test_cleaning_removes_only_the_files_that_it_has_found(
 
     def stands_still() -> None:
         monkeypatch.setattr(Snapshots, "_is_interrupted", lambda *_: True)
-        assert other.table.clean([]) > 0
+        assert other.cleaner.clean([]) > 0
         assert names_of(tmp_path) == set()
         other.write(3, kind="savepoint")
 
-    assert writer.table.clean([3], check=stands_still) == 0
+    assert writer.cleaner.clean([3], check=stands_still) == 0
     assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
     assert not before & names_of(tmp_path)
     assert [each.kind for each in writer.snapshots.all()] == ["savepoint"]
@@ -128,10 +130,10 @@ def test_the_rows_of_an_interrupted_savepoint_are_removed(
 
     with pytest.raises(OSError, match="went down"):
         writer.write(3, kind="savepoint", check=killed)
-    assert writer.table.clean([]) == 0, "it may still be being taken"
+    assert writer.cleaner.clean([]) == 0, "it may still be being taken"
     assert names_of(tmp_path)
     monkeypatch.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", -1.0)
-    assert writer.table.clean([]) > 0
+    assert writer.cleaner.clean([]) > 0
     assert not (tmp_path / "state" / "batch_id=3").exists()
     assert writer.files.names("snapshots_removed") == []
     assert writer.snapshots.batch_ids() == [2]
@@ -153,11 +155,11 @@ def test_a_savepoint_that_was_taken_for_interrupted_does_not_count(
     with pytest.raises(BeingRemovedError):
         writer.write(3, kind="savepoint", check=stands_still)
     assert writer.snapshots.batch_ids() == []
-    assert writer.table.clean([]) > 0
+    assert writer.cleaner.clean([]) > 0
     writer.saved = [None, None]
     snapshot = writer.write(3, kind="savepoint")
     assert writer.table.has(snapshot)
-    writer.table.clean([3])
+    writer.cleaner.clean([3])
     assert not writer.table.has(snapshot)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import cojoin as cj
@@ -141,6 +142,53 @@ def test_a_function_has_state_and_timers(spark: SparkSession, tables: tuple[str,
     query.await_termination()
     rows = spark.read.parquet(f"{tmp_path}/out").collect()
     assert sorted((row.customer, row["count"]) for row in rows) == [(each, ROWS // 5) for each in range(5)]
+
+
+@pytest.mark.slow
+def test_paths_may_have_blanks_and_brackets_and_relative_ones_are_refused(
+    spark: SparkSession, tables: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, folder, drain = f"{tmp_path}/ä [b] {{c}} 5%", f"{tmp_path}/out [1]", cj.Trigger.available_now(drain=True)
+    query = joined(tables).start(output=cj.sinks.parquet(folder), checkpoint=place, trigger=drain)
+    query.await_termination()
+    files = [f"{each}" for each in Path(folder).rglob("*.parquet")]
+    assert sum(pq.read_metadata(file).num_rows for file in files) == ROWS
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(cj.ConfigurationError, match=r"output: expected a full path, got 'out'.*another folder for the"):
+        joined(tables).start(output=cj.sinks.parquet("out"), checkpoint=f"{tmp_path}/c", trigger=drain)
+    with pytest.raises(cj.ConfigurationError, match=r"input 'trades': expected a full path, got './trades'"):
+        joined(("./trades", tables[1])).start(output=print, checkpoint=f"{tmp_path}/c", trigger=drain)
+    with pytest.raises(cj.ConfigurationError, match=r"input 'trades': delta .*can't be read: there is no Delta table"):
+        joined((f"{tmp_path}/none", tables[1])).start(output=print, checkpoint=f"{tmp_path}/c", trigger=drain)
+
+
+@pytest.mark.slow
+def test_spark_has_no_state_below_a_path_that_it_encodes(tables: tuple[str, str], tmp_path: Path) -> None:
+    query = joined(tables).start(
+        output=cj.sinks.delta(f"{tmp_path}/out"),
+        checkpoint=f"{tmp_path}/my checkpoint",
+        trigger=cj.Trigger.available_now(),
+    )
+    query.await_termination()
+    with pytest.raises(cj.CheckpointError, match=r"finds nothing below a path with ' '"):
+        query.stop(savepoint=True)
+
+
+@pytest.mark.slow
+def test_the_lease_names_the_newest_batch_that_counts(tables: tuple[str, str], tmp_path: Path) -> None:
+    place = f"{tmp_path}/checkpoint"
+
+    def run() -> None:
+        query = joined(tables).start(
+            output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=place, trigger=cj.Trigger.available_now()
+        )
+        query.await_termination()
+
+    run()
+    newest = max(Path(place, "manifest").glob("*.json"))
+    newest.unlink()
+    with pytest.raises(cj.CheckpointError, match="this file is gone"):
+        run()
 
 
 @dataclass

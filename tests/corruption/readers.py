@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.checkpoints.checkpoint import find_snapshot
-from cojoin.checkpoints.control import check_offsets, drain_is_promised, resumed_batches
+from cojoin.checkpoints.control import drain_is_promised
 from cojoin.checkpoints.identity import check_description, read_query
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.offset_log import check_offsets
+from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
 from cojoin.checkpoints.snapshot_row import are_whole, read_content
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
-from cojoin.spark.batch.call import _check_state
+from cojoin.spark.batch.batch_facts import check_state
 from cojoin.spark.batch.restored_state import RestoredState
 from cojoin.spark.restore.restoration import unfinished
 from cojoin.spark.restore.source_logs import check_logs
@@ -30,7 +32,7 @@ from tests.corruption.written import GROUPS, LAST, row_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshot_record import Snapshot
     from tests.corruption.written import Written
 
 __all__ = ["KINDS", "Kind", "World"]
@@ -138,7 +140,7 @@ def _state(world: World) -> Any:
     for group in range(GROUPS):
         header, tables = codec.decode(world.contents[f"values/state {group}"])
         expected = {"called": LAST, "query_id": world.written.query_id}
-        _check_state(header.get("written"), group, expected)
+        check_state(header.get("written"), group, expected)
         opened = [Segment(*each).open(folder) for each in header["segments"]["held1"]["segments"]]
         rows = [(each.table.to_pydict(), each.tombstones.tolist()) for each in opened]
         found.append((header, {name: each.to_pydict() for name, each in tables.items()}, rows))

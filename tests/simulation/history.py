@@ -101,10 +101,6 @@ def run(plan: Plan) -> tuple[History, World]:  # noqa: C901, PLR0912 - the phase
                 error = world.run_cleanly(place)
                 if error is not None and "its query was drained" in str(error):
                     break
-                if error is not None and place == SECOND and "there is no snapshot of batch" in str(error):
-                    # The first query has removed the snapshot while a restoration of it stood still.
-                    world.restoration_is_void = True
-                    break
                 if error is not None:
                     history.broken.append(f"a query that nothing disturbs failed: {type(error).__name__}: {error}")
                     break

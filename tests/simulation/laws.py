@@ -17,7 +17,7 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import FOLDER
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.errors import CojoinError
-from cojoin.storage.transactions import FENCE
+from cojoin.storage.newest_batch import FENCE
 from tests.simulation import simulated_clock
 from tests.simulation.faults import INJECTED
 from tests.simulation.simulated_delta import active_files, commits_of, rows_in
@@ -43,8 +43,6 @@ _TOLD = (
     "its query was drained",
     "let a run finish it before a drain",
     "so it is no checkpoint of cojoin's",
-    # A savepoint that looks twice while the first start writes the file.
-    "the description of its query, is gone",
     "there is no snapshot",
     "has written",
     "ConcurrentTransactionException",
@@ -63,8 +61,7 @@ _TOLD_OF_OLD_FILES = (
     "its newest manifest is of batch",
     "the checkpoint is older than its output",
 )
-"""What an error may say, too, where a listing lacked the newest files, or a start stood still for minutes between two
-looks and another run has taken over since; the next start finds them."""
+"""What an error may say, too, where a listing lacked the newest files; the next start finds them."""
 
 _TOLD_OF_READERS = (
     "Spark's own state after batch",
@@ -72,7 +69,7 @@ _TOLD_OF_READERS = (
     "files of its table state are gone",
     "FileNotFoundException: /lake/first/state",
 )
-"""What a savepoint in another process, or a restoration, may say: the query went on and cleaned what it was reading."""
+"""What a restoration may say: the first query went on and cleaned what it was reading."""
 
 
 def broken_laws(world: World) -> list[str]:
@@ -85,8 +82,7 @@ def broken_laws(world: World) -> list[str]:
 
 
 def _broken(world: World) -> Iterator[str]:
-    is_old = world.disk.was_stale or world.disk.was_paused or any(each.name == "pause" for each in world.plan.actions)
-    told = (*_TOLD, *(_TOLD_OF_OLD_FILES if is_old else ()))
+    told = (*_TOLD, *(_TOLD_OF_OLD_FILES if world.disk.was_stale else ()))
     for who, error in world.errors:
         if not any(each in str(error) for each in (*told, *(_TOLD_OF_READERS if world.reads_beside(who) else ()))):
             yield f"{who} stopped with an error that nothing explains: {type(error).__name__}: {error}"
@@ -97,7 +93,7 @@ def _broken(world: World) -> Iterator[str]:
             yield f"{each.name}: {type(each.error).__name__}: {each.error}"
     yield from (f"zombie: {each}" for each in world.disk.hand_overs.late_commits)
     yield from _of_query(world, FIRST)
-    if world.disk.below(SECOND.checkpoint) and not world.restoration_is_void:
+    if world.disk.below(SECOND.checkpoint):
         yield from _of_query(world, SECOND)
 
 

@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning does not look for what other snapshots point to",
-        "cojoin.checkpoints.state_table:StateTable._obsolete",
+        "cojoin.checkpoints.state_cleaner:StateCleaner._obsolete",
         (("each not in needed", "True"),),
     ),
     Mutant(
@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "a commit does not look at the fence",
-        "cojoin.storage.transactions:TableTransactions._look",
+        "cojoin.storage.newest_batch:NewestBatch.look_in",
         (("found.epoch > self._epoch", "False"),),
     ),
     Mutant(
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning believes a listing without the newest snapshot",
-        "cojoin.checkpoints.state_table:StateTable._unneeded",
+        "cojoin.checkpoints.state_cleaner:StateCleaner._unneeded",
         (("if known is not None and known not in alive:", "if False:"),),
     ),
     Mutant(
@@ -219,5 +219,36 @@ MUTANTS = (
             ("if written and files.swaps:", "if written:"),
             ("if not files.swaps and not files.exists(LEASE_FILE):", "if False:"),
         ),
+    ),
+    Mutant(
+        "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap",
+        "cojoin.checkpoints.snapshots:Snapshots._stays",
+        (("if self._files.swaps:", "if True:"),),
+    ),
+    Mutant(
+        "a savepoint takes what it points to itself for what other snapshots point to",
+        "cojoin.checkpoints.savepoint:_write",
+        (("if not holders <= snapshots.holders(batch_id):", "if not holders <= snapshots.holders():"),),
+    ),
+    Mutant(
+        "a savepoint is not taken again where the query has removed what it was reading",
+        "cojoin.checkpoints.savepoint:take_savepoint",
+        (("if committed_batches(files)[-1:] == committed[-1:]:", "if True:"),),
+    ),
+    Mutant(
+        "a restoration that stood still writes into Spark's logs",
+        "cojoin.storage.store:Store.write_checked",
+        (
+            ("check()", "pass"),
+            (
+                "if self.replace(name, text.encode(), None if found is None else found.tag):",
+                "if not self.write(name, text):",
+            ),
+        ),
+    ),
+    Mutant(
+        "a restoration that stood still writes down how far it has come",
+        "cojoin.spark.restore.restoration:Restoration.write",
+        (('int(content.get("epoch", 0))', "0"),),
     ),
 )

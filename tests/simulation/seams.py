@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.control import CONTROL_DDL
-from cojoin.storage import documents
+from cojoin.storage import document_text
 from tests.simulation import simulated_join
 from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, scheduler
 from tests.simulation.simulated_delta import DeltaTables
@@ -55,11 +55,11 @@ class _Json:
 
 
 _checked: dict[tuple[Any, ...], dict[str, Any]] = {}
-_check_content = documents._content
+_check_content = document_text._content
 
 
 def _content(files: Any, name: str, form: Any, text: str) -> dict[str, Any]:
-    """Return the content of a document as ``documents`` does, which computes the checksum of each text once."""
+    """Return the content of a document as ``document_text`` does, which computes the checksum of each text once."""
     key = name, form.what, form.format, text
     found = _checked.get(key)
     if found is None:
@@ -68,7 +68,7 @@ def _content(files: Any, name: str, form: Any, text: str) -> dict[str, Any]:
         found = _checked[key] = _check_content(files, name, form, text)
     else:
         # It may read, so that a history would differ by what was cached.
-        documents._check_query(files, name, form, json.loads(text).get("query_id"))
+        document_text._check_query(files, name, form, json.loads(text).get("query_id"))
     return dict(found)
 
 
@@ -214,7 +214,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
         # A heartbeat is looked at every few seconds, so that a history does not consist of that.
         "_POLL_SECONDS": 4.0,
     },
-    "cojoin.checkpoints.control": {
+    "cojoin.checkpoints.offset_log": {
         "time": SimulatedTime,
         "planned_entry": lambda *_: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
     },
@@ -223,8 +223,8 @@ _SEAMS: dict[str, dict[str, Any]] = {
     "cojoin.checkpoints.segment_files": {"KEPT_MANIFESTS": 3},
     # A savepoint is taken for interrupted while a driver still stands still.
     "cojoin.checkpoints.snapshots": {"time": SimulatedTime, "_SAFE_SECONDS": 60.0},
-    "cojoin.checkpoints.state_table": {
-        "F": Functions,
+    "cojoin.checkpoints.state_table": {"F": Functions},
+    "cojoin.checkpoints.state_cleaner": {
         "table_log": DeltaTables.table_log,
         "partition_files": DeltaTables.partition_files,
         "commit_applications": DeltaTables.commit_applications,
@@ -249,24 +249,24 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "_KEPT_MANIFESTS": 5,
     },
     "cojoin.checkpoints.progress_table:ProgressTable": {"_write_file": _write_progress},
-    "cojoin.storage.documents": {"json": _Json, "_content": _content},
+    "cojoin.storage.document_text": {"json": _Json, "_content": _content},
     "cojoin.storage.transactions": {
         "table_log": DeltaTables.table_log,
         "append_files": DeltaTables.append_files,
         "commit_applications": DeltaTables.commit_applications,
-        "open_store": _open_store,
     },
+    "cojoin.storage.newest_batch": {"table_log": DeltaTables.table_log, "open_store": _open_store},
     "cojoin.spark.sinks.sink": {"open_store": _open_store},
     "cojoin.spark.sinks.delta_sink": {
         "append_files": DeltaTables.append_files,
         "table_log": DeltaTables.table_log,
         "read_table": DeltaTables.read_table,
-        "find_commit": DeltaTables.find_commit,
         "plain_defaults": lambda _: True,
         "plain_shape": lambda _: "plain",
         "shape_of": lambda _: "plain",
         "FileTarget": _FileTarget,
     },
+    "cojoin.spark.sinks.stored_markers": {"find_commit": DeltaTables.find_commit},
     "cojoin.spark.restore.restoration": {"open_store": _open_store},
     "cojoin.spark.restore.source_logs": {"compact_interval": lambda _: 10},
     "cojoin.spark.restore.restore": {

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
+from cojoin.storage.newest_batch import FENCE
 from cojoin.storage.table_version import TableVersion
-from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,14 +103,6 @@ class _Metadata:
         return _Text("")
 
 
-class _Applications:
-    def __init__(self, versions: Mapping[str, int]) -> None:
-        self._versions = versions
-
-    def contains(self, app_id: str) -> bool:
-        return app_id in self._versions
-
-
 class _Version:
     """A version of a table: Delta's snapshot."""
 
@@ -129,9 +121,6 @@ class _Version:
 
     def metadata(self) -> _Metadata:
         return _Metadata(self.table_id)
-
-    def transactions(self) -> _Applications:
-        return _Applications(self.applications)
 
 
 class _Read:
@@ -265,7 +254,7 @@ class Row:
 
 
 class DeltaTables:
-    """The functions of ``storage.delta_files`` and of Delta's Python package, on the disk of the session."""
+    """The functions of ``storage.delta_files`` and of ``storage.table_version``, on the disk of the session."""
 
     @staticmethod
     def table_log(session: Any, location: str) -> DeltaLog:
@@ -328,16 +317,6 @@ class DeltaTables:
                 told = next(each["commitInfo"] for each in commit if "commitInfo" in each)
                 return Row({"metadata": told.get("userMetadata"), "rows": None})
         return None
-
-    @staticmethod
-    def forPath(session: Any, path: str) -> DeltaTables:  # noqa: N802
-        table = DeltaTables()
-        table._session, table._path = session, path  # type: ignore[attr-defined]
-        return table
-
-    @staticmethod
-    def isDeltaTable(session: Any, path: str) -> bool:  # noqa: N802
-        return DeltaLog(session.disk, path).tableExists()
 
 
 def commit(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cojoin.storage.transactions import FENCE
+from cojoin.storage.newest_batch import FENCE
 from tests.simulation.faults import Fault
 from tests.simulation.history import run
 from tests.simulation.mutants import MUTANTS
@@ -60,6 +60,71 @@ FOUND = {
         swaps=False,
         switching=0.15,
         actions=(Action("drive", 0), Action("drive", 0), Action("drive", 0), Action("await", 0)),
+    ),
+    # Without compare-and-swap, a cleaning removed a snapshot that had just become a savepoint.
+    "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap": Plan(
+        365911812,
+        swaps=False,
+        switching=0.0,
+        cadence=1,
+        actions=(
+            *(Action("rows", 12), Action("drive", 1), Action("await", 12), Action("rows", 12), Action("savepoint", 1)),
+            *(Action("drive", 0), Action("await", 12), Action("drain", 4), Action("own savepoint", 1)),
+            Action("left rows", 11),
+        ),
+        faults=(
+            Fault("pause", "read", 1, 109, "savepoint", 149),
+            Fault("fails", "commit batch", 0, 1),
+            Fault("pause", "delta commit", 5, 58, wakes=110),
+        ),
+    ),
+    # A savepoint pointed to content that was being removed, and took its own pointers for those of other snapshots.
+    "a savepoint takes what it points to itself for what other snapshots point to": Plan(
+        365914996,
+        swaps=False,
+        switching=0.15,
+        actions=(
+            *(Action("rows", 12), Action("drive", 1), Action("await", 12), Action("rows", 12), Action("savepoint", 1)),
+            *(Action("drive", 0), Action("await", 12), Action("left rows", 4), Action("rows", 3), Action("restore", 3)),
+        ),
+        faults=(
+            Fault("pause", "read state", 0, 285, "savepoint", 112),
+            Fault("fails", "delete directory", 1, 3),
+            Fault("pause", "delta commit", 13, 49, wakes=3),
+        ),
+    ),
+    # A savepoint that stood still said that a segment was missing, which the query had meanwhile cleaned.
+    "a savepoint is not taken again where the query has removed what it was reading": Plan(
+        365904599,
+        switching=0.0,
+        retained=2,
+        actions=(
+            *(Action("rows", 6), Action("drive", 0), Action("await", 0), Action("left rows", 7), Action("drive", 6)),
+            Action("own savepoint", 6),
+        ),
+        faults=(
+            Fault("rival", "write segment", 0, 3),
+            Fault("pause", "read segment", 0, 252),
+            Fault("crash before", "read state", 0, 5),
+        ),
+    ),
+    # A restoration that stood still changed Spark's log after its successor had read it, so that no start went on.
+    "a restoration that stood still writes into Spark's logs": Plan(
+        365917128,
+        switching=0.0,
+        cadence=1,
+        actions=(Action("rows", 1), Action("drive"), Action("savepoint"), Action("restore", 2), Action("restore", 1)),
+        faults=(Fault("pause", "delete directory", 0, 66),),
+    ),
+    # It wrote that the restoration had only begun, after its successor had finished it.
+    "a restoration that stood still writes down how far it has come": Plan(
+        1,
+        switching=0.0,
+        actions=(
+            *(Action("rows", 12), Action("drive", 0), Action("await", 12), Action("restore", 0), Action("wait", 4)),
+            *(Action("restore", 1), Action("await", 40)),
+        ),
+        faults=(Fault("pause", "replace", 7, 120),),
     ),
 }
 _SEEDS = 40

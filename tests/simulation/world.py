@@ -51,7 +51,6 @@ class World:
         self.errors: list[tuple[str, BaseException]] = []
         self.zombies: list[BaseException] = []
         self.savepoints: list[int] = []
-        self.restoration_is_void = False
         self._processes = 0
         self.disk.on_rival = self._rival
         self.is_healed = False
@@ -90,8 +89,7 @@ class World:
                 del control, resumed, segments, told_by
                 # From here on, no earlier run may commit to the output.
                 record = json.loads(self.disk.files[f"{place.checkpoint}/lease.json"].content)["content"]
-                # A table that does not exist yet can't be fenced.
-                if record["owner"] in process.owners and self.disk.is_there(f"{place.output}/_delta_log"):
+                if record["owner"] in process.owners:
                     self.disk.begun[place.output] = record["epoch"]
                 return Stream(session, place.checkpoint, plan.key_groups, cadence)
 
@@ -134,10 +132,8 @@ class World:
         return f"{SECOND.checkpoint}/spark/commits/0" in self.disk.files
 
     def reads_beside(self, name: str) -> bool:
-        """Return whether a process reads the first query's checkpoint while that query may run."""
-        return name.startswith("savepoint") or any(
-            each.process.name == name and each.place == SECOND for each in self.drivers
-        )
+        """Return whether a process restores the first query's checkpoint while that query may run."""
+        return any(each.process.name == name and each.place == SECOND for each in self.drivers)
 
     def read_by(self, place: Place) -> Lake:
         """Return what a query has read at its end: all that there is, unless it was drained before."""

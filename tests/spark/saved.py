@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.storage.stores import open_store
 from tests.spark.data import ENRICHED_DDL, asof, connect, enriched_rows, table
@@ -49,6 +50,10 @@ class Saved:
     @property
     def snapshots(self) -> Snapshots:
         return Snapshots(self.files)
+
+    @property
+    def cleaner(self) -> StateCleaner:
+        return StateCleaner(self.spark, self.files)
 
     @property
     def state(self) -> StateTable:

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import cojoin as cj
-from cojoin.storage.documents import Form, read_document, to_text, write_document
+from cojoin.storage.document_text import Form, to_text
+from cojoin.storage.documents import read_document, write_document
 from cojoin.storage.store import Tagged
 from tests.spark.refused import refused
 

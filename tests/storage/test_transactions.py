@@ -12,7 +12,8 @@ import pytest
 
 from cojoin.errors import QueryFailedError
 from cojoin.storage.delta_files import WrittenFile, append_files, table_log
-from cojoin.storage.transactions import NO_BATCH, TableTransactions
+from cojoin.storage.newest_batch import NO_BATCH
+from cojoin.storage.transactions import TableTransactions
 from tests.spark.data import rows, table
 from tests.spark.refused import refused
 

@@ -24,8 +24,8 @@ from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.storage.locations import is_path
+from cojoin.storage.newest_batch import FENCE
 from cojoin.storage.table_version import read_table
-from cojoin.storage.transactions import FENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,13 +19,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark import TaskContext
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
 from cojoin.engine.garbage_collection import without_garbage_collection
@@ -37,12 +36,13 @@ from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.tables import concat
-from cojoin.errors import CheckpointError, FunctionError, QueryFailedError
+from cojoin.errors import CheckpointError, FunctionError
+from cojoin.spark.batch.batch_facts import batch_facts, check_state
 from cojoin.spark.batch.packing import CONTROL_TAG, read_control
 from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from cojoin.engine.plan import Plan
     from cojoin.engine.state.segments import SegmentStore
@@ -50,12 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EMITTED_DDL",
-    "HOLDS_PROPERTY",
     "SNAPSHOT",
     "STATE_DDL",
-    "STATE_PROPERTY",
     "STATISTICS",
-    "BatchFacts",
     "StaticCall",
     "StreamingCall",
 ]
@@ -68,42 +65,10 @@ SNAPSHOT = -1
 STATISTICS = 0
 """The kind of a call's statistics; the kinds of the outputs start at 1."""
 
-HOLDS_PROPERTY = "cojoin.holds"
-"""The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
-
-STATE_PROPERTY = "cojoin.state"
-"""The local property of a micro-batch's jobs with what is known of the state that it begins with."""
-
 _WRITTEN = "written"
 """The header's entry about who wrote a state value: the key group, the batch and the query."""
 
 _EMITTED_SCHEMA = pa.schema([("kind", pa.int8()), ("payload", pa.binary())])
-
-
-@dataclass(frozen=True)
-class BatchFacts:
-    """What the calls need to know of their micro-batch.
-
-    Attributes:
-        batch_id: Its id.
-        holds: The limit of each input's watermark, which the driver derived from the offset log, by the input's number.
-        state: What is known of the state that it begins with: the last batch that has called the key groups
-            (``called``), and ``query_id``.
-    """
-
-    batch_id: int
-    holds: Mapping[int, int]
-    state: Mapping[str, Any]
-
-    def to_json(self) -> str:
-        """Return them as a text, which ``read`` reads."""
-        return json.dumps({"batch_id": self.batch_id, "holds": self.holds, "state": self.state})
-
-    @classmethod
-    def read(cls, text: str) -> BatchFacts:
-        """Read a text that ``to_json`` returned."""
-        told = json.loads(text)
-        return cls(int(told["batch_id"]), _holds(json.dumps(told["holds"])), told["state"])
 
 
 class StreamingCall:
@@ -154,7 +119,7 @@ class StreamingCall:
         started = time.perf_counter()
         group = self._numbers[int(key[0])]
         operator = self._plan.create_operator()
-        now, facts = state.getCurrentProcessingTimeMs(), _facts(self._told_by)
+        now, facts = state.getCurrentProcessingTimeMs(), batch_facts(self._told_by)
         batch_id = facts.batch_id
         if self._segments is not None:
             operator.segmenting = SegmentContext(self._segments, self._plan.segments, group, batch_id)
@@ -163,10 +128,10 @@ class StreamingCall:
         try:
             if state.exists:
                 header, tables = codec.decode(state.get[0])
-                _check_state(header.get(_WRITTEN), group, expected)
+                check_state(header.get(_WRITTEN), group, expected)
                 operator.load(header, tables)
             elif expected.get("called") is not None:
-                _check_state(None, group, expected)
+                check_state(None, group, expected)
             packed = (
                 (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
             )
@@ -252,57 +217,6 @@ class StaticCall:
             ]
         finally:
             operator.close()
-
-
-def _facts(told_by: str | None) -> BatchFacts:
-    """Return what the driver says of the micro-batch; its id is -1 outside of a query, as in tests."""
-    if told_by is not None:
-        told = _property(told_by)
-        if told is None:
-            msg = f"the setting {told_by} of the micro-batch's session did not reach the workers; start the query again"
-            raise QueryFailedError(msg)
-        return BatchFacts.read(told)
-    batch_id = _property("streaming.sql.batchId")
-    state = json.loads(_property(STATE_PROPERTY) or "{}")
-    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(_property(HOLDS_PROPERTY) or "{}"), state)
-
-
-def _holds(text: str) -> dict[int, int]:
-    return {int(number): until for number, until in json.loads(text).items()}
-
-
-def _property(name: str) -> str | None:
-    context = TaskContext.get()
-    return context.getLocalProperty(name) if context else None
-
-
-def _check_state(written: Any, group: int, expected: Mapping[str, Any]) -> None:
-    """Check that a state value is the key group's own, and as new as the manifests say.
-
-    Args:
-        written: Who wrote it, as its header says; None where there is no value, or it does not say so.
-        group: The key group.
-        expected: What the driver says: the last batch that has called the key groups (``called``), and ``query_id``.
-
-    Raises:
-        CheckpointError: It is another's, or older.
-    """
-    called, query_id = expected.get("called"), expected.get("query_id")
-    if written is None:
-        is_right = called is None
-    else:
-        is_query = written[2] is None or query_id in (None, written[2])
-        is_right = written[0] == group and is_query and (called is None or written[1] >= called)
-    if is_right:
-        return
-    found = "there is none that says so" if written is None else f"got key group, batch and query {written}"
-    known = "" if called is None else f" after batch {called} or a later one, as the manifests say"
-    msg = (
-        f"spark/state of the checkpoint, Spark's own state store: expected the state of key group {group} of the query "
-        f"{query_id}{known}; {found}: its files were exchanged or are former ones; put the checkpoint back from a "
-        f"backup, or restore a snapshot into a new one with restore_from="
-    )
-    raise CheckpointError(msg)
 
 
 def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]], restored: RestoredState) -> tuple[Batch, list[int]]:

@@ -23,10 +23,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cojoin.checkpoints.control import source_offsets
 from cojoin.checkpoints.manifest import Manifest
+from cojoin.checkpoints.offset_log import source_offsets
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
-from cojoin.checkpoints.snapshots import SnapshotKind, Snapshots
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
+    from cojoin.checkpoints.snapshot_record import SnapshotKind
     from cojoin.engine.plan import Plan
     from cojoin.spark.sinks.sink import Sink, SinkWriter
     from cojoin.spark.sinks.written_files import FileTarget

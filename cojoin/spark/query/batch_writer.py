@@ -19,7 +19,8 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
-from cojoin.spark.batch.call import STATE_PROPERTY, STATISTICS
+from cojoin.spark.batch.batch_facts import STATE_PROPERTY
+from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
 from cojoin.spark.sinks.written_files import write_files

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.checkpoints.state_table import STATE_LOCK, StateTable
+from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.spark.query.failures import explain
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Cleaning:
                 # A crash may have left removals unfinished.
                 if obsolete or snapshots.removed():
                     known = self._known(snapshots)
-                    table = StateTable(session, self._files)
-                    table.clean(obsolete, savepoints_too=False, known=known, check=self._lease.check)
+                    cleaner = StateCleaner(session, self._files)
+                    cleaner.clean(obsolete, savepoints_too=False, known=known, check=self._lease.check)
         except Exception as error:  # noqa: BLE001 - the next cleaning tries again
             _LOG.warning("checkpoint %s: old snapshots could not be removed: %s", self._files.root, explain(error))
 

@@ -31,6 +31,7 @@ _WRAPPING = re.compile(
 )
 _FROM_JAVA = "py4j.protocol.Py4JJavaError: "
 _FULL = "No space left on device"
+_NO_PYTHON = "Python worker failed to connect back"
 _OF_STORES = ("s3a://", "abfss://", "gs://", "S3Exception", _FULL)
 _SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
@@ -98,5 +99,8 @@ def _with_cure(told: str, text: str) -> str:
     """
     if _FULL in text and _FULL not in told:
         told = f"{told.rstrip('.')}: {_FULL}"
+    if _NO_PYTHON in told:
+        what = "see that the Python of spark.pyspark.python starts there within ten seconds, and start the query again"
+        return f"{told.rstrip('.')}: Spark has started a Python process, which gave no answer; {what}"
     cure = cure_of(told) if any(sign in told for sign in _OF_STORES) else None
     return told if cure is None else f"{without_login(told).rstrip('.')}; {cure}"

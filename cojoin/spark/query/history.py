@@ -29,9 +29,9 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.control import NOTHING_READ, source_offsets
+from cojoin.checkpoints.offset_log import NOTHING_READ, source_offsets
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.spark.batch.call import HOLDS_PROPERTY
+from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.session_settings import is_connect
 

@@ -13,8 +13,10 @@ import time
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 
-from cojoin.checkpoints.control import drain_is_promised, plan_drain, plan_look_at_the_clock
+from cojoin.checkpoints.control import drain_is_promised, plan_drain
+from cojoin.checkpoints.offset_log import plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.display import display_of
@@ -186,7 +188,7 @@ class Query:
             stream: The stream, without a trigger.
             at_end: A function that waits for the work beside the batches.
         """
-        if drain_is_promised(self._files) and plan_drain(self._files):
+        if drain_is_promised(self._files) and plan_drain(self._files, self._lease.check):
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
             self._begin(stream.trigger(once=True))
             last_batch = None
@@ -205,7 +207,7 @@ class Query:
 
     def _plan_last_batch(self) -> bool:
         if self._trigger.drain:
-            return plan_drain(self._files)
+            return plan_drain(self._files, self._lease.check)
         return self._plan.needs_clock and plan_look_at_the_clock(self._files, int(1000 * time.time()))
 
     def _begin(self, stream: DataStreamWriter) -> None:
@@ -214,6 +216,11 @@ class Query:
                 self._stream = stream.start()
         except Py4JJavaError as error:
             # Spark writes to the checkpoint before the query runs; a store may refuse that.
+            raise QueryFailedError(explain(error)) from error
+        except PySparkException as error:
+            # With Spark Connect, it is also how an error of the server's arrives.
+            if self._manifests is None or isinstance(error, AnalysisException):
+                raise
             raise QueryFailedError(explain(error)) from error
 
     def _follow(
@@ -271,6 +278,8 @@ class Query:
             manifest = manifests.read(batch_id) if batch_id > newest else None
             if manifest is not None:
                 self.take_report(manifest.report)
+                if manifest.epoch == self._lease.epoch:
+                    self._lease.note_counted(batch_id)
 
     def _flush_progress(self) -> None:
         if self._manifests is not None:

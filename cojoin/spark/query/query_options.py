@@ -82,8 +82,11 @@ class QueryOptions:
             msg = f"side_outputs: expected a dict from OutputTag to sink, got {declared!r}"
             raise ConfigurationError(msg)
         for tag in declared:
+            if not isinstance(tag, OutputTag):
+                msg = f"side_outputs: expected a dict from OutputTag to sink, got the key {tag!r}"
+                raise ConfigurationError(msg)
             if tag not in plan.side_outputs:
-                spelled = tag.tag_id if isinstance(tag, OutputTag) else str(tag)
+                spelled = tag.tag_id
                 near = did_you_mean(spelled, known) if known else "; declare it with process(..., side_outputs=[tag])"
                 msg = f"side_outputs: the query has no side output {spelled!r} with these columns{near}"
                 raise ConfigurationError(msg)

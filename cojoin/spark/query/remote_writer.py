@@ -20,7 +20,7 @@ from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.errors import ConfigurationError
-from cojoin.spark.batch.call import BatchFacts
+from cojoin.spark.batch.batch_facts import BatchFacts
 from cojoin.spark.batch.pickling import pickling_error
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.history import HistoryHolds

@@ -7,13 +7,14 @@ begun: first a restoration (``restore``), then a drain (``query``).
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.abandoned_files import delete_abandoned_files
 from cojoin.checkpoints.claimed import ClaimedCheckpoint
-from cojoin.checkpoints.control import check_offsets, open_control, resumed_batches
+from cojoin.checkpoints.control import open_control
 from cojoin.checkpoints.identity import (
     check_description,
     claim_checkpoint,
@@ -23,7 +24,9 @@ from cojoin.checkpoints.identity import (
 )
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.offset_log import check_offsets
 from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.checkpoints.spark_state_store import committed_batches
@@ -121,6 +124,7 @@ def start_query(
         last = Manifests(files).last()
         check_description(files, 0 if last is None else last.described)
         query_id = note_sources(files, described, lease.epoch)
+        restoration = None if restoration is None else replace(restoration, epoch=lease.epoch)
         if restoration is not None and restoration.stage == "begun":
             restoration.write(files)
             restoration = write_restoration(new, restoration, lease.check)
@@ -234,7 +238,7 @@ def _run(
                 stream.trigger(once=True).start().awaitTermination()
             except PySparkException as error:
                 raise QueryFailedError(explain(error)) from error
-        finish_restoration(files, restoration).write(files)
+        finish_restoration(files, restoration, checkpoint.lease.check).write(files)
     if not is_remote:
         writer.prepare()
     query.run(stream.queryName(options.name) if options.name else stream, writer.finish)

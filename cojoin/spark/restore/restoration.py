@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.values.choices import check_flag
-from cojoin.errors import CheckpointError
-from cojoin.storage.documents import Form, damaged, read_document, write_document
+from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.storage.document_text import Form, damaged
+from cojoin.storage.documents import read_document, write_fenced
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Restoration:
             only for people who read the file: the tables are checked again before they are rolled back.
         takes_over: Whether an output continues in a table of the old query, which ends the old query.
         stage: ``"begun"``, ``"written"`` (the new checkpoint has all it needs), ``"ready"``.
+        epoch: The lease epoch of the run that has come so far.
     """
 
     origin: str
@@ -75,6 +77,7 @@ class Restoration:
     cut_back: Sequence[Sequence[Any]] = ()
     takes_over: bool = False
     stage: str = "begun"
+    epoch: int = 0
 
     @classmethod
     def read(cls, files: Store) -> Restoration | None:
@@ -94,8 +97,18 @@ class Restoration:
         return found
 
     def write(self, files: Store) -> None:
-        """Write the restoration to ``restored.json``."""
-        write_document(files, _FILE, _FORM, asdict(self))
+        """Write the restoration to ``restored.json``.
+
+        Raises:
+            QueryFailedError: A later run has written it.
+        """
+        later = write_fenced(files, _FILE, _FORM, asdict(self), lambda content: int(content.get("epoch", 0)))
+        if later is not None:
+            msg = (
+                f"checkpoint {files.root}: fenced off: another run, of epoch {later}, goes on with the restoration; "
+                f"this query held epoch {self.epoch} and stops here"
+            )
+            raise QueryFailedError(msg)
 
     def is_void(self, spark: SparkSession, origin: str) -> bool:
         """Return whether nothing was done but to note what is to be restored, and that snapshot was removed since.

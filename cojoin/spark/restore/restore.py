@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints import outputs
 from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
-from cojoin.checkpoints.control import NOTHING_READ, begin_after, plan_first_batch, register_messages
+from cojoin.checkpoints.control import register_messages
 from cojoin.checkpoints.identity import check_evolution, read_query
 from cojoin.checkpoints.lease import end
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import ended, holder
+from cojoin.checkpoints.offset_log import NOTHING_READ, begin_after, plan_first_batch
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine import rescaling
@@ -38,15 +39,22 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.checkpoints.snapshots import Snapshot
+    from cojoin.checkpoints.snapshot_record import Snapshot
     from cojoin.engine.plan import Plan
     from cojoin.spark.restore.new_query import NewQuery
     from cojoin.storage.store import Store
 
 __all__ = ["check_restore", "finish_restoration", "write_restoration"]
 
-_ROWS = "control/restored"
-"""The folder of the old state's rows."""
+_FOLDER, _ROWS = "control", "_restored-"
+"""The control input's folder, and the name of the folder in it with the old state's rows, up to the writer's epoch.
+
+Spark reads the files in it that its log names, and finds no others: one that an earlier start has left, or writes after
+it stood still, is no message.
+"""
+
+_FORMER_ROWS = "restored"
+"""The name of that folder in release 0.5.0. Spark finds the files in it."""
 
 _CONTROL_SOURCE = 2
 """The number of the control input, which reads these rows: it comes after the left and the right input."""
@@ -238,18 +246,18 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     check()
     state = StoredState.of_snapshot(StateTable(spark, origin), snapshot)
     messages = state_messages(spark, state, plan.inputs, plan.key_groups, read_query(files)["query_id"])
-    messages.write.mode("overwrite").parquet(files.path(_ROWS))
-    names = [f"{_ROWS}/{name}" for name in files.names(_ROWS) if name.endswith(".parquet")]
-    register_messages(files, _CONTROL_SOURCE, names, 0)
+    _delete_former_rows(files, restoration.epoch)
+    rows = f"{_FOLDER}/{_ROWS}{restoration.epoch}"
+    messages.write.mode("overwrite").parquet(files.path(rows))
+    names = [f"{rows}/{name}" for name in files.names(rows) if name.endswith(".parquet")]
+    register_messages(files, _CONTROL_SOURCE, names, 0, check)
     for number, (source, offset) in enumerate(zip(sources, restoration.offsets, strict=True)):
         if source.has_log:
-            source_logs.clear_log(files, number)
-        if source.has_log and offset != NOTHING_READ:
-            last = int(json.loads(offset)["logOffset"])
-            entries = source_logs.entries(origin, number)
-            source_logs.write_log(files, number, entries, last, interval=source_logs.compact_interval(spark))
-    check()
-    plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0)
+            last = -1 if offset == NOTHING_READ else int(json.loads(offset)["logOffset"])
+            entries = [] if offset == NOTHING_READ else source_logs.entries(origin, number)
+            interval = source_logs.compact_interval(spark)
+            source_logs.write_log(files, number, entries, last, interval=interval, check=check)
+    plan_first_batch(spark, files, [NOTHING_READ] * len(sources), 0, check)
     # This comes last, since it can't be undone. Everything that is needed of the old query has been read.
     check()
     if restoration.takes_over:
@@ -261,7 +269,21 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     return restoration.at("written")
 
 
-def finish_restoration(files: Store, restoration: Restoration) -> Restoration:
-    """Set the sources to the old query's offsets, once the first batch is committed."""
-    begin_after(files, restoration.offsets)
+def _delete_former_rows(files: Store, epoch: int) -> None:
+    """Delete the rows that earlier starts have written."""
+    for name in files.names(_FOLDER):
+        written_by = name.removeprefix(_ROWS)
+        if name == _FORMER_ROWS or (name.startswith(_ROWS) and written_by.isdigit() and int(written_by) < epoch):
+            files.delete_directory(f"{_FOLDER}/{name}")
+
+
+def finish_restoration(files: Store, restoration: Restoration, check: Callable[[], None]) -> Restoration:
+    """Set the sources to the old query's offsets, once the first batch is committed.
+
+    Args:
+        files: The new checkpoint.
+        restoration: The restoration, at the stage ``"written"``.
+        check: Raises an error where another start has taken over.
+    """
+    begin_after(files, restoration.offsets, check)
     return restoration.at("ready")

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from cojoin.storage.store import Store
 
-__all__ = ["LogDigests", "check_logs", "clear_log", "compact_interval", "entries", "write_log"]
+__all__ = ["LogDigests", "check_logs", "compact_interval", "entries", "write_log"]
 
 _VERSION, _COMPACT = "v1", ".compact"
 _INTERVAL, _USUAL_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval", 10
@@ -72,6 +72,7 @@ def write_log(
     last_id: int,
     *,
     interval: int = _USUAL_INTERVAL,
+    check: Callable[[], None] | None = None,
 ) -> None:
     """Write a source's log as if Spark had read exactly up to an id; the call is idempotent.
 
@@ -81,6 +82,8 @@ def write_log(
         entries: The entries, as ``entries`` returns them; those after ``last_id`` are left out.
         last_id: The ``logOffset`` of the source's offset; -1 where nothing was read.
         interval: The session's ``compact_interval``: Spark expects the compacted texts at its multiples.
+        check: Raises an error where another start has taken over. With it, what an earlier start has left of another
+            log is deleted, as long as no batch is committed; None where nothing may be there.
 
     Raises:
         CheckpointError: An id up to ``last_id`` has no entry, or the folder already has texts of other ids.
@@ -102,27 +105,23 @@ def write_log(
         texts[f"{compact_at}{_COMPACT}"] = [line for number in range(compact_at + 1) for line in by_id[number]]
     folder = _folder(n)
     others = [name for name in files.names(folder) if name not in texts]
-    if others:
+    if others and (check is None or files.names("spark/commits")):
         msg = (
             f"checkpoint {files.root}: {folder} holds {_shown(others)}, so a query has already run here; "
             f"choose an empty directory"
         )
         raise CheckpointError(msg)
+    check = check or _nothing
+    for name in others:
+        check()
+        files.delete(f"{folder}/{name}")
     # The newest is written last: Spark takes it for the end of the log, and looks for the others from there.
     for name in sorted(texts, key=lambda name: int(name.removesuffix(_COMPACT))):
-        files.write(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]))
+        files.write_checked(f"{folder}/{name}", "\n".join([_VERSION, *texts[name]]), check)
 
 
-def clear_log(files: Store, n: int) -> None:
-    """Delete the log of a source of a query that has committed no batch: what an earlier restoration has begun.
-
-    Args:
-        files: The new checkpoint.
-        n: The source's number in it.
-    """
-    if not files.names("spark/commits"):
-        for name in files.names(_folder(n)):
-            files.delete(f"{_folder(n)}/{name}")
+def _nothing() -> None:
+    return None
 
 
 class LogDigests:

@@ -1,4 +1,4 @@
-"""Checks of a Spark Connect server before a query starts on it: it must have cojoin, and see the checkpoint's files.
+"""Checks for a Spark Connect server before a query starts on it: it must have cojoin, and see the same files.
 
 The server's workers execute cojoin's calls, and a process beside the server writes the batches. Without these checks
 the first batch would fail with an error about a module, or start from an empty directory of the server's own.
@@ -7,19 +7,22 @@ the first batch would fail with an error about a module, or start from an empty 
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from cojoin.errors import ConfigurationError
+from cojoin.storage.locations import is_relative, literally
+from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cojoin.storage.store import Store
 
-__all__ = ["check_server"]
+__all__ = ["check_full", "check_server"]
 
 _WITH_COJOIN: set[str] = set()
 
@@ -39,6 +42,25 @@ def check_server(session: Any, files: Store) -> None:
         _check_workers(session)
         _WITH_COJOIN.add(session.session_id)
     _check_files(session, files)
+
+
+def check_full(session: Any, role: str, path: str | None) -> None:
+    """Check that a path is not relative: to a server, that would be another folder than to this process.
+
+    Args:
+        session: The session; in one of another kind, any path is right.
+        role: What the path belongs to, for the message.
+        path: The path; None where there is none.
+
+    Raises:
+        ConfigurationError: It is relative.
+    """
+    if path is not None and is_connect(session) and is_relative(path):
+        msg = (
+            f"{role}: expected a full path, got {path!r}: with Spark Connect, a relative one is another folder for the "
+            f"server than for this process, for which it is {str(Path(path).absolute())!r}"
+        )
+        raise ConfigurationError(msg)
 
 
 def _check_workers(session: Any) -> None:
@@ -69,7 +91,7 @@ def _check_files(session: Any, files: Store) -> None:
     name, text = f"server-check-{uuid.uuid4().hex}", uuid.uuid4().hex
     files.write(name, text)
     try:
-        seen: Any = session.read.text(files.path(name)).first()
+        seen: Any = session.read.text(literally(files.path(name))).first()
         reason = "it finds no such file"
     except PySparkException as error:
         seen, reason = None, str(error).strip().partition("\n")[0]

@@ -2,9 +2,8 @@
 
 Every commit first looks up which batches the table has (``transactions``), so a batch takes effect once: also after a
 crash, with a second driver that still runs, and with a checkpoint that was restored from a backup. A batch that the
-table already has is skipped if its second execution is the same, by the source offsets and the digest of the rows in
-the commit's marker (``batch_marker``). Otherwise the batch fails. It also fails if the table has later batches than
-the checkpoint knows.
+table already has is skipped if its second execution is the same, by the commit's marker (``stored_markers``). Otherwise
+the batch fails. It also fails if the table has later batches than the checkpoint knows.
 
 If the table is plain and on a file system that every worker reaches by a path, the workers write its parquet files
 themselves (``written_files``), and Delta only commits them. Otherwise Spark writes the rows. The table's history shows
@@ -23,11 +22,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
-from cojoin.checkpoints.delta_log import find_commit
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
-from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
+from cojoin.spark.sinks.stored_markers import StoredMarkers
 from cojoin.spark.sinks.written_files import FileTarget
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.delta_files import append_files, plain_defaults, plain_shape, shape_of, table_log
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
+    from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.storage.delta_files import WrittenFile
 
 __all__ = ["DeltaSink", "DeltaWriter"]
@@ -108,8 +107,8 @@ class DeltaWriter(SinkWriter):
     def __init__(self, session: SparkSession, sink: DeltaSink, output: OutputId) -> None:
         self._session, self._sink, self._output = session, sink, output
         self._transactions = TableTransactions(session, sink.location, output.app_id, output.epoch)
-        self._newest, self._after = -1, -1
-        self._cure = "start the query again"
+        self._markers = StoredMarkers(session, sink.location, self._transactions)
+        self._newest = -1
 
     def check(self, position: Position) -> None:
         """Check that the table has the batches that the checkpoint knows, and none after the next batch.
@@ -128,19 +127,19 @@ class DeltaWriter(SinkWriter):
             schema = self._output.schema
             self._transactions.fence(self._output.query_id, None if schema is None else partial(self._create, schema))
         table_id, self._newest = self._transactions.look()
-        self._cure = position.cure()
+        self._markers.cure = position.cure()
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, Delta table {self._sink.location}"
         if self._newest > position.next_batch:
             msg = (
                 f"{where}: it has the query's batches up to {self._newest}, and the checkpoint goes on with batch "
                 f"{position.next_batch}: the checkpoint is older than its output, as one that was put back from a "
-                f"backup. Going on would write rows twice or leave some out; {self._cure}"
+                f"backup. Going on would write rows twice or leave some out; {self._markers.cure}"
             )
             raise CheckpointError(msg)
         known = written.get("batch_id")
         if known is None:
             return
-        self._after = -1 if written.get("version") is None else int(written["version"]) - 1
+        self._markers.after = -1 if written.get("version") is None else int(written["version"]) - 1
         found = self._found_instead(known, table_id, written.get("id"))
         if found is not None:
             msg = (
@@ -168,7 +167,7 @@ class DeltaWriter(SinkWriter):
             QueryFailedError: The table has this batch from a different execution, or later batches.
         """
         _, newest = self._transactions.look()
-        if not self._is_there(newest, marker):
+        if not self._markers.is_there(newest, marker):
             options = dict(self._sink.options)
             writer = (
                 self._with_valid_folders(frame)
@@ -187,7 +186,7 @@ class DeltaWriter(SinkWriter):
                 raise
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
-            self._compare(marker)
+            self._markers.compare(marker)
         return self._place()
 
     def _create(self, schema: pa.Schema, transaction: Any, applications: Mapping[str, int]) -> None:
@@ -251,7 +250,7 @@ class DeltaWriter(SinkWriter):
             marker.batch_id,
             query_id=self._output.query_id,
             metadata=marker.to_json(self._session_metadata()),
-            is_done=lambda newest: self._is_there(newest, marker),
+            is_done=lambda newest: self._markers.is_there(newest, marker),
         )
         return self._place()
 
@@ -262,7 +261,7 @@ class DeltaWriter(SinkWriter):
             QueryFailedError: It does, or it has later batches.
         """
         # The batches found at the start suffice: what another driver writes since then is of the same plan.
-        self._is_there(self._newest, marker)
+        self._markers.is_there(self._newest, marker)
 
     def prepare(self) -> None:
         """Read the table's transactions in advance."""
@@ -278,66 +277,6 @@ class DeltaWriter(SinkWriter):
                 quoted = back_quoted(field.name)
                 frame = frame.withColumn(field.name, F.validate_utf8(F.col(quoted)))
         return frame
-
-    def _is_there(self, newest: int, marker: BatchMarker) -> bool:
-        """Return whether the table has a batch from the same execution.
-
-        Raises:
-            QueryFailedError: The table has the batch from a different execution, or later batches.
-        """
-        if newest < marker.batch_id:
-            return False
-        if newest > marker.batch_id:
-            msg = (
-                f"the table has the query's batches up to {newest} already, so another run has gone on meanwhile; "
-                f"nothing was written"
-            )
-            raise QueryFailedError(msg)
-        self._compare(marker)
-        return True
-
-    def _compare(self, marker: BatchMarker) -> None:
-        """Raise an error if the batch's rows in the table are not those of this execution."""
-        stored = self._stored(marker.batch_id)
-        if stored is None:
-            msg = (
-                f"the table has the query's batch {marker.batch_id} already, and its log no longer says with which "
-                f"rows; nothing was written: {self._cure}"
-            )
-            raise QueryFailedError(msg)
-        differences = marker.differences(stored)
-        if not differences:
-            return
-        changed = marker.changed_settings(stored)
-        told = f" Since then {'; '.join(changed)}." if changed else ""
-        cure = self._cure
-        if stored.offsets == marker.offsets:
-            cure = (
-                f"start it once with the settings and the code that the batch was run with, and change them after "
-                f"that run; where that can't be, {self._cure}"
-            )
-        msg = (
-            f"the table has the query's batch {marker.batch_id} already, from another execution: "
-            f"{'; '.join(differences)}.{told} Nothing was written: {cure}"
-        )
-        raise QueryFailedError(msg)
-
-    def _stored(self, batch_id: int) -> BatchMarker | None:
-        """Return the marker of a batch in the table; None if the table's log no longer has it."""
-        stored = BatchMarker.from_json(self._transactions.metadata(batch_id))
-        if stored is not None:
-            return stored
-        commit = None
-        # The checkpoint's version is only a starting point, since others may have written to the table.
-        for after in dict.fromkeys((self._after, -1)):
-            commit = commit or find_commit(
-                self._session, self._sink.location, self._output.app_id, batch_id, after=after
-            )
-        if commit is None:
-            return None
-        # Release 0.5.0 wrote no markers, but Delta counted the rows.
-        legacy = None if commit.rows is None else BatchMarker(batch_id, commit.rows, None, None)
-        return BatchMarker.from_json(commit.metadata) or legacy
 
     def _session_metadata(self) -> str | None:
         found = self._session.conf.get(_SESSION_METADATA, None)

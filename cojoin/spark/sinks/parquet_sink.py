@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.written_files import FileTarget, local_path
-from cojoin.storage.documents import Form, read_document, write_document
+from cojoin.storage.document_text import Form
+from cojoin.storage.documents import read_document, write_document
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.spark.session.connect_server import check_full
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -94,9 +95,11 @@ class Sink(ABC):
             output: The output's name, for messages.
 
         Raises:
-            ConfigurationError: The file system does not exist, or the directory can't be created or written.
+            ConfigurationError: The file system does not exist, or the directory can't be created or written; or, with
+                Spark Connect, the path is relative.
         """
         location = self.directory()
+        check_full(session, output, location)
         if location is not None:
             try:
                 open_store(session, location, output).check_place()

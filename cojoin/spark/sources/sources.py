@@ -161,6 +161,11 @@ class Source:
         return None
 
     @property
+    def is_named(self) -> bool:
+        """Whether the location is a table's name, not a path."""
+        return self.format == "delta" and not is_path(str(self.location))
+
+    @property
     def has_log(self) -> bool:
         """Whether Spark keeps its own log of what it has read from this source, as it does for files."""
         return self.format != "delta"
@@ -187,8 +192,7 @@ class Source:
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
-        is_table = self.format == "delta" and not is_path(str(self.location))
-        frame: DataFrame = reader.table(self.location) if is_table else reader.load(self.location)
+        frame: DataFrame = reader.table(self.location) if self.is_named else reader.load(self.location)
         return frame
 
 

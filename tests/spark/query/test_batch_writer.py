@@ -12,7 +12,8 @@ from cojoin.checkpoints.claimed import ClaimedCheckpoint
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
-from cojoin.checkpoints.snapshots import Snapshot, Snapshots
+from cojoin.checkpoints.snapshot_record import Snapshot
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.batch_report import BatchReport
 from cojoin.spark.batch.call import EMITTED_DDL
 from cojoin.spark.query.batch_protocol import OpenOutput

@@ -79,6 +79,13 @@ ZeroDivisionError: division by zero
             ),
         ),
         (
+            PySparkException("Python worker failed to connect back.\n\nJVM stacktrace:\norg.apache.spark.Spark"),
+            (
+                "Python worker failed to connect back: Spark has started a Python process, which gave no answer; see "
+                "that the Python of spark.pyspark.python starts there within ten seconds, and start the query again"
+            ),
+        ),
+        (
             PySparkException(
                 "[STREAM_FAILED] Query [id = 1] terminated with exception: Multiple streaming queries are concurrently "
                 "using s3a://lake/c/spark/sources/1."

@@ -246,7 +246,7 @@ def test_a_restoration_that_only_began_takes_another_snapshot_where_its_own_was_
         restore(1)
     with refused("began with batch 1 of", kind=cj.CheckpointError):
         restore(2)
-    old.state.clean([1])
+    old.cleaner.clean([1])
     with refused("there is no snapshot of batch 1; it has those of batches 0, 2", kind=cj.CheckpointError):
         restore(1)
     restore(None)
@@ -267,7 +267,7 @@ def test_a_restoration_that_may_have_rolled_its_outputs_back_needs_its_own_snaps
     with begun.armed(0, lambda: 1 / 0), pytest.raises(ZeroDivisionError):
         new.run(trigger=DRAIN, restore_from=state)
     end(old.files, _retirement_reason(1, new.files))
-    old.state.clean([1])
+    old.cleaner.clean([1])
     with refused("may have rolled the outputs back to it", "Put it back from a backup", kind=cj.CheckpointError):
         new.run(trigger=DRAIN, restore_from=cj.Checkpoint(old.checkpoint))
 

@@ -1,0 +1,155 @@
+"""The cleaning of the ``state`` table: rows that no snapshot needs are deleted, file by file.
+
+It first notes which files there are, then looks whether they still must go, and removes only those. However long it
+stands still in between, it does not touch what a later snapshot of the same batch has written. Of a snapshot that is
+being removed, the content to which others point stays.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_table import STATE_TABLE
+from cojoin.errors import CheckpointError
+from cojoin.storage.delta_files import commit_applications, partition_files, table_log
+from cojoin.storage.session_settings import is_connect
+from cojoin.storage.table_version import quoted_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.storage.store import Store
+
+__all__ = ["STATE_LOCK", "StateCleaner"]
+
+STATE_LOCK = threading.RLock()
+"""Held in this process while a savepoint is taken or snapshots are cleaned: the two must not overlap."""
+
+_NO_SEGMENT = "__HIVE_DEFAULT_PARTITION__"
+
+
+class StateCleaner:
+    """Deletes snapshots of one checkpoint with their rows."""
+
+    def __init__(self, spark: SparkSession, files: Store) -> None:
+        self._spark, self._files = spark, files
+        self._path = files.path(STATE_TABLE)
+        self._snapshots = Snapshots(files)
+
+    def clean(
+        self,
+        batch_ids: Sequence[int],
+        *,
+        savepoints_too: bool = True,
+        known: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Delete snapshots with their files, except content to which other snapshots point.
+
+        Args:
+            batch_ids: The snapshots' batches.
+            savepoints_too: Whether one that has become a savepoint meanwhile is deleted, too.
+            known: The batch of the newest snapshot that the caller has written; None where it has written none.
+            check: Raises an error where the caller must not delete; called once it is known which files there are.
+
+        Returns:
+            The size of the deleted files, in bytes.
+
+        Raises:
+            CheckpointError: The listing of the snapshots is older than that snapshot, so it is not known what is still
+                needed; nothing was deleted.
+        """
+        for batch_id in batch_ids:
+            self._snapshots.remove(batch_id, savepoints_too=savepoints_too)
+        removed = [each for each in self._snapshots.removed() if self._snapshots.bar(each)]
+        gone = self._unneeded(removed, None if known in batch_ids else known)
+        freed = self._delete(gone, {each.batch_id for each in removed}, check) if gone else 0
+        for snapshot in removed:
+            self._snapshots.forget(snapshot.batch_id)
+        return freed
+
+    def _delete(
+        self, gone: Sequence[tuple[int, int | None]], removed: Collection[int], check: Callable[[], None]
+    ) -> int:
+        """Delete the files of partitions, and return their size.
+
+        Args:
+            gone: The partitions (batch and segment).
+            removed: The batches whose snapshots are being removed.
+            check: Raises an error where nothing must be deleted.
+        """
+        partitions = {_folder(*each): each for each in gone}
+        # Files without a commit, or of a commit that was replaced, are not in the log.
+        listed = [f"{folder}/{name}" for folder in partitions for name in self._files.names(f"{STATE_TABLE}/{folder}")]
+        log = None if is_connect(self._spark) else table_log(self._spark, self._path)
+        transaction = None if log is None else log.startTransaction()
+        conditions = " OR ".join(f"({_condition(*each)})" for each in gone)
+        is_there = transaction is not None and transaction.readVersion() >= 0
+        logged = partition_files(self._spark, transaction, conditions) if is_there else {}
+        check()
+        finished = {each for each in removed if not self._snapshots.still_removed(each)}
+        there = {folder: each for folder, each in partitions.items() if each[0] not in finished}
+        actions = [action for name, action in logged.items() if name.rpartition("/")[0] in there]
+        if actions:
+            commit_applications(self._spark, transaction, {}, query_id="", added=actions)
+        elif transaction is None and there:
+            # Spark Connect has no transactions of its own: only rows of the same batch's later savepoint are at risk.
+            conditions = " OR ".join(f"({_condition(*each)})" for each in there.values())
+            self._spark.sql(f"DELETE FROM {quoted_table(self._path)} WHERE {conditions}")  # noqa: S608 - numbers only
+        freed = 0
+        for name in listed:
+            if name.rpartition("/")[0] in there:
+                freed += self._files.size(f"{STATE_TABLE}/{name}")
+                self._files.delete(f"{STATE_TABLE}/{name}")
+        for folder in there:
+            self._files.delete_empty_directory(f"{STATE_TABLE}/{folder}")
+        for batch_id in sorted({each[0] for each in there.values()}):
+            self._files.delete_empty_directory(f"{STATE_TABLE}/batch_id={batch_id}")
+        return freed
+
+    def _unneeded(self, removed: Sequence[Snapshot], known: int | None) -> list[tuple[int, int | None]]:
+        """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
+
+        Other partitions are left unchanged: they may belong to a snapshot that is being written.
+        """
+        needed: dict[int, set[int]] = {}
+        kept = self._snapshots.all()
+        for snapshot in kept:
+            for holder, groups in snapshot.content_batch_ids.items():
+                needed.setdefault(int(holder), set()).update(groups)
+        alive = {snapshot.batch_id for snapshot in kept}
+        if known is not None and known not in alive:
+            msg = (
+                f"checkpoint {self._files.root}: the listing of its snapshots lacks that of batch {known}, which was "
+                f"written before; nothing was deleted, the next cleaning looks again"
+            )
+            raise CheckpointError(msg)
+        theirs = {snapshot.batch_id for snapshot in removed}
+        theirs |= {int(holder) for snapshot in removed for holder in snapshot.content_batch_ids}
+        found: list[tuple[int, int | None]] = []
+        for batch_id in sorted(theirs):
+            found += self._obsolete(batch_id, needed.get(batch_id, set()), is_alive=batch_id in alive)
+        return found
+
+    def _obsolete(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
+        segments = [
+            int(value) if (value := name.partition("=")[2]).isdigit() else None
+            for name in self._files.names(f"{STATE_TABLE}/batch_id={batch_id}")
+        ]
+        unneeded = [each for each in segments if (not is_alive if each is None else each not in needed)]
+        return [(batch_id, each) for each in unneeded]
+
+
+def _folder(batch_id: int, segment: int | None) -> str:
+    """Return the folder of a partition, below the table's."""
+    return f"batch_id={batch_id}/segment={_NO_SEGMENT if segment is None else segment}"
+
+
+def _condition(batch_id: int, segment: int | None) -> str:
+    """Return the condition on the rows of a partition, as SQL."""
+    return f"batch_id = {batch_id} AND segment {'IS NULL' if segment is None else f'= {segment}'}"

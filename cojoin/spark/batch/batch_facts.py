@@ -1,0 +1,103 @@
+"""What a call learns from the driver about its micro-batch, and the check of the state that the batch begins with.
+
+The driver says it in local properties of Spark's jobs, or in a setting of the session where these do not reach the
+workers (Spark Connect).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+
+from cojoin.errors import CheckpointError, QueryFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["HOLDS_PROPERTY", "STATE_PROPERTY", "BatchFacts", "batch_facts", "check_state"]
+
+HOLDS_PROPERTY = "cojoin.holds"
+"""The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
+
+STATE_PROPERTY = "cojoin.state"
+"""The local property of a micro-batch's jobs with what is known of the state that it begins with."""
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What the calls need to know of their micro-batch.
+
+    Attributes:
+        batch_id: Its id.
+        holds: The limit of each input's watermark, which the driver derived from the offset log, by the input's number.
+        state: What is known of the state that it begins with: the last batch that has called the key groups
+            (``called``), and ``query_id``.
+    """
+
+    batch_id: int
+    holds: Mapping[int, int]
+    state: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """Return them as a text, which ``read`` reads."""
+        return json.dumps({"batch_id": self.batch_id, "holds": self.holds, "state": self.state})
+
+    @classmethod
+    def read(cls, text: str) -> BatchFacts:
+        """Read a text that ``to_json`` returned."""
+        told = json.loads(text)
+        return cls(int(told["batch_id"]), _holds(json.dumps(told["holds"])), told["state"])
+
+
+def batch_facts(told_by: str | None) -> BatchFacts:
+    """Return what the driver says of the micro-batch; its id is -1 outside of a query, as in tests."""
+    if told_by is not None:
+        told = _property(told_by)
+        if told is None:
+            msg = f"the setting {told_by} of the micro-batch's session did not reach the workers; start the query again"
+            raise QueryFailedError(msg)
+        return BatchFacts.read(told)
+    batch_id = _property("streaming.sql.batchId")
+    state = json.loads(_property(STATE_PROPERTY) or "{}")
+    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(_property(HOLDS_PROPERTY) or "{}"), state)
+
+
+def _holds(text: str) -> dict[int, int]:
+    return {int(number): until for number, until in json.loads(text).items()}
+
+
+def _property(name: str) -> str | None:
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context else None
+
+
+def check_state(written: Any, group: int, expected: Mapping[str, Any]) -> None:
+    """Check that a state value is the key group's own, and as new as the manifests say.
+
+    Args:
+        written: Who wrote it, as its header says; None where there is no value, or it does not say so.
+        group: The key group.
+        expected: What the driver says: the last batch that has called the key groups (``called``), and ``query_id``.
+
+    Raises:
+        CheckpointError: It is another's, or older.
+    """
+    called, query_id = expected.get("called"), expected.get("query_id")
+    if written is None:
+        is_right = called is None
+    else:
+        is_query = written[2] is None or query_id in (None, written[2])
+        is_right = written[0] == group and is_query and (called is None or written[1] >= called)
+    if is_right:
+        return
+    found = "there is none that says so" if written is None else f"got key group, batch and query {written}"
+    known = "" if called is None else f" after batch {called} or a later one, as the manifests say"
+    msg = (
+        f"spark/state of the checkpoint, Spark's own state store: expected the state of key group {group} of the query "
+        f"{query_id}{known}; {found}: its files were exchanged or are former ones; put the checkpoint back from a "
+        f"backup, or restore a snapshot into a new one with restore_from="
+    )
+    raise CheckpointError(msg)

@@ -1,0 +1,99 @@
+"""The markers of the batches that a Delta table has, compared with that of a batch that is executed again.
+
+A batch that the table already has is the same execution if its source offsets and the digest of its rows are those of
+the stored marker (``batch_marker``). Otherwise the batch fails, and the error says what has changed since.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cojoin.checkpoints.delta_log import find_commit
+from cojoin.errors import QueryFailedError
+from cojoin.spark.sinks.batch_marker import BatchMarker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cojoin.storage.transactions import TableTransactions
+
+__all__ = ["StoredMarkers"]
+
+
+class StoredMarkers:
+    """The markers of one output of a query in a Delta table.
+
+    Args:
+        session: The session.
+        location: The table's path or name.
+        transactions: The output's commits to the table.
+
+    Attributes:
+        after: The version after which a batch's commit is first searched in the table's log; -1 for all of it.
+        cure: What to do where a batch is from another execution, as the end of a sentence.
+    """
+
+    def __init__(self, session: SparkSession, location: str, transactions: TableTransactions) -> None:
+        self._session, self._location, self._transactions = session, location, transactions
+        self.after = -1
+        self.cure = "start the query again"
+
+    def is_there(self, newest: int, marker: BatchMarker) -> bool:
+        """Return whether the table has a batch from the same execution.
+
+        Raises:
+            QueryFailedError: The table has the batch from a different execution, or later batches.
+        """
+        if newest < marker.batch_id:
+            return False
+        if newest > marker.batch_id:
+            msg = (
+                f"the table has the query's batches up to {newest} already, so another run has gone on meanwhile; "
+                f"nothing was written"
+            )
+            raise QueryFailedError(msg)
+        self.compare(marker)
+        return True
+
+    def compare(self, marker: BatchMarker) -> None:
+        """Raise an error if the batch's rows in the table are not those of this execution."""
+        stored = self._stored(marker.batch_id)
+        if stored is None:
+            msg = (
+                f"the table has the query's batch {marker.batch_id} already, and its log no longer says with which "
+                f"rows; nothing was written: {self.cure}"
+            )
+            raise QueryFailedError(msg)
+        differences = marker.differences(stored)
+        if not differences:
+            return
+        changed = marker.changed_settings(stored)
+        told = f" Since then {'; '.join(changed)}." if changed else ""
+        cure = self.cure
+        if stored.offsets == marker.offsets:
+            cure = (
+                f"start it once with the settings and the code that the batch was run with, and change them after "
+                f"that run; where that can't be, {self.cure}"
+            )
+        msg = (
+            f"the table has the query's batch {marker.batch_id} already, from another execution: "
+            f"{'; '.join(differences)}.{told} Nothing was written: {cure}"
+        )
+        raise QueryFailedError(msg)
+
+    def _stored(self, batch_id: int) -> BatchMarker | None:
+        """Return the marker of a batch in the table; None if the table's log no longer has it."""
+        stored = BatchMarker.from_json(self._transactions.metadata(batch_id))
+        if stored is not None:
+            return stored
+        commit = None
+        # The checkpoint's version is only a starting point, since others may have written to the table.
+        for after in dict.fromkeys((self.after, -1)):
+            commit = commit or find_commit(
+                self._session, self._location, self._transactions.app_id, batch_id, after=after
+            )
+        if commit is None:
+            return None
+        # Release 0.5.0 wrote no markers, but Delta counted the rows.
+        legacy = None if commit.rows is None else BatchMarker(batch_id, commit.rows, None, None)
+        return BatchMarker.from_json(commit.metadata) or legacy
