@@ -6,6 +6,7 @@ the first batch would fail with an error about a module, or start from an empty 
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["check_full", "check_server"]
 
 _WITH_COJOIN: set[str] = set()
+_PYTHON_ERROR = re.compile(r"^\w+Error: .+$", re.MULTILINE)
 
 
 def check_server(session: Any, files: Store) -> None:
@@ -77,7 +79,8 @@ def _check_workers(session: Any) -> None:
     try:
         theirs = str(session.range(1).mapInArrow(asked, "version string").first()[0])
     except PySparkException as error:
-        reason = str(error).strip().rpartition("\n")[2]
+        raised = _PYTHON_ERROR.findall(str(error))
+        reason = raised[-1] if raised else str(error).strip().partition("\n")[0]
         theirs = f"none that works ({reason})"
     if theirs != ours:
         msg = (
