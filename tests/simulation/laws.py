@@ -68,6 +68,7 @@ _TOLD_OF_READERS = (
     "the table state was changed",
     "files of its table state are gone",
     "FileNotFoundException: /lake/first/state",
+    "its query has removed the snapshot of batch",
 )
 """What a restoration may say: the first query went on and cleaned what it was reading."""
 

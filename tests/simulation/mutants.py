@@ -251,4 +251,9 @@ MUTANTS = (
         "cojoin.spark.restore.restoration:Restoration.write",
         (('int(content.get("epoch", 0))', "0"),),
     ),
+    Mutant(
+        "a restoration does not look whether its snapshot was removed while it was read",
+        "cojoin.spark.restore.restore:write_restoration",
+        (("_check_still_there(origin, snapshot)", "pass"),),
+    ),
 )

@@ -126,6 +126,19 @@ FOUND = {
         ),
         faults=(Fault("pause", "replace", 7, 120),),
     ),
+    # The first query went on and cleaned, and a restoration that read its snapshot meanwhile began without some rows.
+    "a restoration does not look whether its snapshot was removed while it was read": Plan(
+        400002658,
+        switching=0.0,
+        retained=1,
+        cadence=1,
+        actions=(
+            *(Action("left rows", 12), Action("rows", 12), Action("drive", 0), Action("await", 12)),
+            *(Action("left rows", 12), Action("live", 6), Action("savepoint", 9), Action("wait", 1)),
+            *(Action("restore", 9), Action("rows", 12), Action("own savepoint", 4)),
+        ),
+        faults=(Fault("fails", "write segment", 1, 5), Fault("pause", "read segment", 0, 175, wakes=31)),
+    ),
 }
 _SEEDS = 40
 """Which task runs when differs by the seed, so what was found is met with some of them."""

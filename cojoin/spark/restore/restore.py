@@ -24,6 +24,7 @@ from cojoin.checkpoints.lease import end
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.checkpoints.offset_log import NOTHING_READ, begin_after, plan_first_batch
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine import rescaling
@@ -238,7 +239,8 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
         The restoration, at the stage ``"written"``.
 
     Raises:
-        CheckpointError: Another writer has changed an output since it was checked.
+        CheckpointError: Another writer has changed an output since it was checked, or the snapshot was removed
+            meanwhile.
     """
     spark, files, plan, sources = new.spark, new.files, new.plan, new.opened_sources
     origin = open_store(spark, restoration.origin)
@@ -249,6 +251,7 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     _delete_former_rows(files, restoration.epoch)
     rows = f"{_FOLDER}/{_ROWS}{restoration.epoch}"
     messages.write.mode("overwrite").parquet(files.path(rows))
+    _check_still_there(origin, snapshot)
     names = [f"{rows}/{name}" for name in files.names(rows) if name.endswith(".parquet")]
     register_messages(files, _CONTROL_SOURCE, names, 0, check)
     for number, (source, offset) in enumerate(zip(sources, restoration.offsets, strict=True)):
@@ -267,6 +270,20 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
         for each in cut:
             outputs.cut_back(spark, each)
     return restoration.at("written")
+
+
+def _check_still_there(origin: Store, snapshot: Snapshot) -> None:
+    """Check that a snapshot was not removed while its rows were read: Spark would miss some, without an error.
+
+    The old query may go on, and clean. It marks a snapshot as removed before it removes rows.
+    """
+    now = Snapshots(origin).read(snapshot.batch_id)
+    if now is None or now.seal != snapshot.seal:
+        msg = (
+            f"restore_from: checkpoint {origin.root}: its query has removed the snapshot of batch {snapshot.batch_id} "
+            f"while it was read; start again, which takes a newer one, or restore a savepoint, which stays"
+        )
+        raise CheckpointError(msg)
 
 
 def _delete_former_rows(files: Store, epoch: int) -> None:

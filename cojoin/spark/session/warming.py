@@ -39,8 +39,11 @@ def import_modules() -> None:
 
 
 def warm_up(session: SparkSession) -> None:
-    """Start the workers of an application, at its first call, without waiting for them."""
-    application = session.session_id if is_connect(session) else session.sparkContext.applicationId
+    """Start the workers of an application, at its first call, without waiting for them; not with Spark Connect."""
+    if is_connect(session):
+        # A query's process beside the server must start within ten seconds, and gets the cores for itself.
+        return
+    application = session.sparkContext.applicationId
     if application in _WARM:
         return
     _WARM.add(application)
