@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.checkpoints.control import CONTROL_DDL
 from cojoin.storage import document_text
 from tests.simulation import simulated_join
-from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, scheduler
+from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, is_simulated, scheduler
 from tests.simulation.simulated_delta import DeltaTables
 from tests.simulation.simulated_frames import Functions, write_rows
 from tests.simulation.simulated_join import RIGHT_ROWS, SimulatedBatchWriter
@@ -188,7 +188,13 @@ def _write_progress(table: Any, rows: Any) -> Any:
     return WrittenFile(name, len(rows), 1, 0, "{}")
 
 
+_REAL_UUID4 = uuid.uuid4
+
+
 def _uuid4() -> uuid.UUID:
+    if not is_simulated():
+        # A draw of another thread would change the history.
+        return _REAL_UUID4()
     return uuid.UUID(int=scheduler().random.getrandbits(128), version=4)
 
 

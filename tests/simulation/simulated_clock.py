@@ -15,7 +15,21 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-__all__ = ["Crash", "Process", "Scheduler", "SimulatedThreads", "SimulatedTime", "StuckError", "Task", "scheduler"]
+__all__ = [
+    "Crash",
+    "Process",
+    "Scheduler",
+    "SimulatedThreads",
+    "SimulatedTime",
+    "StuckError",
+    "Task",
+    "is_simulated",
+    "scheduler",
+]
+
+
+_TASK = "simulated-task"
+"""The name of the threads that execute tasks."""
 
 
 class Crash(BaseException):
@@ -53,7 +67,7 @@ class _Worker:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.job: Callable[[], None] | None = None
-        threading.Thread(target=self._loop, daemon=True).start()
+        threading.Thread(target=self._loop, name=_TASK, daemon=True).start()
 
     def _loop(self) -> None:
         while True:
@@ -229,6 +243,12 @@ _current: list[Scheduler] = []
 def scheduler() -> Scheduler:
     """Return the scheduler of the history that runs."""
     return _current[-1]
+
+
+def is_simulated() -> bool:
+    """Return whether the caller belongs to a history: threads that other tests have left behind do not."""
+    current = threading.current_thread()
+    return current.name == _TASK or current is threading.main_thread()
 
 
 class SimulatedTime:
