@@ -158,7 +158,8 @@ def test_a_stretch_from_the_middle_is_drained_at_its_end(
     assert stretch.trades["partition"].max() < 2
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 2])
 def test_killed_then_live(spark: SparkSession, broker: Broker, history: History, tmp_path: Path, kills: int) -> None:
     servers, trades, customers = filled(broker, history, f"killed-{kills}")
     where = (servers, trades, customers, str(LIMIT))
