@@ -73,8 +73,7 @@ class ProgressTable:
         if has_progress_table(self._files):
             newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
             self._written = -1 if newest is None or newest[0] is None else int(newest[0])
-        unwritten = self._manifests.read_all(each for each in self._manifests.batch_ids() if each > self._written)
-        self._waiting = [manifest for manifest in unwritten if manifest is not None]
+        self._waiting = self._manifests.read_all(each for each in self._manifests.batch_ids() if each > self._written)
 
     def prepare(self) -> None:
         """Create the table where it does not exist, which also spares a batch the second that a first commit takes."""

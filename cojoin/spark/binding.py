@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import sys
 from dataclasses import replace
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 from cojoin.engine.input_columns import check_pair
 from cojoin.engine.time.durations import milliseconds
 from cojoin.errors import ConfigurationError
+from cojoin.spark.batch.plan_text import plan_text
 from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.session.warming import warm_up
 from cojoin.spark.sources.sources import Source
@@ -76,10 +75,7 @@ def _size(bound: BoundInput) -> int:
 
 def _told_size(frame: DataFrame) -> int:
     """Return the size of a DataFrame in bytes according to the text of its plan, which Spark Connect gives."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        frame.explain(mode="cost")
-    found = _SIZE.search(said.getvalue())
+    found = _SIZE.search(plan_text(frame, "cost"))
     return sys.maxsize if found is None else int(float(found[1]) * 1024 ** _UNITS.index(found[2] or ""))
 
 

@@ -49,7 +49,7 @@ class BatchFacts:
     def read(cls, text: str) -> BatchFacts:
         """Read a text that ``to_json`` returned."""
         told = json.loads(text)
-        return cls(int(told["batch_id"]), _holds(json.dumps(told["holds"])), told["state"])
+        return cls(int(told["batch_id"]), _holds(told["holds"]), told["state"])
 
 
 def batch_facts(told_by: str | None) -> BatchFacts:
@@ -61,12 +61,12 @@ def batch_facts(told_by: str | None) -> BatchFacts:
             raise QueryFailedError(msg)
         return BatchFacts.read(told)
     batch_id = _property("streaming.sql.batchId")
-    state = json.loads(_property(STATE_PROPERTY) or "{}")
-    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(_property(HOLDS_PROPERTY) or "{}"), state)
+    holds, state = (json.loads(_property(name) or "{}") for name in (HOLDS_PROPERTY, STATE_PROPERTY))
+    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state)
 
 
-def _holds(text: str) -> dict[int, int]:
-    return {int(number): until for number, until in json.loads(text).items()}
+def _holds(told: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): until for number, until in told.items()}
 
 
 def _property(name: str) -> str | None:

@@ -18,8 +18,6 @@ does not advance until all of a table's snapshot is read.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.offset_log import NOTHING_READ, source_offsets
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY
+from cojoin.spark.batch.plan_text import plan_text
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.session_settings import is_connect
 
@@ -202,10 +201,8 @@ def _streams_read(frame: DataFrame) -> int:
 
 def _streams_told(frame: DataFrame) -> int:
     """Return the same number according to the text of the plan, which Spark Connect gives."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        frame.explain(extended=True)
-    analyzed = said.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+    text = plan_text(frame, "extended")
+    analyzed = text.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
     return len(_STREAM.findall(analyzed))
 
 

@@ -181,12 +181,12 @@ class Query:
         self._report = report
         self._batches += 1
 
-    def run(self, stream: DataStreamWriter, at_end: Callable[[], None]) -> None:
+    def run(self, stream: DataStreamWriter, at_end: Callable[[], None] | None) -> None:
         """Start the first phase, and a thread for the following ones.
 
         Args:
             stream: The stream, without a trigger.
-            at_end: A function that waits for the work beside the batches.
+            at_end: A function that waits for the work beside the batches; None where this process has none.
         """
         if drain_is_promised(self._files) and plan_drain(self._files, self._lease.check):
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
@@ -224,7 +224,10 @@ class Query:
             raise QueryFailedError(explain(error)) from error
 
     def _follow(
-        self, stream: DataStreamWriter, plan_last_batch: Callable[[], bool] | None, at_end: Callable[[], None]
+        self,
+        stream: DataStreamWriter,
+        plan_last_batch: Callable[[], bool] | None,
+        at_end: Callable[[], None] | None,
     ) -> None:
         try:
             self._wait()
@@ -238,7 +241,8 @@ class Query:
             self._error = self._own_words(error)
         finally:
             try:
-                at_end()
+                if at_end is not None:
+                    at_end()
                 self._flush_progress()
             except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
                 self._error = self._error or self._own_words(error)

@@ -213,10 +213,12 @@ def _run(
 ) -> None:
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
-    row_limit_only = not any(runs_python(each.frame) for each in inputs)
     outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
-    writer = BatchWriter(plan, checkpoint, outputs, query.take_report, options.retained_checkpoints, row_limit_only)
     streams = InputStreams.of(inputs)
+    writer: BatchWriter | None = None
+    if not is_connect(new.spark):
+        rows_only = not any(runs_python(each.frame) for each in inputs)
+        writer = BatchWriter(plan, checkpoint, outputs, query.take_report, options.retained_checkpoints, rows_only)
     # Also where only timers need the clock: another run's strategies may follow it.
     last = checkpoint.last
     starts = (
@@ -224,12 +226,13 @@ def _run(
     )
     resumed = frozenset(starts) if plan.follows_clock else frozenset()
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG)
-    is_remote = is_connect(new.spark)
-    told_by = setting_of(checkpoint.query_id) if is_remote else None
+    told_by = setting_of(checkpoint.query_id) if writer is None else None
     emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files), told_by)
-    batch: Callable[[DataFrame, int], None] = HistoryHolds(streams, files, checkpoint.begins_at).around(writer)
-    if is_remote:
+    batch: Callable[[DataFrame, int], None]
+    if writer is None:
         batch = _remote(new, streams, options, checkpoint)
+    else:
+        batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer)
     stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
@@ -239,6 +242,6 @@ def _run(
             except PySparkException as error:
                 raise QueryFailedError(explain(error)) from error
         finish_restoration(files, restoration, checkpoint.lease.check).write(files)
-    if not is_remote:
+    if writer is not None:
         writer.prepare()
-    query.run(stream.queryName(options.name) if options.name else stream, writer.finish)
+    query.run(stream.queryName(options.name) if options.name else stream, None if writer is None else writer.finish)
