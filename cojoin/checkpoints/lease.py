@@ -22,6 +22,7 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.lease_liveness import forget_owner, holder_is_alive, process_started, register_owner
@@ -125,6 +126,34 @@ class Lease:
     def note_counted(self, batch_id: int) -> None:
         """Note that this run has written a batch's manifest; the next heartbeat says so."""
         self._counted = batch_id, self.epoch
+
+    def raise_above(self, epoch: int) -> None:
+        """Raise this holder's epoch above one that an output of the query has, as if it took over once more.
+
+        A checkpoint that was put back from a backup has lower epochs than its outputs.
+
+        Args:
+            epoch: The epoch in the output.
+
+        Raises:
+            QueryFailedError: Another query took over meanwhile.
+        """
+        raised, failed = replace(self._record, epoch=epoch + 1), None
+        with self._lock:
+            seen = read_lease(self._files)
+            if seen.record is not None and self._is_ours(seen.record):
+                try:
+                    replace_record(self._files, raised, seen.tag)
+                except CheckpointError as error:
+                    # Where only the answer was lost, the read below finds the record.
+                    failed = error
+                if read_record(self._files) == raised:
+                    self._record, failed = raised, None
+                    self._write_heartbeat()
+                    delete_former_heartbeats(self._files, self._record)
+        if failed is not None:
+            raise failed
+        self.check()
 
     def check(self) -> None:
         """Check that no other query has taken over; this costs one read of a small file.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["FENCE", "NO_BATCH", "NewestBatch", "Seen", "TableNow"]
+__all__ = ["FENCE", "NO_BATCH", "FencedOffError", "NewestBatch", "Seen", "TableNow"]
 
 NO_BATCH = -1
 """The newest batch of a table that has no batch of the query."""
@@ -34,6 +34,18 @@ FENCE = "epoch-of-"
 """What precedes an application's id in the id of the application that fences it."""
 
 _MOST_COMMITS = 20
+
+
+class FencedOffError(QueryFailedError):
+    """A table that a run of a higher epoch has fenced.
+
+    Attributes:
+        epoch: The highest epoch in the table.
+    """
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
 
 
 @dataclass(frozen=True)
@@ -156,7 +168,7 @@ class NewestBatch:
         """Return and store the newest batch in a version of the table.
 
         Raises:
-            QueryFailedError: A later run of the query has fenced the table.
+            FencedOffError: A later run of the query has fenced the table.
         """
         seen, found = self._seen or _NO_TABLE, None
         if seen.table_id in (_NO_TABLE.table_id, now.table_id) and seen.version <= now.version:
@@ -170,7 +182,7 @@ class NewestBatch:
                 f"Delta table {self._location}: fenced off: another run of this query has taken over at epoch "
                 f"{found.epoch}; this one held epoch {self._epoch} and stops here, nothing was written"
             )
-            raise QueryFailedError(msg)
+            raise FencedOffError(msg, found.epoch)
         return found
 
     def _look_since(self, log_path: str, seen: Seen, version: int) -> Seen | None:

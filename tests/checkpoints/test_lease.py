@@ -70,6 +70,25 @@ def test_what_a_holder_finds_after_another_has_taken_over_is_explained_by_that(f
     lease.release()
 
 
+def test_its_epoch_rises_above_that_of_an_output(files: Store) -> None:
+    lease = Lease.acquire(files, beat_seconds=0.05)
+    lease.raise_above(8)
+    assert (lease.epoch, stored(files)["epoch"], lease.is_held) == (9, 9, True)
+    assert files.names("beats") == ["000000000009.json"]
+    deadline = time.monotonic() + 10
+    while said(files, 9)["beat"] < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    lease.check()
+    lease.release()
+    second = Lease.acquire(files)
+    assert second.epoch == 10
+    held_by(files, epoch=11)
+    with refused("fenced off: another query took over at epoch 11", kind=cj.QueryFailedError):
+        second.raise_above(12)
+    assert stored(files)["epoch"] == 11
+
+
 def test_of_two_that_take_it_at_once_one_holds_it(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = LocalStore.replace
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 import cojoin as cj
 from cojoin.spark.sinks.batch_marker import BatchMarker
+from cojoin.spark.sinks.sink import OutputId
+from cojoin.storage.transactions import TableTransactions
 from tests.spark.data import Folders, asof, connect, customers, rows, table, trades
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, PAUSE
@@ -121,6 +124,20 @@ def test_a_checkpoint_that_is_older_than_its_output_is_refused_at_the_start(
     ):
         life.run()
     assert life.emitted() == before
+
+
+@pytest.mark.slow  # Two runs, to see through Spark what the lease's own test shows.
+def test_a_checkpoint_that_knows_older_epochs_than_its_output_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    life = Life(spark, tmp_path)
+    life.feed(2)
+    life.run()
+    query_id = json.loads((life.checkpoint / "query.json").read_text())["content"]["query_id"]
+    output = OutputId(query_id, "output")
+    TableTransactions(spark, str(life.out), output.app_id, 9).fence(query_id)
+    life.feed()
+    life.run()
+    assert life.emitted() == [1, 2]
+    assert json.loads((life.checkpoint / "lease.json").read_text())["content"]["epoch"] == 10
 
 
 @pytest.mark.slow  # Four runs, to see through Spark what the writer's own test shows.

@@ -8,6 +8,7 @@ from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.errors import CheckpointError
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.sinks.sink import OutputId, Position
+from cojoin.storage.newest_batch import FencedOffError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,9 +47,14 @@ def open_outputs(
         )
         raise CheckpointError(msg)
     opened = {}
-    for name, sink in sinks.items():
-        _, schema = plan.outputs[name]
-        writer = sink.open(spark, OutputId(checkpoint.query_id, name, lease.epoch, lease.takes_over, schema))
-        writer.check(Position(files.root, next_batch, {} if last is None else last.outputs.get(name, {})))
-        opened[name] = OpenOutput(sink, writer)
+    try:
+        for name, sink in sinks.items():
+            _, schema = plan.outputs[name]
+            writer = sink.open(spark, OutputId(checkpoint.query_id, name, lease.epoch, lease.takes_over, schema))
+            writer.check(Position(files.root, next_batch, {} if last is None else last.outputs.get(name, {})))
+            opened[name] = OpenOutput(sink, writer)
+    except FencedOffError as error:
+        # A checkpoint that was put back from a backup knows older epochs than its outputs. Others fail here.
+        lease.raise_above(error.epoch)
+        return open_outputs(spark, sinks, checkpoint, plan)
     return opened

@@ -316,7 +316,7 @@ def test_a_snapshot_that_was_changed_is_refused(story: Story, tmp_path: Path, da
         "content": "truncated or damaged",
         "header": "are not those that were written",
         "rows": "are not those that were written",
-        "columns": "describes other tables than there are",
+        "columns": "are not those that were written",
         "files": "vacuumed or deleted",
         "index": "upgrade cojoin",
     }
