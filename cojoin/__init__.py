@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cojoin.api.debug import debug
     from cojoin.api.diff import diff
     from cojoin.api.joined import Joined
+    from cojoin.api.write_state import write_state
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.inspect.explain import explain
     from cojoin.checkpoints.inspect.read import read_progress, read_state, savepoint
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     )
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
+    from cojoin.spark.savepoints.erase import erase
     from cojoin.spark.session.spark_session import spark_session
     from cojoin.spark.sinks import sinks
     from cojoin.spark.sources import sources
@@ -93,6 +95,7 @@ __all__ = [
     "connect",
     "debug",
     "diff",
+    "erase",
     "explain",
     "kafka",
     "plots",
@@ -103,6 +106,7 @@ __all__ = [
     "sources",
     "spark_session",
     "testing",
+    "write_state",
 ]
 
 __version__ = "0.5.0"
@@ -140,6 +144,7 @@ _LAZY = {
     "connect": "cojoin.api.connect",
     "debug": "cojoin.api.debug",
     "diff": "cojoin.api.diff",
+    "erase": "cojoin.spark.savepoints.erase",
     "explain": "cojoin.checkpoints.inspect.explain",
     "kafka": "cojoin.kafka",
     "plots": "cojoin.plots",
@@ -150,6 +155,7 @@ _LAZY = {
     "sources": "cojoin.spark.sources.sources",
     "spark_session": "cojoin.spark.session.spark_session",
     "testing": "cojoin.testing",
+    "write_state": "cojoin.api.write_state",
 }
 
 _MODULES = {"kafka", "plots", "sinks", "sources", "testing"}

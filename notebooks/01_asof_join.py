@@ -323,6 +323,7 @@ read("checkpoint/rejected").orderBy("reason").toPandas()
 # | sink | |
 # |---|---|
 # | `cj.sinks.delta(path_or_table)` | exactly once, with `partition_by=` and Delta's writer `options=` |
+# | `cj.sinks.kafka(servers, topic, key=...)` | records of a topic, exactly once for consumers of committed records ([04_replay_kafka.ipynb](04_replay_kafka.ipynb)) |
 # | `cj.sinks.parquet(folder)` | a folder for each micro-batch, which is replaced if the micro-batch is run again |
 # | a callable `(DataFrame, batch_id)` | whatever it does; it may get a micro-batch twice, with the same id |
 #

@@ -358,6 +358,58 @@ show_refusal(lambda: cj.read_state(spark, backup))
 # the number of records. `allow_data_loss=True` continues without them. See [04_replay_kafka.ipynb](04_replay_kafka.ipynb)
 # for sources that lose records while they run.
 #
+# ## How do I bring a state along?
+#
+# With `write_state`. A table of customers, a former job or a backup becomes a savepoint with which a query begins, so
+# the query need not read the customers' history as a stream first. The parts are DataFrames of the shape that
+# `read_state` gives: `versions` for joins, `states` and `timers` for functions, and `buffered` rows that wait.
+#
+# `watermark` says up to when the inputs are complete. Versions up to it are in force; later ones wait for it, as they
+# would in a query. Columns, types and rows are checked before anything is written.
+
+# %%
+customers = spark.createDataFrame(
+    [("ann", at("08:00").to_pydatetime(), "gold"), ("eve", at("08:30").to_pydatetime(), "silver")],
+    "customer string, event_time timestamp, tier string",
+)
+begin = cj.write_state(
+    spark, "lake/begin", join(key_groups=2), versions=customers, watermark=at("08:45").to_pydatetime()
+)
+cj.read_state(spark, begin)
+
+# %% [markdown]
+# A query starts with `restore_from=begin`, and reads its sources from their beginning. What does not fit is refused:
+
+# %%
+show_refusal(
+    lambda: cj.write_state(
+        spark, "lake/again", join(2), versions=customers.union(customers.selectExpr("NULL", "event_time", "tier"))
+    )
+)
+
+# %% [markdown]
+# `from_existing=` follows a state that is there: source positions, watermarks, counters and outputs are taken from it,
+# and each part that is not given. What is given replaces a part, so a state of a function can be changed, renamed or
+# left out (`states={"tier": changed, "old": None}`) on its way from `read_state` to `write_state`.
+#
+# ## How do I take a person out?
+#
+# Stop the query, and erase the key. A new checkpoint gets the state without the key's rows: versions, waiting rows,
+# states, timers. No byte of them is in it. The removed rows that waited are counted as rejected, with the reason
+# `erased`. The result says what was removed, and where else rows of the key remain, with the statements that remove
+# them. cojoin does not run these: the tables are yours.
+
+# %%
+done = cj.erase(spark, "lake/checkpoint_2", ["ann"], into="lake/without_ann")
+print(textwrap.indent(str(done).replace(f"file:{os.getcwd()}/", "").replace(f"{os.getcwd()}/", ""), " "))
+
+# %% [markdown]
+# Begin the query with the new checkpoint first, in the same outputs if you like (`restore_from=done.checkpoint`, and a
+# `checkpoint` of its own). This ends the old query. Then run the statements, and delete the old checkpoint.
+#
+# Do not forget what no checkpoint knows: the source tables and topics, archives of topics, tests that were captured
+# from real rows, and backups. If a source is read again from its beginning, the person comes back.
+#
 # ## What can I do in a terminal?
 #
 # | `cojoin checkpoints ...` | |
@@ -369,6 +421,7 @@ show_refusal(lambda: cj.read_state(spark, backup))
 # | `explain PATH --input trades --row trade_id=17` | what became of a row, and what it waits for |
 # | `savepoint PATH` | take a savepoint |
 # | `restore PATH --at 12 --checkpoint NEW ...` | start a new query (as-of joins), with the options of `cojoin run` |
+# | `erase PATH --key 17 --into NEW` | take keys out of the state of a stopped query, and list what remains where |
 # | `clean PATH --keep 3` | remove snapshots; savepoints stay, unless `--savepoints` is given |
 #
 # The commands that look take `--json` for scripts, and disturb no running query.

@@ -141,8 +141,7 @@ thursday.groupBy("partition").agg(F.count("*").alias("records"), F.min("event_ti
 # | an offset | `1200` |
 # | one of these by topic, or by topic and partition | `{"trades": "2026-01-08", "quotes": {0: 1200, 1: "latest"}}` |
 #
-# Without `to`, a bounded run ends at what is there when it starts. It pauses or drains there. `topic_pattern=` and
-# `partitions=` read all topics of a pattern, or some partitions only.
+# Without `to`, a bounded run ends at what is there when it starts. It pauses or drains there.
 #
 # ### How are records decoded?
 #
@@ -160,6 +159,128 @@ def decode(record):
 first_three = {TOPICS["trades"]: {0: 3, 1: 0, 2: 0}}
 decoded = source("trades", schema="trade_id long, cents long", decode=decode, to=first_three)
 decoded.open(streaming=False).toPandas()
+
+# %% [markdown]
+# ### Avro, Protobuf and a schema registry
+#
+# Topics whose schemas are in a registry (Confluent's, Apicurio's, or another with the same API) are read with `value=`, and
+# `key=` likewise; they need `pip install "cojoin[registry]"`:
+#
+# ```python
+# registry = cj.kafka.registry("http://localhost:8081", username="ali", password=..., ca="/etc/ssl/own.pem")
+# trades = cj.kafka.source(servers, "trades", value=cj.kafka.avro(registry), key="long")
+# customers = cj.kafka.source(servers, "customers", value=cj.kafka.protobuf(registry, "shop.Customer", schema=3))
+# orders = cj.kafka.source(servers, "orders", value=cj.kafka.json_schema(registry, schema="order_id long, at timestamp"))
+# ```
+#
+# Each record is decoded by the schema that it was written with. The columns of the input are those of the reader's schema:
+# the newest version of the subject `trades-value`, a version by its number, or your own DDL. They are fixed when the query
+# starts, and its checkpoint knows them. After a newer version was registered, a query that names no version is refused at
+# its next start: name the version that it had (`schema=3`), or go on with the new columns in a new checkpoint
+# (`restore_from=`). Records of newer versions are read all the while.
+#
+# | Avro | Protobuf | column |
+# |---|---|---|
+# | boolean, int, long, float, double | bool, int32, int64 and uint32, float, double | boolean, int, bigint, float, double |
+# | string, enum, uuid; bytes, fixed | string, enum; bytes | string; binary |
+# | decimal, date | uint64 | decimal, date; decimal(20,0) |
+# | timestamp-millis, timestamp-micros | google.protobuf.Timestamp | timestamp |
+# | local-timestamp-millis, local-timestamp-micros | | timestamp_ntz |
+# | record, array, map | message, repeated, map | struct, array, map |
+# | union with null | optional, oneof, wrappers such as Int64Value | the type, or null |
+# | another union | | a struct with `member0`, `member1`, ..., all null but one |
+# | time-millis, time-micros, timestamp-nanos | | the number |
+# | | Duration; Struct, Value | interval; JSON as a string |
+#
+# A Protobuf field that is neither optional nor a message has its default where it is absent, such as 0. A JSON schema gives
+# the columns, and Spark parses the values; ranges and patterns are not checked. The fields of a key become columns beside
+# the value's; a key that is one value is a column `key`.
+#
+# What can't be decoded goes to `rejected` with its place and the reason: no schema id, an id that the registry does not
+# know, another kind of schema, a schema that can't become the columns, bytes that do not fit. A registry that is away is
+# told within seconds before the start. While a query runs, it ends the query after half a minute with an error that names
+# the registry; no record is lost, the next start reads the batch again.
+#
+# ### Changes of a database, by Debezium
+#
+# `cj.kafka.debezium(...)` makes rows of Debezium's envelope, in JSON (with or without `schema` and `payload`) or a format
+# of a registry. Beside the row's columns there are `_deleted` and `_source_timestamp`, the time of the change in the
+# database:
+#
+# ```python
+# changes = cj.kafka.source(servers, "shop.customers", value=cj.kafka.debezium(cj.kafka.avro(registry)))
+# customers = cj.Input(changes, key="customer_id", event_time="_source_timestamp", name="customers")
+# cj.connect(trades, customers).temporal_join(deletes="_deleted")
+# ```
+#
+# Creates, updates and snapshot reads are versions, deletes end them. The tombstone after a delete is no row. The row of a
+# delete is `before`, so the table must write at least its key there (`REPLICA IDENTITY` in Postgres).
+#
+# ## Which topics are one input?
+#
+# One, several by name, or all of a pattern, also with partitions of some topics alone. Each partition of each topic is
+# a source partition with a watermark of its own.
+#
+# ```python
+# cj.kafka.source(servers, ["trades-eu", "trades-us"], schema=...)
+# cj.kafka.source(servers, topic_pattern="trades-.*", schema=...)
+# cj.kafka.source(servers, "trades-eu", partitions={"trades-test": [0]}, schema=...)
+# ```
+#
+# Topics that are created later and match the pattern, and partitions that are added, are read from their beginning
+# within a micro-batch. From one start to the next, topics may be added to the list or by the pattern. A topic that the
+# query has read can't be left out: what is written there from then on would be missing, so such a start is refused. On
+# the command line these are `kafka:HOST:PORT/TOPIC,TOPIC` and `'kafka:HOST:PORT/^PATTERN'`.
+#
+# Records of aborted transactions never come out. A run over what is there ends before a transaction that is still open,
+# and a warning says which partition holds how many offsets back. Topics may be compacted, their records may be
+# compressed in each way that Kafka has, and may have megabytes; the brokers' limits apply, and cojoin needs no
+# settings for them.
+#
+# ## How do I log in?
+#
+# By librdkafka's settings in `options=`. They go to the workers with the query and are stored nowhere: no log,
+# error, plan, checkpoint or captured test has a password, a key or a token.
+#
+# | login | options |
+# |---|---|
+# | name and password | `security.protocol` `SASL_SSL`, `sasl.mechanism` `PLAIN` or `SCRAM-SHA-512`, `sasl.username`, `sasl.password` |
+# | a certificate of your own (mutual TLS) | `security.protocol` `SSL`, `ssl.certificate.pem` and `ssl.key.pem` as texts |
+# | a token (OAUTHBEARER) | none; a function in `token=` |
+# | brokers with an authority of your own, with each of them | `ssl.ca.pem` as a text |
+#
+# Texts travel to the workers. With `.location` instead of `.pem` they are files, which must be on each machine.
+#
+# ```python
+# options = {
+#     "security.protocol": "SASL_SSL",
+#     "sasl.mechanism": "SCRAM-SHA-512",
+#     "sasl.username": "cojoin",
+#     "sasl.password": os.environ["KAFKA_PASSWORD"],
+#     "ssl.ca.pem": pathlib.Path("authority.pem").read_text(),
+# }
+# cj.kafka.source(servers, "trades", schema=..., options=options)
+# ```
+#
+# A function in `token=` returns a token and its lifetime in seconds, or a `cj.kafka.Token`. Spark sends it to the
+# workers like any function of yours, so it imports what it needs inside, and takes its own login from there. It is
+# called again for another token when three quarters of the lifetime have passed. Amazon MSK, for example, by Amazon's
+# own signer (`pip install aws-msk-iam-sasl-signer-python`):
+#
+# ```python
+# def token():
+#     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+#
+#     text, expires_at_ms = MSKAuthTokenProvider.generate_auth_token("eu-west-1")
+#     return text, expires_at_ms / 1000 - time.time()
+#
+#
+# cj.kafka.source(servers, "trades", schema=..., token=token)
+# ```
+#
+# A wrong password, an untrusted certificate, an expired token or a missing permission is an error within 15 seconds,
+# with the brokers' reason, before the query starts. While a query runs, a token that fails is asked for again until
+# `patience` ends. The user needs READ on the topics, and nothing else.
 
 # %% [markdown]
 # ## How do I replay?
@@ -313,6 +434,62 @@ assert enriched["tier"].fillna("none").tolist() == expected["tier"].fillna("none
 print(f"{len(enriched):,} rows, as pandas has them")
 
 # %% [markdown]
+# ## How do I write into a topic?
+#
+# With `cj.sinks.kafka`, as the output, the rejected rows or a side output. Each row is a record: JSON of all columns, or
+# of some (`value=["trade_id", "tier"]`), or one column of texts or bytes as it is (`value="payload"`). `key` is a column,
+# or several, which make a JSON object. A key's rows are in one partition, in the order in which the join emits them.
+# The topic must exist.
+
+# %%
+admin.create_topics([NewTopic("guide-enriched", 4, 1)])["guide-enriched"].result(timeout=30)
+sink = cj.sinks.kafka(KAFKA, "guide-enriched", key="customer", timestamp="event_time")
+columns = {"key": "customer", "event_time": "event_time"}
+columns["watermark"] = cj.WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+inputs = [cj.Input(source(name), **columns, name=name) for name in TOPICS]
+joined = cj.connect(*inputs, key_groups=2).asof_join(suffixes=("", "_customer"))
+query = joined.start(output=sink, checkpoint="lake/into", trigger=cj.Trigger.available_now(drain=True))
+query.await_termination(progress=False)
+
+written = cj.kafka.source(KAFKA, "guide-enriched", schema="trade_id long, tier string").open(streaming=False)
+assert written.count() == written.select("trade_id").distinct().count() == len(records["trades"])
+
+# %% [markdown]
+# It is **exactly once** for consumers with `isolation.level=read_committed`. Each micro-batch is one transaction, which
+# holds its rows and a marker: an offset of the consumer group `cojoin-QUERY-OUTPUT`, whose metadata says which batch of
+# which execution it was. A batch that is run again after a crash is skipped if the marker says so, and refused if it
+# would now be another one. A transaction can't span processes, so one task writes a batch's rows.
+#
+# | `delivery` | what consumers of committed records see |
+# |---|---|
+# | `"exactly_once"` | each row once, all rows of a batch at one moment |
+# | `"exactly_once_parallel"` | each row once; several tasks write a batch (`tasks=`), so a part of it may come first |
+# | `"at_least_once"` | a batch that is run again is there twice; all tasks write, without transactions |
+#
+# | in the rows | in JSON, as Spark's `to_json` writes it |
+# |---|---|
+# | `timestamp`, `timestamp_ntz`, `date` | `"2026-01-09T09:30:00.000125Z"`, the same without `Z`, `"2026-01-09"` |
+# | numbers, decimals, booleans | as they are; NaN and infinities as texts: `"NaN"`, `"Infinity"` |
+# | binary | base64 |
+# | arrays, structs, maps | arrays and objects; a map's keys are texts |
+# | null | the field is left out |
+#
+# What to know before it runs for long:
+#
+# * The user needs WRITE and READ on the topic, and WRITE on the transactional ids and READ on the groups that begin with
+#   `cojoin-`.
+# * A transaction must end within `transaction.timeout.ms`, 5 minutes here; `options=` takes another value, up to the
+#   brokers' `transaction.max.timeout.ms`. While a killed run's transaction is open, consumers wait for at most so long.
+# * The brokers forget a marker `offsets.retention.minutes` after the query stopped, 7 days by default. A query that was
+#   stopped between two batches goes on all the same. One that was killed within a batch and stood still for longer is
+#   refused, for nobody knows whether the topic has that batch.
+# * Another run that takes over fences off a former one, in Kafka and by the epoch in the marker.
+# * A topic can't be cut back. A query that is restored from another one's snapshot goes on in its topic only if nothing
+#   was written there after the snapshot, as after a savepoint of a stopped query; otherwise name a new topic.
+#
+# On the command line it is `--output kafka:HOST:PORT/TOPIC`, with `--output-key` and `--output-option`.
+
+# %% [markdown]
 # ## What if Kafka no longer has the older records?
 #
 # Keep them in an **archive**: a Delta table or parquet files with `topic`, `partition`, `offset` and `timestamp`, as
@@ -390,11 +567,11 @@ except cj.ConfigurationError as error:
 #   --then-live '10 seconds' --idleness '1 minute' --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 # ```
 #
-# It reads JSON values, which must hold the key. Logins and other settings of librdkafka go into `options=`
-# (`--left-option NAME=VALUE`), and are never stored. [06_operations.ipynb](06_operations.ipynb) runs such a query from
+# It reads JSON values, which must hold the key. Settings of librdkafka are `--left-option NAME=VALUE`, which a file of
+# arguments (`@topics.args`) keeps out of the list of processes. [06_operations.ipynb](06_operations.ipynb) runs such a query from
 # day to day, and [07_speed.ipynb](07_speed.ipynb) sizes it.
 
 # %%
-for gone in admin.delete_topics(list(TOPICS.values())).values():
+for gone in admin.delete_topics([*TOPICS.values(), "guide-enriched"]).values():
     gone.result(timeout=30)
 spark.stop()

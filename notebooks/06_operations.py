@@ -16,8 +16,8 @@
 # desks, London and Tokyo, are joined with the **customer** record in force. Tokyo's feed fails for 40 minutes.
 #
 # It has these parts: [progress](#Is-the-query-healthy?), [what holds time back](#What-holds-time-back?),
-# [alarms](#Which-alarms-are-worth-having?), [rejected and late rows](#Which-rows-were-refused?),
-# [outputs](#What-is-in-the-outputs?), [state](#How-large-is-the-state?), [the checkpoint
+# [alarms](#Which-alarms-are-worth-having?), [seen from outside](#How-do-other-tools-see-it?),
+# [rejected and late rows](#Which-rows-were-refused?), [outputs](#What-is-in-the-outputs?), [state](#How-large-is-the-state?), [the checkpoint
 # directory](#What-is-in-the-checkpoint-directory?), [backups](#How-do-I-back-up-a-query,-and-put-it-back?), [changes
 # and upgrades](#What-may-I-change?), [rescaling and forks](#How-do-I-rescale-or-fork-a-query?), [one query at a
 # time](#What-keeps-a-second-query-away?), [S3](#How-do-I-keep-a-query-on-S3?), [the command
@@ -25,7 +25,7 @@
 # and Databricks](#Does-it-run-with-Spark-Connect,-and-on-Databricks?), and [a runbook of
 # errors](#What-do-I-do-about-this-error?).
 #
-# It needs Java 17 and `pip install cojoin matplotlib`.
+# It needs Java 17 and `pip install "cojoin[metrics]" matplotlib opentelemetry-sdk opentelemetry-exporter-prometheus`.
 
 # %%
 import json
@@ -396,6 +396,116 @@ spark.sql(f"""
 """).toPandas()
 
 # %% [markdown]
+# ## How do other tools see it?
+#
+# A query shows itself to tools that know nothing of cojoin in three ways. All of them follow the batches that count, in
+# the process that started the query (with Spark Connect, the client), and none can stop it: what fails is logged once,
+# with its reason, and the query goes on.
+#
+# ### A function of yours
+#
+# `start(..., on_progress=function)` calls it with the report of each batch, in the order of the batches and in a thread
+# of its own. It may take its time and it may call `query.stop()`. The end of the query waits ten seconds for it.
+#
+# ### Metrics
+#
+# `pip install "cojoin[metrics]"` adds OpenTelemetry's API. With an SDK that your program sets up, each query is
+# measured; without one nothing is. Here Prometheus' exporter of the SDK serves them, which `pip install
+# opentelemetry-sdk opentelemetry-exporter-prometheus` adds; an exporter for OTLP is set up in the same place. Set it up
+# before the query starts, and give each query of a process a `name=` of its own.
+
+# %%
+from urllib.request import urlopen
+
+from opentelemetry import metrics
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import start_http_server
+
+metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))
+server, _ = start_http_server(0, addr="127.0.0.1")  # give it a port that your Prometheus knows
+
+marks = []
+query = join(files_per_batch=3).start(
+    output=cj.sinks.delta("lake/measured"),
+    checkpoint="lake/measured_checkpoint",
+    trigger=cj.Trigger.available_now(),
+    name="enrich-trades",
+    on_progress=lambda report: marks.append(f"batch {report.batch_id}: {report.rows_out} rows out"),
+)
+query.await_termination(progress=False)
+scraped = urlopen(f"http://127.0.0.1:{server.server_port}/metrics").read().decode()
+shown = ("cojoin_input_rows_total", "cojoin_input_buffered", "cojoin_input_rejected_total")
+print(*marks, *[line for line in scraped.splitlines() if line.startswith(shown)], sep="\n")
+server.shutdown()
+
+# %% [markdown]
+# These are all metrics. Their names stay from release to release. Attributes have few values and nothing of a row, a
+# key, a partition or a path in them. Counters begin at 0 in each process and go on from what the checkpoint has, so a
+# batch that is run again after a crash is counted once; `rate` and `increase` know of the beginnings. Gauges of an
+# ended query stay until the next query of its name, but for those that end with `lag`: so a scheduled run can push them
+# to a collector before its process ends (`force_flush()` of your `MeterProvider`).
+
+# %%
+from cojoin.metrics.metric_names import METRICS
+
+described = [(each.name, each.prometheus, f"{each.kind}, {each.unit}", each.text) for each in METRICS]
+table("\n".join(" | ".join(row) for row in [("metric", "in Prometheus", "kind, unit", "what it is"), *described]))
+
+# %% [markdown]
+# Each has `cojoin.query`; those of inputs have `cojoin.input`, and the others `cojoin.output`, `cojoin.reason` or
+# `cojoin.part` as their texts say (`cojoin_query` and so on in Prometheus). The lag of event time is that of the clock
+# at the moment of asking, so it also grows while a query hangs. The offsets that are unread are asked of Kafka after
+# each batch and every ten seconds, once something has asked for the metrics; offsets of transactions' markers and of
+# compacted records count, too. The queries of a dashboard:
+
+# %%
+table("""
+panel | PromQL | alarm when
+is it running | cojoin_query_active == 0 or absent(cojoin_query_active) | there is a result, for a query that must run
+rows in, a second | sum by (cojoin_query, cojoin_input) (rate(cojoin_input_rows_total[5m])) |
+  0, while there is unread input
+rows out, a second | sum by (cojoin_query, cojoin_output) (rate(cojoin_output_rows_total[5m])) |
+  0 for longer than is usual
+results are behind the clock | max by (cojoin_query) (cojoin_query_event_time_lag_seconds) |
+  the strategy's bound + what you promised
+who holds time back | bottomk by (cojoin_query) (1, cojoin_input_watermark_seconds) | read it beside the panel before
+inputs are apart, in seconds | max by (cojoin_query) (cojoin_input_watermark_seconds) - min by (cojoin_query)
+  (cojoin_input_watermark_seconds) | it grows
+unread records of Kafka | sum by (cojoin_query, cojoin_input) (cojoin_input_offset_lag) | it grows for half an hour
+seconds until it has caught up | sum by (cojoin_query, cojoin_input) (cojoin_input_offset_lag) / sum by (cojoin_query,
+  cojoin_input) (rate(cojoin_input_rows_total[5m])) | more than you can wait
+rows that wait | sum by (cojoin_query, cojoin_input) (cojoin_input_buffered) | rows a second * (bound + usual lag) * 3
+share of late rows | sum by (cojoin_query, cojoin_input)
+  (rate(cojoin_input_rejected_total{cojoin_reason="late"}[15m])) / sum by (cojoin_query, cojoin_input) (rate(cojoin_input_rows_total[15m])) | above 0.001
+other rejected rows, by reason | sum by (cojoin_query, cojoin_input, cojoin_reason)
+  (increase(cojoin_input_rejected_total{cojoin_reason!="late"}[15m])) | above 0
+versions that were applied late | sum by (cojoin_query, cojoin_input) (increase(cojoin_input_late_applied_total[15m])) |
+  above the usual
+batch seconds, of 95 in 100 | histogram_quantile(0.95, sum by (le, cojoin_query, cojoin_part)
+  (rate(cojoin_query_batch_duration_seconds_bucket[15m]))) | above 80 % of the trigger's interval
+it hangs | cojoin_query_active == 1 and on (cojoin_query) rate(cojoin_query_batches_total[10m]) == 0 | while there is
+  unread input
+restarts | changes(cojoin_query_epoch[1h]) | above 2
+size of the state | max by (cojoin_query) (cojoin_query_state_size_bytes) | twice that of a week ago
+the consumer group is not kept up | increase(cojoin_input_group_failures_total[15m]) | above 0: the driver's log has the
+  reason
+""")
+
+# %% [markdown]
+# ### A consumer group, for tools that watch its lag
+#
+# With `cj.kafka.source(..., group="enrich-trades")` a query commits the offsets that a batch has read to this consumer
+# group, once the batch counts. So `kafka-consumer-groups.sh --describe --group enrich-trades`, Burrow, Kafka UI or a
+# cloud's console show its lag: 0 at the end of a topic, also where the last offsets are markers of transactions or
+# records of aborted ones; the records of an open transaction show as lag until it ends.
+#
+# The group is for looking only. Nothing is read from it, so changing its offsets changes nothing, and a restart sets
+# them to what the checkpoint has. It is a group of your own without members: while a consumer is in it, Kafka refuses
+# the commits. The user needs READ on the group. A commit costs one small request beside the batches, the newest wins, and
+# the end of a bounded run waits for the last one. What is refused or not answered is tried again with the next batch,
+# and every ten seconds.
+#
 # ## Which rows were refused?
 #
 # Rows that are not admitted go to the output `rejected`: a Delta table in the checkpoint, unless `start(rejected=...)`
@@ -486,6 +596,7 @@ restored.json | the snapshot that the query began with, where it was restored
 runs.json | with which batches the last runs began, where the clock matters
 spark | Spark's own checkpoint: offsets, commits, its state store
 control | what the driver tells the key groups: a restored state, the end of the inputs
+drain.json | whether a drain was promised, and the newest run that knows of it
 manifest | a small file a batch, written last: with it the batch counts; the newest 100 are kept
 progress | Delta: a row a batch
 state, snapshots | Delta: a row a key group and snapshot, with the content of those that changed; the index of each

@@ -62,7 +62,7 @@ def test_version(capsys):
         ([*RUN, "--left", "trades"], "expected KIND:PLACE, such as delta:/lake/trades, got 'trades'"),
         ([*RUN, "--left", "parqet:/lake"], "got 'parqet'; did you mean 'parquet'?"),
         ([*RUN, "--left", "kafka:localhost:9092"], "expected kafka:HOST:PORT/TOPIC"),
-        ([*RUN, "--output", "json:/lake/out"], "expected one of delta, parquet before the colon, got 'json'"),
+        ([*RUN, "--output", "json:/lake/out"], "expected one of delta, parquet, kafka before the colon, got 'json'"),
         ([*RUN, "--output", "delta:enriched"], "write a path, such as delta:./enriched"),
         ([*RUN, "--delay", "5"], "--delay: expected a duration such as '5 seconds'"),
         ([*RUN, "--max-ahead", "soon"], "--max-ahead"),

@@ -66,7 +66,7 @@ def test_the_two_commands_are_there():
     assert ".venv/bin/cojoin demo" in text
     assert "\n.ci/run" in text
     assert (ROOT / ".ci" / "run").exists()
-    assert "http" not in (ROOT / "requirements.lock").read_text("utf-8")
+    assert "://" not in (ROOT / "requirements.lock").read_text("utf-8")
 
 
 def test_ci_runs_the_versions_of_python_that_are_promised():

@@ -2,6 +2,7 @@
 
     python -m benchmarks.kills [--kills N] [--suspended N] [--put-back N] [--changed N] [--seed N] [--only PHASE]
                                [--s3] [--smoke]
+    python -m benchmarks.kills --sink kafka [--kills N] [--seed N]
 
 *Kills*: each has a driver of its own (``killed_driver.py``), which joins small files as of, with rejected rows among
 them, and dies by SIGKILL, or its JVM alone, or its Python alone: at its start, between two commits, inside a snapshot,
@@ -17,6 +18,9 @@ Rows must be the oracle's, each once, and every manifest's counts conserved; or 
 words that help. By default: 40 kills, 10 suspended drivers, 10 copies, 10 changes. Ends with 1 if anything differs.
 With ``--s3``, the checkpoints and tables of killed and suspended drivers are on a server of S3's protocol, which is a
 process of its own.
+With ``--sink kafka``, the joined rows go to a topic of a real broker, and only the kills are done, of the worker that
+writes a batch, too (``topic_points.py``): a consumer of committed records, which runs all the while, must see the
+oracle's rows, each once, and each key's in order (``topic_killing.py``).
 """
 
 from __future__ import annotations
@@ -34,10 +38,12 @@ from benchmarks.kills.killing import Killing
 from benchmarks.kills.places import Place
 from benchmarks.kills.putting_back import choose_copies, put_back
 from benchmarks.kills.suspending import Suspending
+from benchmarks.kills.topic_killing import TopicKilling
 from benchmarks.kills.verdicts import HEADER
 from benchmarks.session import make_session
 from cojoin.engine.formats import text_table
 from tests.seeds import SEED
+from tests.servers.broker import Broker
 from tests.servers.s3 import s3_process
 
 if TYPE_CHECKING:
@@ -102,6 +108,7 @@ def main() -> None:
         "--only", choices=sorted({*(each.phase for each in POINTS), RANDOM.phase}), help="kills: a phase"
     )
     parser.add_argument("--s3", action="store_true", help="checkpoints and tables on a server of S3's protocol")
+    parser.add_argument("--sink", choices=("delta", "kafka"), default="delta", help="where the joined rows go")
     parser.add_argument("--smoke", action="store_true", help="a few of each, to see that everything works")
     arguments = parser.parse_args()
     seed = arguments.seed
@@ -111,7 +118,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cojoin-kills-") as folder, contextlib.ExitStack() as servers:
         place = Place(servers.enter_context(s3_process(Path(folder))) if arguments.s3 else None)
         spark = make_session("kills", Path(folder), s3=place.endpoint)
-        for verdict in run(spark, Path(folder), seed, counts, arguments.only, place):
+        if arguments.sink == "kafka":
+            killing = TopicKilling(spark, Path(folder), seed, servers.enter_context(Broker()))
+            found = killing.run(counts["kills"])
+        else:
+            found = run(spark, Path(folder), seed, counts, arguments.only, place)
+        for verdict in found:
             verdicts.append(verdict)
             print(verdict.told(), flush=True)
         spark.stop()

@@ -19,10 +19,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import cojoin as cj
 from benchmarks.kills.kill_points import POINTS, SUSPENSIONS
+from benchmarks.kills.topic_points import TOPIC_POINTS, WORKER, Mortal, TopicDeed, armed_in_worker
 from benchmarks.session import make_session, set_partitions
 from cojoin.checkpoints.lease import Lease
 from cojoin.engine.state.segments import SegmentOptions
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANOTHER_MACHINE", "BEAT_SECONDS", "Job", "Step", "Victim"]
 
-Victim: TypeAlias = Literal["both", "JVM", "Python", "suspended"]
+Victim: TypeAlias = Literal["both", "JVM", "Python", "suspended", "worker"]
 
 ANOTHER_MACHINE = "another-machine"
 """What a driver that is to be suspended calls its machine: on one machine a process that stands still counts as alive,
@@ -69,6 +70,7 @@ class Job:
         at: The batch that it restores.
         takes_savepoint: Whether it takes a savepoint after the chosen batch.
         endpoint: The server of S3's protocol that its root is on.
+        servers: The brokers whose topic its output is, by the name of the table; None for a table.
     """
 
     folder: str
@@ -83,6 +85,14 @@ class Job:
     at: int | None = None
     takes_savepoint: bool = False
     endpoint: str | None = None
+    servers: str | None = None
+
+    @property
+    def output(self) -> cj.sinks.Sink:
+        """Where its joined rows go."""
+        if self.servers is None:
+            return cj.sinks.delta(self.table)
+        return cj.sinks.kafka(self.servers, self.table, key="customer_id", timestamp="event_time")
 
     @property
     def checkpoint(self) -> str:
@@ -117,7 +127,7 @@ class Job:
         return saved.start(
             joined,
             trigger=trigger,
-            output=cj.sinks.delta(self.table),
+            output=self.output,
             checkpoint_interval=self.interval,
             retained_checkpoints=2,
             **restore,
@@ -172,10 +182,16 @@ def main(paths: list[Path]) -> None:
     jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - nobody else knows the JVM's process
     for step in steps:
         step.path.with_name("jvm").write_text(str(jvm))
-        chosen = [each for each in (*POINTS, *SUSPENSIONS) if (each.phase, each.name) == (step.phase, step.name)]
+        every = (*POINTS, *SUSPENSIONS, *TOPIC_POINTS)
+        chosen = [each for each in every if (each.phase, each.name) == (step.phase, step.name)]
         told = "ended"
         try:
-            if chosen:
+            if step.phase == WORKER:
+                victim = cast("Mortal", step.victim)
+                deed = TopicDeed(str(step.path.with_name("reached")), victim, os.getpid(), jvm)
+                with armed_in_worker(chosen[0], "output", step.job.batch, deed):
+                    run(spark, step.job)
+            elif chosen:
                 with chosen[0].armed(step.job.batch, _deed(step, jvm)):
                     run(spark, step.job)
             else:

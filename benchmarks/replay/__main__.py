@@ -1,4 +1,4 @@
-"""Weeks of two Kafka topics replayed: ``python -m benchmarks.replay [--rounds N] [--kills N] [--smoke]``.
+"""Weeks of two Kafka topics replayed: ``python -m benchmarks.replay [--rounds N] [--kills N] [--format F] [--smoke]``.
 
 A real broker holds three weeks of trades and versions, 4 partitions each, whose rates differ and change, of which one
 is empty, one stops half way and one is silent for days; records are up to 5 seconds out of order. The contenders run in
@@ -6,6 +6,7 @@ turn, each in a process of its own: `plain` reads, decodes and writes with Spark
 least do; `aligned` joins as of, reading by cojoin's own source; `unaligned` joins what Spark's source reads, with one
 watermark a topic, and `by-partition` with one a partition. Each result is compared with the oracle, row for row. With
 ``--kills``, the aligned replay is also killed so often and started again. Ratios are to `plain` of the same round.
+With ``--format``, the same history is replayed as JSON and in formats of a schema registry instead (``formats``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.findings import Findings
+from benchmarks.replay.formats import FORMATS, run_formats
 from benchmarks.replay.job import Measured, Replay, prepare
 from benchmarks.replay.killing_a_replay import kill_and_compare, run_contender
 from benchmarks.replay.process import CONTENDERS
@@ -132,6 +134,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=1, help="how often each contender runs")
     parser.add_argument("--only", choices=CONTENDERS, action="append", help="run only this contender (may be repeated)")
+    parser.add_argument(
+        "--format", choices=FORMATS, action="append", help="compare this format with JSON instead (may be repeated)"
+    )
     parser.add_argument("--kills", type=int, default=0, help="how often a replay is killed and started again")
     parser.add_argument("--killed", choices=JOINS, default="aligned", help="which replay is killed")
     parser.add_argument(
@@ -151,6 +156,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cojoin-replay-") as folder, Broker() as broker:
         started = time.perf_counter()
         history = make_history(*sizes, keys=arguments.keys)
+        if arguments.format:
+            run_formats(
+                broker,
+                history,
+                arguments.format,
+                rounds=arguments.rounds,
+                max_records=max_records,
+                heap=arguments.heap,
+                findings=findings,
+                small=arguments.smoke,
+            )
+            raise SystemExit(0 if findings.hold else 1)
         replay = replace(prepare(broker, history, Path(folder), max_records), heap=arguments.heap)
         del history
         print(f"filled {sum(sizes):,} records in {time.perf_counter() - started:.1f} s", flush=True)

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from tests.kafka.history import fill, largest_in_a_window
-from tests.kafka.records import OUT_OF_ORDERNESS_SECONDS, PARTITIONS, expected_join
+from tests.kafka.records import OUT_OF_ORDERNESS_SECONDS, PARTITIONS, expected_join, values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pandas as pd
     import pyarrow as pa
 
     from tests.kafka.history import History
@@ -38,6 +41,8 @@ class Replay:
         max_records: How many records of each input a batch has at most.
         heap: The heap of each contender's JVM, as Spark says it.
         drift_minutes: How far one partition may be ahead of another.
+        format: The format of the values.
+        registry: The address of the registry with their schemas; empty for JSON.
     """
 
     folder: str
@@ -48,6 +53,8 @@ class Replay:
     max_records: int
     heap: str = "1g"
     drift_minutes: int = DRIFT_MINUTES
+    format: str = "json"
+    registry: str = ""
 
     @property
     def batches(self) -> int:
@@ -71,9 +78,9 @@ class Replay:
     @classmethod
     def read(cls, path: Path) -> Replay:
         """Read what ``write`` wrote."""
-        values = json.loads(path.read_text())
-        pairs = {name: tuple(values[name]) for name in ("topics", "sizes", "held_by_the_bound")}
-        return cls(**{**values, **pairs})
+        stored = json.loads(path.read_text())
+        pairs = {name: tuple(stored[name]) for name in ("topics", "sizes", "held_by_the_bound")}
+        return cls(**{**stored, **pairs})
 
 
 @dataclass(frozen=True)
@@ -105,13 +112,18 @@ class Measured:
     @classmethod
     def from_json(cls, text: str) -> Measured:
         """Read what ``to_json`` spelled."""
-        values: dict[str, Any] = json.loads(text)
-        pairs = {name: tuple(values[name]) for name in ("late", "buffered")}
-        return cls(**{**values, **pairs})
+        stored: dict[str, Any] = json.loads(text)
+        pairs = {name: tuple(stored[name]) for name in ("late", "buffered")}
+        return cls(**{**stored, **pairs})
 
 
 def prepare(
-    broker: Broker, history: History, folder: Path, max_records: int, topics: tuple[str, str] = ("trades", "customers")
+    broker: Broker,
+    history: History,
+    folder: Path,
+    max_records: int,
+    topics: tuple[str, str] = ("trades", "customers"),
+    encoders: Sequence[Callable[[pd.DataFrame], Sequence[str | bytes]]] = (values, values),
 ) -> Replay:
     """Fill two new topics with a history, and keep what the join must give.
 
@@ -121,12 +133,13 @@ def prepare(
         folder: Where the oracle's rows go.
         max_records: How many records of each input a batch has at most.
         topics: The names of the topics.
+        encoders: What makes each topic's values.
     """
     window = DRIFT_MINUTES * 60_000 + OUT_OF_ORDERNESS_SECONDS * 1_000
     sides = history.trades, history.customers
-    for topic, records in zip(topics, sides, strict=True):
+    for topic, records, encode in zip(topics, sides, encoders, strict=True):
         broker.create_topic(topic, PARTITIONS)
-        fill(broker.bootstrap_servers, topic, records)
+        fill(broker.bootstrap_servers, topic, records, encode=encode)
     pq.write_table(expected_join(history), folder / _EXPECTED)
     sizes, held = (
         (measure(history.trades), measure(history.customers))

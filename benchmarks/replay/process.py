@@ -60,10 +60,14 @@ def _aligned(replay: Replay, side: int) -> Any:
     return cj.kafka.source(
         replay.servers,
         replay.topics[side],
-        schema=SIDES[side][1],
+        **({"schema": SIDES[side][1]} if replay.format == "json" else {"value": _value(replay)}),
         max_drift=f"{replay.drift_minutes} minutes",
         max_records=replay.max_records,
     )
+
+
+def _value(replay: Replay) -> Any:
+    return getattr(cj.kafka, replay.format)(replay.registry)
 
 
 def _native(replay: Replay, side: int) -> DataFrame:

@@ -123,7 +123,8 @@ class ConnectedInputs:
         Args:
             how: ``"left"`` emits left rows without a valid version with nulls; ``"inner"`` does not emit them.
             deletes: A boolean column of the right input that is true in tombstones, which delete their key. It is not
-                in the result. None if there is no such column.
+                in the result. None if there is no such column; leave it out for a table with ``changes=True`` and for
+                rows with ``valid_from``, which tell their deletes themselves.
             null_payload_deletes: Whether a right row is a tombstone if all its columns are null except for its key,
                 event time, partition, sequence and ``deletes``, as in a compacted Kafka topic.
             retention: How long after its event time a version remains valid and is kept, inclusive, such as
@@ -137,10 +138,11 @@ class ConnectedInputs:
             ConfigurationError: An argument is invalid.
             SchemaError: ``deletes`` is not a boolean column, column names collide, or an input has no event time.
         """
+        own = self._execution.inputs[1].deletes
         return self._apply(
             TemporalJoin(
                 how=how,
-                deletes=deletes,
+                deletes=own if deletes is None else deletes,
                 null_payload_deletes=null_payload_deletes,
                 retention=retention,
                 suffixes=suffixes,

@@ -11,7 +11,7 @@ from cojoin.engine.side_outputs import OutputTag
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pandas as pd
     import pyarrow as pa
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cojoin.embedded.cuts import Arrival, Batches, Clock
     from cojoin.embedded.result import Result
     from cojoin.embedded.step import Step
+    from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.functions import KeyedCoProcessFunction
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.plan import Plan
@@ -254,14 +255,15 @@ class Joined:
         restore_from: Checkpoint | None = None,
         cut_back_output: bool = False,
         allow_data_loss: bool = False,
+        on_progress: Callable[[BatchReport], object] | None = None,
     ) -> Query:
         """Start a streaming query that writes the output, the side outputs, the rejected rows and the progress.
 
-        Delta outputs are exactly once (``cojoin.sinks``). Start a stopped query again with the same ``checkpoint``; it
+        Outputs in Delta and Kafka are exactly once. Start a stopped query again with the same ``checkpoint``; it
         resumes after its last micro-batch.
 
         Args:
-            output: The sink of the main output: ``cojoin.sinks.delta(...)``, ``cojoin.sinks.parquet(...)``, or a
+            output: The sink of the main output: ``cojoin.sinks.delta(...)``, ``kafka(...)`` or ``parquet(...)``, or a
                 callable that takes ``(DataFrame, batch_id)``. In a session of Spark Connect the callable is sent to the
                 server, and called in a process beside it.
             checkpoint: The directory of the query's checkpoint, as a text or a ``pathlib.Path``. Each query has its own
@@ -274,7 +276,8 @@ class Joined:
             rejected: The sink of the rejected rows; by default a Delta table ``rejected`` in the checkpoint directory.
             side_outputs: The sinks of a function's side outputs, by tag; by default Delta tables
                 ``side_outputs/<tag id>`` in the checkpoint directory.
-            name: The query's name in Spark's UI.
+            name: The query's name in Spark's UI and in its metrics, where two queries of one process need two names; by
+                default they show the id that its checkpoint keeps.
             checkpoint_interval: How often a snapshot of the state is taken: after an interval of processing time, such
                 as ``"10 minutes"``, or after a number of micro-batches. None takes only savepoints. Snapshots are for
                 ``restore_from`` and inspection; ordinary restarts do not need them.
@@ -286,6 +289,10 @@ class Joined:
             cut_back_output: With ``restore_from``, whether an output that continues in the old query's Delta table may
                 remove what was written there after the snapshot.
             allow_data_loss: With ``restore_from``, whether records that the sources no longer have may be skipped.
+            on_progress: A function that is called with the report of each batch, as ``Query.progress`` has it, once
+                the batch counts: in their order, in a thread of its own, in the process that started the query. An
+                error of it is logged once, and the query goes on. The end of the query waits for it, 10 seconds at
+                most. It may call ``query.stop()``.
 
         Returns:
             The running query.
@@ -319,5 +326,6 @@ class Joined:
             retained_checkpoints=retained_checkpoints,
             restore_from=restore_from,
             restore=RestoreOptions(cut_back_output, allow_data_loss),
+            on_progress=on_progress,
         )
         return execution.start(self._plan, options)

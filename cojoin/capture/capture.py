@@ -138,6 +138,13 @@ def capture(
         msg = f"most: expected a whole number above zero, got {most!r}"
         raise ConfigurationError(msg)
     source, plan = opened(source, joined)
+    for spec in plan.inputs:
+        if spec.changes is not None:
+            msg = (
+                f"capture: the rows of input {spec.name!r} are versions and deletes of a table, which the test harness "
+                f"does not make of rows; connect them with event_time= and name the deletes in temporal_join(deletes=)"
+            )
+            raise ConfigurationError(msg)
     operation: Any = plan.operation
     made = None
     if isinstance(operation, KeyedCoProcess):

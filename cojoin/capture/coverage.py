@@ -192,7 +192,7 @@ def _matches_of_join(
     operation: Any = history.plan.operation
     plan = replace(history.plan, operation=replace(operation, how="left"))
     left, right = plan.inputs
-    left_out = {*right.key, getattr(operation, "deletes", None)}
+    left_out = {*right.key, getattr(operation, "deletes", None), *right.technical}
     place = len(left.schema) + [name for name in right.schema.names if name not in left_out].index(
         str(right.event_time)
     )

@@ -1,12 +1,13 @@
 """The control input (tag 0): messages of the driver to the key groups, as one more source of the Spark query.
 
 The control input is a folder of Parquet files in the checkpoint, which Spark reads as a stream. Each row is a message
-to one key group or to all of them: the state that a restored query begins with, or the end of all inputs.
+to one key group or to all of them: the state that a restored query begins with, rows of a table that is a static side
+(``spark.batch.loaded_table``), or the end of all inputs.
 
 A restored query's first batch and a drain's last batch are planned by cojoin: the message is written, and then an entry
 of Spark's offset log (``offset_log``) that leaves the offsets of all other sources unchanged. After a crash in between,
-the same batch therefore runs again, and nothing newer is read. Once a drain's message is written, every start finishes
-the drain first.
+the same batch therefore runs again, and nothing newer is read. Once a drain is promised (``drain_promise``), each start
+finishes it first.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.drain_promise import promise_drain, was_promised
 from cojoin.checkpoints.offset_log import (
     COMMITS,
     LOG_VERSION,
@@ -38,13 +40,26 @@ if TYPE_CHECKING:
 
     from cojoin.storage.store import Store
 
-__all__ = ["CONTROL_DDL", "END_OF_INPUT", "drain_is_promised", "open_control", "plan_drain", "register_messages"]
+__all__ = [
+    "CONTROL_DDL",
+    "CONTROL_FOLDER",
+    "END_OF_INPUT",
+    "LOADED_DDL",
+    "drain_is_promised",
+    "open_control",
+    "plan_drain",
+    "register_messages",
+]
 
 CONTROL_DDL = "key_group int, payload binary"
 """A message: the label of the key group that it is for, null for all key groups; and its bytes."""
 
 END_OF_INPUT = b'{"end_of_input": true}'
-_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
+LOADED_DDL = f"{CONTROL_DDL}, tag tinyint, load binary, checksum bigint"
+"""A message of a load, which has a tag of its own, the name of the load, and the CRC-32 of its bytes."""
+
+_COMPACT = ".compact"
+CONTROL_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
 _SOURCES = "spark/sources"
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
@@ -52,14 +67,22 @@ _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 def open_control(spark: SparkSession, files: Store, labels: Sequence[int], tag: int) -> DataFrame:
     """Return the control input as a stream of ``(key_group, tag, payload)``.
 
-    A message to all key groups becomes one row for each label.
+    A message to all key groups becomes one row for each label. A message of a load begins with the load's name and the
+    checksum of what follows. Rows without bytes are notes of the driver's to itself.
     """
-    files.make_directory(_FOLDER)
-    messages = spark.readStream.schema(CONTROL_DDL).parquet(files.path(_FOLDER))
+    files.make_directory(CONTROL_FOLDER)
+    # The rows of a load lie in a folder.
+    reader = spark.readStream.schema(LOADED_DDL).option("recursiveFileLookup", "true")
+    found = reader.parquet(files.path(CONTROL_FOLDER))
+    messages = found.where(F.col("payload").isNotNull())
     every = F.array(*map(F.lit, labels))
     receivers = F.when(F.col("key_group").isNull(), every).otherwise(F.array("key_group"))
+    checksum = F.unhex(F.lpad(F.hex("checksum"), 16, "0"))
+    loaded = F.when(F.col("load").isNotNull(), F.concat("load", checksum, "payload")).otherwise(F.col("payload"))
     return messages.select(
-        F.explode(receivers).alias("key_group"), F.lit(tag).cast("tinyint").alias("tag"), F.col("payload")
+        F.explode(receivers).alias("key_group"),
+        F.coalesce("tag", F.lit(tag)).cast("tinyint").alias("tag"),
+        loaded.alias("payload"),
     )
 
 
@@ -67,11 +90,11 @@ def drain_is_promised(files: Store) -> bool:
     """Return whether a drain was begun, which must finish before anything newer is read.
 
     Raises:
-        CheckpointError: Its message is damaged.
+        CheckpointError: Its promise or its message is damaged.
     """
-    content = files.read_bytes(_END_FILE)
+    promised, content = was_promised(files), files.read_bytes(_END_FILE)
     if content is None:
-        return False
+        return promised
     # Names that are no UTF-8 are a ValueError.
     with contextlib.suppress(pa.ArrowException, OSError, ValueError):
         if pq.read_table(io.BytesIO(content)).equals(_end_message()):
@@ -83,12 +106,14 @@ def drain_is_promised(files: Store) -> bool:
     raise CheckpointError(msg)
 
 
-def plan_drain(files: Store, check: Callable[[], None] = lambda: None) -> bool:
+def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: None, interval: int = 10) -> bool:
     """Plan the drain's last batch after the last committed batch; the call is idempotent.
 
     Args:
         files: The checkpoint.
+        epoch: The epoch of the run's lease.
         check: Raises an error where another run has taken over.
+        interval: After how many entries Spark compacts a source's log.
 
     Returns:
         False where no batch ever ran, so that there is nothing to end.
@@ -96,6 +121,7 @@ def plan_drain(files: Store, check: Callable[[], None] = lambda: None) -> bool:
     Raises:
         CheckpointError: The offset log is damaged or of an unknown version, or the last planned batch is not committed;
             nothing was written.
+        QueryFailedError: A later run has begun, so that there is nothing to end.
     """
     newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
     if newest is None:
@@ -107,7 +133,8 @@ def plan_drain(files: Store, check: Callable[[], None] = lambda: None) -> bool:
         msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
         raise CheckpointError(msg)
     read = None if lines[-1] == NOTHING_READ else int(json.loads(lines[-1])["logOffset"])
-    if read is not None and _END_FILE in (files.read(f"{_SOURCES}/{control}/{read}") or ""):
+    names = (f"{_SOURCES}/{control}/{read}", f"{_SOURCES}/{control}/{read}{_COMPACT}")
+    if read is not None and any(_END_FILE in (files.read(name) or "") for name in names):
         return True
     if newest != committed:
         msg = (
@@ -117,8 +144,9 @@ def plan_drain(files: Store, check: Callable[[], None] = lambda: None) -> bool:
     message = io.BytesIO()
     pq.write_table(_end_message(), message)
     check()
+    promise_drain(files, epoch)
     files.write_bytes(_END_FILE, message.getvalue())
-    offset = register_messages(files, control, [_END_FILE], 0 if read is None else read + 1, check)
+    offset = register_messages(files, control, [_END_FILE], 0 if read is None else read + 1, check, interval)
     # As for Spark itself, the first run that plans a batch has planned it.
     if not files.create(f"{OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], offset]).encode()):
         check()
@@ -135,7 +163,12 @@ def _end_message() -> pa.Table:
 
 
 def register_messages(
-    files: Store, source: int, names: Sequence[str], log_id: int, check: Callable[[], None] = lambda: None
+    files: Store,
+    source: int,
+    names: Sequence[str],
+    log_id: int,
+    check: Callable[[], None] = lambda: None,
+    interval: int = 10,
 ) -> str:
     """Write files of messages into the log of the control input's source, as if Spark had found them.
 
@@ -145,6 +178,7 @@ def register_messages(
         names: The files, as paths below the checkpoint.
         log_id: The number of the entry.
         check: Raises an error where another run has taken over.
+        interval: After how many entries Spark compacts the log: that entry repeats those before it, and is named so.
 
     Returns:
         The source's offset after these files, as a line of the offset log.
@@ -152,5 +186,16 @@ def register_messages(
     entries = [
         json.dumps({"path": files.url(name), "timestamp": files.modified(name), "batchId": log_id}) for name in names
     ]
-    files.write_checked(f"{_SOURCES}/{source}/{log_id}", "\n".join([LOG_VERSION, *entries]), check)
+    name = f"{_SOURCES}/{source}/{log_id}"
+    if (log_id + 1) % interval == 0:
+        entries, name = [*_lines_before(files, f"{_SOURCES}/{source}", log_id), *entries], f"{name}{_COMPACT}"
+    files.write_checked(name, "\n".join([LOG_VERSION, *entries]), check)
     return json.dumps({"logOffset": log_id})
+
+
+def _lines_before(files: Store, folder: str, log_id: int) -> list[str]:
+    """Return the lines of a source's log before an entry: the last compacted one's, and those of each one after it."""
+    ids = {int(name.removesuffix(_COMPACT)): name for name in files.names(folder) if name.endswith(_COMPACT)}
+    begin = max((each for each in ids if each < log_id), default=-1)
+    names = [*([ids[begin]] if ids and begin >= 0 else []), *(str(each) for each in range(begin + 1, log_id))]
+    return [line for name in names for line in (files.read(f"{folder}/{name}") or "").splitlines()[1:]]

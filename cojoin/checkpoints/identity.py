@@ -17,6 +17,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.checkpoints.lease_record import LEASE_FILE
+from cojoin.checkpoints.written_state import WRITTEN, refuse_written
 from cojoin.engine.values import schema_evolution
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import CheckpointError
@@ -37,6 +38,7 @@ __all__ = [
     "check_evolution",
     "claim_checkpoint",
     "describe_query",
+    "describe_written",
     "known_sources",
     "note_sources",
     "read_query",
@@ -91,6 +93,8 @@ def describe_query(
                 "event_time": spec.event_time,
                 "partition": list(spec.partition),
                 "sequence": list(spec.sequence),
+                **({} if spec.changes is None else {"changes": spec.changes.describe()}),
+                **({"static": True} if spec.static else {}),
             }
             for spec in inputs
         ],
@@ -110,8 +114,9 @@ def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[Sour
 
     Raises:
         CheckpointError: The directory belongs to another query, to another shape of this one, or to something else; or
-            its description is damaged.
+            its description is damaged; or it holds a state that was written for queries to begin with.
     """
+    refuse_written(files)
     if not files.exists(_FILE):
         found = files.names("")
         # Another start may have written it since.
@@ -139,6 +144,20 @@ def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[Sour
         )
         raise CheckpointError(msg)
     return str(stored["query_id"])
+
+
+def describe_written(
+    files: Store, query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDescription]
+) -> None:
+    """Write the description of the query for which a state was written; it makes the directory a checkpoint.
+
+    Args:
+        files: The directory, with the state.
+        query_id: The query whose outputs go on; a new id where there is none.
+        query: The description that ``describe_query`` returned.
+        sources: The descriptions of the inputs' sources.
+    """
+    write_document(files, _FILE, _FORM, _content(query_id, query, sources))
 
 
 def note_sources(files: Store, sources: Sequence[SourceDescription], epoch: int = 0) -> str:
@@ -276,6 +295,8 @@ def _without_description(files: Store, found: Sequence[str] | None) -> Checkpoin
     """
     if found is None:
         why = "there is no such directory, so it is no checkpoint of cojoin's; name a query's checkpoint="
+    elif WRITTEN in found:
+        why = "writing a state into it was begun and not finished; write it again, into the same directory"
     elif _OTHERS & set(found):
         why = (
             f"{_FILE}, {_FORM.what}, is gone, and the rest of a checkpoint is there ({', '.join(found[:3])}): "

@@ -20,6 +20,7 @@ from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
+from cojoin.checkpoints.state_claims import is_conflict, next_savepoint
 from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
@@ -83,27 +84,31 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
     batch_id, snapshots, table = manifest.batch_id, Snapshots(files), StateTable(spark, files)
     # First, so that what was begun long ago is not taken for interrupted now.
     if snapshots.is_begun(batch_id):
-        snapshots.begin(manifest, key_groups)
+        snapshots.begin(manifest, key_groups, snapshots.holders())
     _finish_removal(spark, files, snapshots, batch_id)
+    # A cleaning that takes this for interrupted needs a table, in whose log it can say so.
+    table.create()
+    claim = next_savepoint(spark, table.path)
+    holders: set[tuple[int, int]] = set()
     # Rows of this batch without a savepoint may be those to which the query's own state points.
-    if not table.has_rows_of(batch_id):
-        snapshots.begin(manifest, key_groups)
-    # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
-    holders = {each for each in snapshots.holders(batch_id) if each[0] != batch_id}
+    if snapshots.is_begun(batch_id) or not table.has_rows_of(batch_id):
+        # A failed attempt may have left rows of this batch, which are replaced: no row may point to them.
+        holders = {each for each in snapshots.holders() if each[0] != batch_id}
+        snapshots.begin(manifest, key_groups, holders)
+        # From here on they stay. Some may be gone since they were listed.
+        holders &= snapshots.holders()
     check_segments(spark, files, committed)
+    rows = snapshot_rows(spark, files, committed, batch_id, key_groups, holders)
     try:
-        rows = snapshot_rows(spark, files, committed, batch_id, key_groups, holders)
-        taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False)
-        if not holders <= snapshots.holders(batch_id):
-            # Another process has deleted snapshots, perhaps some that this one points to: write all content. What this
-            # one itself points to does not say so.
-            rows = snapshot_rows(spark, files, committed, batch_id, key_groups, ())
-            taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False)
+        taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False, claim=claim)
     except BeingRemovedError:
         return False
-    if taken is None:
-        return True
-    if not table.has(taken):
+    except (PySparkException, Py4JError) as error:
+        if is_conflict(error):
+            # A cleaning has taken it for interrupted, or another savepoint was taken.
+            return False
+        raise
+    if taken is None or not table.has(taken):
         # A cleaning has removed the rows before the savepoint counted.
         snapshots.remove(batch_id)
         return False

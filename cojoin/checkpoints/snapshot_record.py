@@ -71,6 +71,11 @@ class Snapshot:
         return self.manifest.batch_id
 
     @property
+    def is_begun(self) -> bool:
+        """Whether it is a savepoint whose rows are being written, or were when its process ended."""
+        return self.kind == "begun"
+
+    @property
     def taken_at(self) -> datetime:
         """The processing time of its batch, in UTC."""
         return datetime.fromtimestamp(self.manifest.report.processing_time / 1000, tz=timezone.utc)

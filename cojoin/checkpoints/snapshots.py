@@ -8,7 +8,8 @@ A second small file, in ``snapshots_removed``, names a snapshot whose rows must 
 savepoint from before its first row is written until it counts, so that the rows of an interrupted one are found. The
 index of a snapshot says that it is being removed until its rows are gone. A savepoint never writes over that: of a
 savepoint that is being taken and a cleaning that takes it for interrupted, one succeeds (``replace``), and the other
-begins again.
+begins again. The file of a savepoint that has begun also names the earlier rows to which it may point, which stay until
+it counts or is taken for interrupted: however it ends, an index never points to content that is gone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.snapshot_record import SnapshotKind
     from cojoin.storage.store import Store
 
-__all__ = ["BeingRemovedError", "Snapshots"]
+__all__ = ["BeingRemovedError", "Snapshots", "named"]
 
 _BEING_REMOVED: SnapshotKind = "removed"
 _BEGUN: SnapshotKind = "begun"
@@ -103,20 +104,25 @@ class Snapshots:
             self.remove(snapshot.batch_id, savepoints_too=False, epoch=snapshot.manifest.epoch)
             raise
 
-    def begin(self, manifest: Manifest, key_groups: int) -> None:
+    def begin(self, manifest: Manifest, key_groups: int, holders: Iterable[tuple[int, int]] = ()) -> None:
         """Note that a savepoint's rows are about to be written; the call is idempotent.
 
         Args:
             manifest: The manifest of its batch.
             key_groups: The number of key groups.
+            holders: The rows (batch and key group) whose content it may point to, which no cleaning removes from now
+                on. One that has begun before may still do so.
         """
-        snapshot = Snapshot(manifest, _BEGUN, key_groups, 0, 0, 0, {}, "", remembered=False)
+        groups_of: dict[str, list[int]] = {}
+        for batch_id, group in sorted(holders):
+            groups_of.setdefault(str(batch_id), []).append(group)
+        snapshot = Snapshot(manifest, _BEGUN, key_groups, 0, 0, 0, groups_of, "", remembered=False)
         write_document(self._files, numbered_name(_REMOVED, manifest.batch_id), SNAPSHOT_FORM, asdict(snapshot))
 
     def is_begun(self, batch_id: int) -> bool:
         """Return whether a savepoint of a batch was begun, and neither counts nor is being removed."""
         noted = self._read_removed(batch_id)
-        return noted is not None and noted.kind == _BEGUN
+        return noted is not None and noted.is_begun
 
     def finish(self, batch_id: int) -> None:
         """Note that a savepoint that was begun counts."""
@@ -195,19 +201,13 @@ class Snapshots:
         found = numbers_in(self._files, _DIRECTORY)
         return [snapshot for batch_id in found if (snapshot := self.read(batch_id)) is not None]
 
-    def holders(self, without: int | None = None) -> set[tuple[int, int]]:
-        """Return the rows (batch and key group) that have content of some snapshot.
+    def holders(self) -> set[tuple[int, int]]:
+        """Return the rows (batch and key group) that have content of some snapshot."""
+        return named(self.all())
 
-        Args:
-            without: The batch of a snapshot whose own content does not matter; None where all matter.
-        """
-        return {
-            (int(batch_id), group)
-            for snapshot in self.all()
-            if snapshot.batch_id != without
-            for batch_id, groups in snapshot.content_batch_ids.items()
-            for group in groups
-        }
+    def promised(self) -> set[tuple[int, int]]:
+        """Return the rows (batch and key group) to whose content savepoints that are being taken may point."""
+        return named(each for each in self._noted() if each.is_begun and not self._is_interrupted(each))
 
     def remove(
         self,
@@ -244,11 +244,14 @@ class Snapshots:
 
         A snapshot whose file is damaged is skipped: its rows stay, and do no harm.
         """
+        return [each for each in self._noted() if not each.is_begun or self._is_interrupted(each)]
+
+    def _noted(self) -> list[Snapshot]:
         found = []
         for batch_id in numbers_in(self._files, _REMOVED):
             with contextlib.suppress(CheckpointError):
                 found.append(self._read_removed(batch_id))
-        return [each for each in found if each is not None and (each.kind != _BEGUN or self._is_interrupted(each))]
+        return [each for each in found if each is not None]
 
     def _is_interrupted(self, begun: Snapshot) -> bool:
         """Return whether a savepoint that was begun is no longer being taken, as far as that is known."""
@@ -306,6 +309,16 @@ class Snapshots:
     def base_of(snapshots: Iterable[Snapshot]) -> int | None:
         """Return the batch of the snapshot on which the query's next snapshot builds; None where there is none."""
         return max((each.batch_id for each in snapshots if each.remembered), default=None)
+
+
+def named(snapshots: Iterable[Snapshot]) -> set[tuple[int, int]]:
+    """Return the rows (batch and key group) that snapshots name for their content."""
+    return {
+        (int(batch_id), group)
+        for snapshot in snapshots
+        for batch_id, groups in snapshot.content_batch_ids.items()
+        for group in groups
+    }
 
 
 def _epoch(content: Mapping[str, Any]) -> int:

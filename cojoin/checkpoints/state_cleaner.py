@@ -2,7 +2,8 @@
 
 It first notes which files there are, then looks whether they still must go, and removes only those. However long it
 stands still in between, it does not touch what a later snapshot of the same batch has written. Of a snapshot that is
-being removed, the content to which others point stays.
+being removed, the content to which others point stays, and that to which a savepoint may point that is being taken. A
+savepoint that is taken for interrupted can't commit its rows any more (``state_claims``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.snapshots import Snapshots, named
+from cojoin.checkpoints.state_claims import end_savepoints
 from cojoin.checkpoints.state_table import STATE_TABLE
 from cojoin.errors import CheckpointError
 from cojoin.storage.delta_files import commit_applications, partition_files, table_log
@@ -67,10 +69,19 @@ class StateCleaner:
         for batch_id in batch_ids:
             self._snapshots.remove(batch_id, savepoints_too=savepoints_too)
         removed = [each for each in self._snapshots.removed() if self._snapshots.bar(each)]
-        gone = self._unneeded(removed, None if known in batch_ids else known)
+        if any(each.is_begun for each in removed):
+            # From here on their rows are in the table already, or never will be.
+            end_savepoints(self._spark, self._path)
+        # First what savepoints may point to, and then what they point to: one may count meanwhile.
+        promised = self._snapshots.promised()
+        needed = self._needed(None if known in batch_ids else known)
+        gone = self._unneeded(removed, needed | promised)
         freed = self._delete(gone, {each.batch_id for each in removed}, check) if gone else 0
+        # What savepoints that are being taken may not need in the end is looked at again.
+        waiting = {batch_id for batch_id, _ in promised - needed}
         for snapshot in removed:
-            self._snapshots.forget(snapshot.batch_id)
+            if waiting.isdisjoint(_holders(snapshot)):
+                self._snapshots.forget(snapshot.batch_id)
         return freed
 
     def _delete(
@@ -112,16 +123,13 @@ class StateCleaner:
             self._files.delete_empty_directory(f"{STATE_TABLE}/batch_id={batch_id}")
         return freed
 
-    def _unneeded(self, removed: Sequence[Snapshot], known: int | None) -> list[tuple[int, int | None]]:
-        """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
+    def _needed(self, known: int | None) -> set[tuple[int, int | None]]:
+        """Return the partitions (batch and segment) that snapshots have or point to.
 
-        Other partitions are left unchanged: they may belong to a snapshot that is being written.
+        Args:
+            known: The batch of a snapshot that must be listed; None where none is known.
         """
-        needed: dict[int, set[int]] = {}
         kept = self._snapshots.all()
-        for snapshot in kept:
-            for holder, groups in snapshot.content_batch_ids.items():
-                needed.setdefault(int(holder), set()).update(groups)
         alive = {snapshot.batch_id for snapshot in kept}
         if known is not None and known not in alive:
             msg = (
@@ -129,20 +137,26 @@ class StateCleaner:
                 f"written before; nothing was deleted, the next cleaning looks again"
             )
             raise CheckpointError(msg)
-        theirs = {snapshot.batch_id for snapshot in removed}
-        theirs |= {int(holder) for snapshot in removed for holder in snapshot.content_batch_ids}
-        found: list[tuple[int, int | None]] = []
-        for batch_id in sorted(theirs):
-            found += self._obsolete(batch_id, needed.get(batch_id, set()), is_alive=batch_id in alive)
-        return found
+        return {*named(kept), *((batch_id, None) for batch_id in alive)}
 
-    def _obsolete(self, batch_id: int, needed: set[int], *, is_alive: bool) -> list[tuple[int, int | None]]:
-        segments = [
-            int(value) if (value := name.partition("=")[2]).isdigit() else None
+    def _unneeded(
+        self, removed: Sequence[Snapshot], needed: Collection[tuple[int, int | None]]
+    ) -> list[tuple[int, int | None]]:
+        """Return the partitions (batch and segment) that removed snapshots had or pointed to, and no other needs.
+
+        Other partitions are left unchanged: they may belong to a snapshot that is being written.
+        """
+        found = [
+            (batch_id, int(value) if (value := name.partition("=")[2]).isdigit() else None)
+            for batch_id in sorted({holder for snapshot in removed for holder in _holders(snapshot)})
             for name in self._files.names(f"{STATE_TABLE}/batch_id={batch_id}")
         ]
-        unneeded = [each for each in segments if (not is_alive if each is None else each not in needed)]
-        return [(batch_id, each) for each in unneeded]
+        return [each for each in found if each not in needed]
+
+
+def _holders(snapshot: Snapshot) -> set[int]:
+    """Return the batches that have rows of a snapshot, or content to which it points."""
+    return {snapshot.batch_id, *map(int, snapshot.content_batch_ids)}
 
 
 def _folder(batch_id: int, segment: int | None) -> str:

@@ -19,17 +19,20 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.snapshot_record import Snapshot, SnapshotKind
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
-from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
+from cojoin.checkpoints.state_claims import has_claim
 from cojoin.engine.values.types import schema_to_ddl
-from cojoin.errors import CheckpointError, CodecError
+from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from cojoin.checkpoints.manifest import Manifest
+    from cojoin.checkpoints.state_claims import Claim
     from cojoin.storage.store import Store
 
 __all__ = ["STATE_TABLE", "StateTable"]
@@ -46,12 +49,37 @@ _LOOKED_AT = 20
 
 
 class StateTable:
-    """The state table of one checkpoint."""
+    """The state table of one checkpoint.
 
-    def __init__(self, spark: SparkSession, files: Store) -> None:
-        self._spark, self._files = spark, files
+    Args:
+        spark: The session.
+        files: The checkpoint.
+        version: The table's version that is read; None reads the newest at the time of each job.
+    """
+
+    def __init__(self, spark: SparkSession, files: Store, version: int | None = None) -> None:
+        self._spark, self._files, self._version = spark, files, version
         self._path = files.path(STATE_TABLE)
         self._snapshots = Snapshots(files)
+
+    def pinned(self, snapshot: Snapshot) -> StateTable:
+        """Return the table at its present version, which has a snapshot's rows whatever a query cleans meanwhile.
+
+        A job that reads it later fails where files of the snapshot were deleted since, and does not miss their rows.
+
+        Raises:
+            CheckpointError: The snapshot is being removed.
+        """
+        table = read_table(self._spark, self._path)
+        # Looked at after the version is known: a snapshot is marked as removed before its rows are.
+        now = self._snapshots.read(snapshot.batch_id)
+        if now is None or now.seal != snapshot.seal:
+            msg = (
+                f"{self._what(snapshot)}: its query has removed it while it was opened; read a newer one, or a "
+                f"savepoint, which stays"
+            )
+            raise CheckpointError(msg)
+        return self if table is None else StateTable(self._spark, self._files, table.version)
 
     def write(
         self,
@@ -62,6 +90,7 @@ class StateTable:
         *,
         remembered: bool,
         check: Callable[[], None] = lambda: None,
+        claim: Claim | None = None,
     ) -> Snapshot | None:
         """Write a snapshot's rows, in place of those of an earlier attempt, and make it count.
 
@@ -72,15 +101,33 @@ class StateTable:
             key_groups: The number of key groups.
             remembered: Whether the query's own state points to the snapshot.
             check: Raises an error where the snapshot must not count; called right before it is made to.
+            claim: What keeps the rows out of the table where another writer has gone on; None where there is no other.
 
         Returns:
             The snapshot; None where some key group has no row, so that the snapshot could not be restored.
+
+        Raises:
+            BeingRemovedError: It is a savepoint, and a cleaning has taken it for interrupted.
+            QueryFailedError: A later run of the query has taken over.
         """
         # An earlier attempt's rows must go: their state may be in another order, with other fingerprints.
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*_PARTITIONS)
-        writer.option("replaceWhere", f"batch_id = {manifest.batch_id}").save(self._path)
+        writer = writer.option("replaceWhere", f"batch_id = {manifest.batch_id}")
+        if claim is not None:
+            writer = writer.option("txnAppId", claim.app_id).option("txnVersion", str(claim.version))
+        try:
+            writer.save(self._path)
+        except (PySparkException, Py4JError):
+            # Where another run has taken over, that is the reason, and this says so.
+            check()
+            raise
         # The index is made from the rows as written: rows that a task computes again may have other fingerprints.
-        written = self._read_written(manifest.batch_id, key_groups)
+        files = self._newest_files(manifest.batch_id, claim)
+        if claim is not None and not files and not has_claim(self._spark, self._path, claim):
+            # Delta skips a commit whose application has gone on.
+            check()
+            raise self._refused(manifest, kind)
+        written = self._read_written(manifest.batch_id, key_groups, files)
         if len(written) != key_groups:
             return None
         index = sorted((_entry(row) for row in written), key=lambda each: each["key_group"])
@@ -101,13 +148,32 @@ class StateTable:
         self._snapshots.write(snapshot, check)
         return snapshot
 
-    def _read_written(self, batch_id: int, key_groups: int) -> list[Row]:
+    def _refused(self, manifest: Manifest, kind: SnapshotKind) -> CheckpointError | QueryFailedError:
+        where = f"checkpoint {self._files.root}: the snapshot of batch {manifest.batch_id} was not written"
+        if kind == "savepoint":
+            return BeingRemovedError(f"{where}: other savepoints were, or a cleaning has taken it for interrupted")
+        return QueryFailedError(
+            f"{where}: fenced off: the table {STATE_TABLE} has snapshots of a run of this epoch ({manifest.epoch}) or "
+            f"of a later one; nothing else was written, start the query again"
+        )
+
+    def create(self) -> None:
+        """Create the empty table where there is none."""
+        if not self._files.exists(f"{STATE_TABLE}/_delta_log"):
+            empty = self._spark.createDataFrame([], spark_schema(STATE_SCHEMA))
+            empty.write.format("delta").mode("append").partitionBy(*_PARTITIONS).save(self._path)
+
+    @property
+    def path(self) -> str:
+        """The table's folder."""
+        return self._path
+
+    def _read_written(self, batch_id: int, key_groups: int, files: Sequence[str]) -> list[Row]:
         """Return the rows of a batch that the newest commit wrote, without their content.
 
         They are read from that commit's data files, in one small job. To read the table would take several jobs, and
         most of a small snapshot's time; it is read only where the files can't be read or lack a key group.
         """
-        files = self._newest_files(batch_id)
         # Spark takes a path such as ``[a]`` for a glob pattern, which matches no file.
         with contextlib.suppress(PySparkException, Py4JError):
             rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*(f"{self._path}/{file}" for file in files))
@@ -116,15 +182,17 @@ class StateTable:
                 return found
         return list(self._load().where(F.col("batch_id") == batch_id).drop("content").collect())
 
-    def _newest_files(self, batch_id: int) -> list[str]:
-        """Return the data files of a batch that were added by the newest commit with such files."""
+    def _newest_files(self, batch_id: int, claim: Claim | None = None) -> list[str]:
+        """Return the data files of a batch that were added by the newest commit with such files, and with a claim."""
         for name in sorted(self._files.names(f"{STATE_TABLE}/_delta_log"), reverse=True)[:_LOOKED_AT]:
             commit = self._files.read(f"{STATE_TABLE}/_delta_log/{name}") if name.endswith(".json") else None
-            added = [action["add"] for line in (commit or "").splitlines() if "add" in (action := json.loads(line))]
+            actions = [json.loads(line) for line in (commit or "").splitlines()]
+            added = [action["add"] for action in actions if "add" in action]
+            written = [action["txn"] for action in actions if "txn" in action]
             files = [
                 unquote(each["path"]) for each in added if each["partitionValues"].get("batch_id") == str(batch_id)
             ]
-            if files:
+            if files and (claim is None or (claim.app_id, claim.version) in _ids(written)):
                 return files
         return []
 
@@ -212,8 +280,11 @@ class StateTable:
                 f"restore another checkpoint"
             )
             raise CheckpointError(msg)
+        reader = self._spark.read.format("delta")
+        if self._version is not None:
+            reader = reader.option("versionAsOf", self._version)
         try:
-            return self._spark.read.format("delta").load(self._path)
+            return reader.load(self._path)
         except (PySparkException, Py4JError) as error:
             msg = f"checkpoint {self._files.root}: {self._unreadable(error)}; restore another checkpoint"
             raise CheckpointError(msg) from error
@@ -268,6 +339,10 @@ def _fault(content: bytes | None, expected: _Expected, where: str) -> str | None
             f"restore another snapshot"
         )
     return None
+
+
+def _ids(transactions: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
+    return {(each["appId"], int(each["version"])) for each in transactions}
 
 
 def _entry(row: Row) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli.hints import in_options
-from cojoin.cli.kafka_arguments import KafkaArguments, check_kafka, kafka_arguments
+from cojoin.cli.kafka_arguments import KafkaArguments, check_kafka, check_topics_written, kafka_arguments
 from cojoin.cli.options import build_parser
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.time.durations import milliseconds
@@ -96,6 +96,7 @@ def _complete(typed: Arguments) -> None:
     for location in (typed.left, typed.right, typed.output, typed.rejected):
         _refuse_tables(location, typed.conf)
     check_kafka(vars(typed))
+    check_topics_written(vars(typed))
     names = _names_of_inputs(typed)
     typed.sides = tuple(_side(typed, side, name) for side, name in zip(("left", "right"), names, strict=True))
     typed.join = AsofJoin(typed.how, typed.tolerance, not typed.no_exact_matches, typed.suffixes)

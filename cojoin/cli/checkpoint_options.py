@@ -18,14 +18,15 @@ _WIDTH = 95
 
 _ABOUT = """\
 Shows and keeps the checkpoints of a query: the snapshots that can be restored, the contents
-of the state, the progress of the watermarks, and what happened to a row. Reading does not
-disturb a running query."""
+of the state, the progress of the watermarks, and what happened to a row; and takes a
+person's key out of the state. Reading does not disturb a running query."""
 
 _EXAMPLES = """\
 examples:
   cojoin checkpoints list /lake/_cojoin/enriched
   cojoin checkpoints state /lake/_cojoin/enriched --key 17
   cojoin checkpoints explain /lake/_cojoin/enriched --input trades --row trade_id=4711
+  cojoin checkpoints erase /lake/_cojoin/enriched --key 17 --into /lake/_cojoin/without_17
   cojoin checkpoints restore /lake/_cojoin/enriched --at 12 --checkpoint /lake/_cojoin/again \\
     --key-groups 32 @enriched.args
 
@@ -104,6 +105,13 @@ def add_checkpoints(
     restore.add_argument("restore_from", metavar="OLD", help="the old query's checkpoint directory")
     add_run(restore)
     _add_clean(add("clean", "remove snapshots with their files"))
+    _add_erase(
+        add(
+            "erase",
+            "take keys out of the state of a stopped query: write a checkpoint without them, with which the query goes "
+            "on (restore), and list where else their rows remain, with what removes them",
+        )
+    )
     return restore
 
 
@@ -194,6 +202,20 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--batch", type=typed_values.count, metavar="BATCH", help="remove the snapshot of this batch")
     parser.add_argument("--savepoints", action="store_true", help="with --keep: treat savepoints like other snapshots")
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+
+
+def _add_erase(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--key",
+        action="append",
+        required=True,
+        metavar="VALUES",
+        help="a key to take out; values of several columns separated by commas; repeatable",
+    )
+    parser.add_argument("--into", type=typed_values.path, required=True, metavar="NEW", help="an empty directory")
+    parser.add_argument(
+        "--no-counts", action="store_true", help="do not count the keys' rows in the outputs, which reads these tables"
+    )
 
 
 def _column_value(text: str) -> tuple[str, str | None]:

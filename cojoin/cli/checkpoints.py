@@ -1,7 +1,8 @@
-"""``cojoin checkpoints``: shows the snapshots, state and progress of a query, and takes and removes snapshots.
+"""``cojoin checkpoints``: shows the snapshots, state and progress of a query, takes and removes snapshots, erases keys.
 
-All commands but ``savepoint`` and ``clean`` only read, and work also while the query runs. ``restore`` is a run
-(``run``). With ``--json`` the standard output is one JSON document; all other messages go to the standard error.
+All commands but ``savepoint``, ``clean`` and ``erase`` only read, and all but ``erase`` work also while the query runs.
+``restore`` is a run (``run``). With ``--json`` the standard output is one JSON document; all other messages go to the
+standard error.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def run_checkpoints(arguments: Arguments) -> int:
             "explain": command.explain,
             "savepoint": command.savepoint,
             "clean": command.clean,
+            "erase": command.erase,
         }
         actions[arguments.action]()
     return 0
@@ -205,6 +207,16 @@ class _Command:
         kept = [each.batch_id for each in found if each.batch_id not in obsolete]
         values = {"removed": obsolete, "kept": kept, "freed_bytes": freed, "dry_run": arguments.dry_run}
         self._show(values, checkpoint_report.cleaned(obsolete, kept, freed, dry_run=arguments.dry_run))
+
+    def erase(self) -> None:
+        """Take keys out of the state."""
+        from cojoin.checkpoints.inspect.read import stored_inputs  # noqa: PLC0415
+        from cojoin.spark.savepoints.erase import erase  # noqa: PLC0415
+
+        arguments, left = self._arguments, stored_inputs(self._query["query"])[0]
+        keys = [typed_key(each, left) for each in arguments.key]
+        done = erase(self._spark, arguments.path, keys, arguments.into, counts=not arguments.no_counts)
+        self._show(done.as_dict(), str(done))
 
     def _obsolete(self, found: list[Snapshot]) -> list[int]:
         arguments = self._arguments

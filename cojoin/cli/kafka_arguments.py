@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cojoin.kafka.kafka_source import KafkaSource
     from cojoin.spark.sources.sources import Source
 
-__all__ = ["KafkaArguments", "check_kafka", "kafka_arguments", "up_to"]
+__all__ = ["KafkaArguments", "check_kafka", "check_topics_written", "kafka_arguments", "up_to"]
 
 _FOR_ALL = ("max_drift", "max_records", "patience", "undecodable", "tombstones", "data_loss")
 _PER_SIDE = ("from", "to")
@@ -31,7 +31,7 @@ class KafkaArguments:
 
     Attributes:
         servers: The brokers.
-        topics: The topics.
+        topics: The topics that are named; none where a pattern is.
         settings: Further arguments of ``cojoin.kafka.source``; they may hold secrets.
         archive: The location of the topics' older records; None if there is none.
     """
@@ -88,6 +88,29 @@ def check_kafka(typed: Mapping[str, Any]) -> None:
             raise ConfigurationError(msg)
 
 
+def check_topics_written(typed: Mapping[str, Any]) -> None:
+    """Check the outputs that are topics, and that options for them are given only for such ones.
+
+    Args:
+        typed: The values of the options, by their names.
+
+    Raises:
+        ConfigurationError: An option is given for another output, or --verify would have to read a topic.
+    """
+    topics = [name for name in ("output", "rejected") if typed[name] is not None and typed[name].kind == "kafka"]
+    if typed["output_key"] is not None and "output" not in topics:
+        msg = f"--output-key applies only to a Kafka topic, and --output {typed['output']} is not one"
+        raise ConfigurationError(msg)
+    if typed["output_option"] and not topics:
+        msg = "--output-option applies only to a Kafka topic, and neither --output nor --rejected is one"
+        raise ConfigurationError(msg)
+    if topics and typed["verify"]:
+        msg = f"--verify reads what was written, and --{topics[0]} {typed[topics[0]]} is a topic; write to delta:PATH"
+        raise ConfigurationError(msg)
+    for name in topics:
+        typed[name].sink((), dict(typed["output_option"]))
+
+
 def kafka_arguments(
     typed: Mapping[str, Any], side: str, name: str, schema: str | None, options: Mapping[str, str]
 ) -> KafkaArguments | None:
@@ -123,8 +146,8 @@ def kafka_arguments(
         own, both = typed.get(f"{side}_{argument}"), typed.get(argument)
         if own is not None or both is not None:
             settings[called] = both if own is None else own
-    servers, topics = typed[side].kafka_parts()
-    settings |= {"schema": schema, "options": options}
+    servers, topics, pattern = typed[side].kafka_parts()
+    settings |= {"schema": schema, "options": options, "topic_pattern": pattern}
     made = KafkaArguments(servers, topics, settings, typed[f"{side}_archive"])
     made.source()
     if typed["verify"] and made.begins_at_latest:

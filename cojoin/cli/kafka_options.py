@@ -51,6 +51,9 @@ examples:
     cojoin replay @topics.args --left-archive delta:/lake/trades_archive \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
+A place may name several topics, kafka:HOST:PORT/TOPIC,TOPIC, or a pattern of their names,
+'kafka:HOST:PORT/^trades-.*'; from start to start topics may be added.
+
 WHERE is earliest, latest, a time such as 2026-01-05T09:30Z (UTC if it has no zone), an
 offset, or JSON by topic and partition, such as '{"trades": {"0": 1200, "1": "latest"}}'.
 Times refer to the records' timestamps. `cojoin run --every '10 seconds'` continues live later.

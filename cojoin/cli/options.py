@@ -61,6 +61,7 @@ the rows that exist now, and pauses: the same command continues from the checkpo
 _RUN_EXAMPLES = f"""\
 inputs:
   kafka:HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]   records whose JSON values need a schema
+  'kafka:HOST:PORT/^PATTERN'                  all topics whose names match, also later ones
   delta:PATH                                  a Delta table
   parquet:FOLDER  orc:FOLDER                  files that contain their schema
   json:FOLDER  csv:FOLDER                     files that need a schema
@@ -262,7 +263,21 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         type=typed_values.reader(typed_values.sink),
         required=True,
         metavar="KIND:PATH",
-        help="delta:PATH or parquet:PATH",
+        help="delta:PATH, parquet:PATH, or kafka:HOST:PORT/TOPIC for JSON records, exactly once",
+    )
+    outputs.add_argument(
+        "--output-key",
+        type=typed_values.names,
+        metavar="COLUMNS",
+        help="the columns of the key of the records that a topic as --output gets (default: the left input's key)",
+    )
+    outputs.add_argument(
+        "--output-option",
+        type=typed_values.pair,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of librdkafka for a topic as --output or --rejected, such as security.protocol; repeatable",
     )
     outputs.add_argument(
         "--rejected",

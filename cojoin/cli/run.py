@@ -46,6 +46,11 @@ def run_join(arguments: Arguments) -> int:
             from cojoin.kafka.cluster_options import check_installed  # noqa: PLC0415 - it is an extra
 
             check_installed(f"input {side.name!r}")  # It is checked before Spark starts, which takes a while.
+    for name, location in (("--output", arguments.output), ("--rejected", arguments.rejected)):
+        if location is not None and location.kind == "kafka":
+            from cojoin.kafka.cluster_options import check_installed  # noqa: PLC0415 - it is an extra
+
+            check_installed(name)
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-run-", ignore_cleanup_errors=True) as folder,
         local_session(Path(folder), tell, master=arguments.master, conf=arguments.conf, log=arguments.log) as spark,
@@ -127,8 +132,8 @@ class _Run:
     def _start(self, joined: Joined, trigger: Trigger, restore_from: Checkpoint | None = None) -> Query:
         arguments = self._arguments
         return joined.start(
-            output=arguments.output.sink(),
-            rejected=None if arguments.rejected is None else arguments.rejected.sink(),
+            output=arguments.output.sink(arguments.output_key or joined.plan.left.key, dict(arguments.output_option)),
+            rejected=None if arguments.rejected is None else arguments.rejected.sink((), dict(arguments.output_option)),
             trigger=trigger,
             name="cojoin-run",
             restore_from=restore_from,
@@ -181,7 +186,9 @@ class _Run:
         ]
 
     def _written(self, location: Location) -> DataFrame | None:
-        """Return the rows of an output; None where nothing was written yet."""
+        """Return the rows of an output; None where nothing was written yet, and for a topic."""
+        if location.kind == "kafka":
+            return None
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - so that --help is quick
 
         reader: Any = self._spark.read.format(location.kind)

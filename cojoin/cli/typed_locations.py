@@ -10,7 +10,7 @@ from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.sources.secrets import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -22,7 +22,7 @@ __all__ = ["ARCHIVES", "SINKS", "SOURCES", "Location"]
 _FILES = ("parquet", "orc", "json", "csv")
 _SELF_DESCRIBING = ("parquet", "orc")
 SOURCES = ("kafka", "delta", *_FILES)
-SINKS = ("delta", "parquet")
+SINKS = ("delta", "parquet", "kafka")
 ARCHIVES = ("delta", "parquet")
 
 
@@ -32,7 +32,7 @@ class Location:
 
     Attributes:
         kind: One of ``SOURCES``.
-        place: A path, a table's name, or ``host:port,.../topic,...``.
+        place: A path, a table's name, ``host:port,.../topic,...``, or ``host:port,.../^pattern``.
     """
 
     kind: str
@@ -60,24 +60,26 @@ class Location:
     def __str__(self) -> str:
         return without_login(f"{self.kind}:{self.place}")
 
-    def kafka_parts(self) -> tuple[str, list[str]]:
-        """Return the brokers and the topics.
+    def kafka_parts(self) -> tuple[str, list[str], str | None]:
+        """Return the brokers, the topics, and the pattern of the topics' names, which begins with ``^``.
 
         Raises:
             ConfigurationError: One of them is missing.
         """
-        servers, _, topics = self.place.rpartition("/")
-        named = [topic.strip() for topic in topics.split(",") if topic.strip()]
-        if not servers or not named:
+        servers, _, topics = self.place.partition("/^") if "/^" in self.place else self.place.rpartition("/")
+        pattern = topics if "/^" in self.place else None
+        named = [] if pattern is not None else [topic.strip() for topic in topics.split(",") if topic.strip()]
+        if not servers or not (named or pattern):
             msg = f"expected kafka:HOST:PORT/TOPIC, such as kafka:localhost:9092/trades, got {str(self)!r}"
             raise ConfigurationError(msg)
-        return servers, named
+        return servers, named, pattern
 
     @property
     def name(self) -> str:
         """The input's default name: that of the topic, the table or the folder."""
         if self.kind == "kafka":
-            return re.sub(r"\W+", "_", self.kafka_parts()[1][0]).strip("_")
+            _, topics, pattern = self.kafka_parts()
+            return re.sub(r"\W+", "_", topics[0] if topics else str(pattern)).strip("_")
         last = re.split(r"[/\\]", self.place.rstrip("/\\"))[-1]
         return re.sub(r"\W+", "_", last.rsplit(".", 1)[-1] if self.kind == "delta" else last).strip("_")
 
@@ -110,11 +112,27 @@ class Location:
             raise ConfigurationError(msg)
         return sources.files(self.place, self.kind, schema=schema, options=options)
 
-    def sink(self) -> Sink:
-        """Return the location as a sink."""
+    def sink(self, key: Sequence[str] = (), options: Mapping[str, str] | None = None) -> Sink:
+        """Return the location as a sink.
+
+        Args:
+            key: For a topic, the columns of the records' key; none writes records without a key.
+            options: For a topic, settings of librdkafka.
+
+        Raises:
+            ConfigurationError: The location names several topics, or none.
+        """
         from cojoin.spark.sinks import sinks  # noqa: PLC0415 - so that --help is quick
 
-        return sinks.delta(self.place) if self.kind == "delta" else sinks.parquet(self.place)
+        if self.kind == "delta":
+            return sinks.delta(self.place)
+        if self.kind == "parquet":
+            return sinks.parquet(self.place)
+        servers, topics, pattern = self.kafka_parts()
+        if len(topics) != 1:
+            msg = f"{self}: expected one topic to write to, got {', '.join(topics) or pattern}"
+            raise ConfigurationError(msg)
+        return sinks.kafka(servers, topics[0], key=key[0] if len(key) == 1 else (list(key) or None), options=options)
 
 
 def _own_schema(spark: SparkSession, kind: str, place: str, options: Mapping[str, str]) -> str:

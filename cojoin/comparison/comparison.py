@@ -199,7 +199,7 @@ def _identifying(plan: Plan) -> tuple[str, ...]:
 
 def right_columns(plan: Plan) -> dict[str, str]:
     """Return the right input's columns that a join's output has, each with its name there."""
-    without = {*plan.right.key, getattr(plan.operation, "deletes", None)}
+    without = {*plan.right.key, getattr(plan.operation, "deletes", None), *plan.right.technical}
     payload = [name for name in plan.right.schema.names if name not in without]
     return dict(zip(payload, plan.output.names[len(plan.left.schema) :], strict=False))
 

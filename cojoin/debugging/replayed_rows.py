@@ -30,6 +30,7 @@ from cojoin.engine.values.tables import concat
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.query.failures import explain
+from cojoin.spark.query.history import snapshot_of
 from cojoin.spark.restore import source_logs
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
@@ -128,10 +129,19 @@ class ReplayedRows:
                 rows = self._rows(side, self._of_key(side, bound.rows_of(frame)).toArrow())
                 at = pa.array(places(rows))
                 for place, span in enumerate(moved):
-                    pieces[span.batch_id, side].append(rows.filter(pc.equal(at, place)))
+                    mine = self._changes(side, rows.filter(pc.equal(at, place)), span.begins[side], span.ends[side])
+                    pieces[span.batch_id, side].append(mine)
         for leaf, rows in self._stream(leaves) if leaves else ():
-            pieces[leaf.batch_id, leaf.side].append(rows)
+            pieces[leaf.batch_id, leaf.side].append(self._changes(leaf.side, rows, leaf.begin, leaf.end))
         return {span.batch_id: self._sides(pieces, span.batch_id) for span in spans}
+
+    def _changes(self, side: int, rows: pa.Table, begin: str, end: str) -> pa.Table:
+        """Return rows of a source as the versions and deletes that they are between two positions."""
+        changes = self.inputs[side].spec.changes
+        if changes is None:
+            return rows
+        snapshot = snapshot_of(begin, end) if changes.is_feed else None
+        return changes.from_the_beginning(changes.expanded(rows)[0], snapshot)
 
     def _sides(self, pieces: dict[tuple[int, int], list[pa.Table]], batch_id: int) -> Sides:
         left, right = (
@@ -162,7 +172,8 @@ class ReplayedRows:
 
     def _rows(self, side: int, table: pa.Table) -> pa.Table:
         spec = self.inputs[side].spec
-        rows = table.rename_columns(spec.schema.names).cast(spec.schema)
+        schema = spec.source_schema
+        rows = table.rename_columns(schema.names).cast(schema)
         return having(rows, self.key[side])
 
     def _entries(self, source: Source, side: int, span: Span) -> list[dict[str, Any]]:
@@ -225,7 +236,8 @@ class ReplayedRows:
         rows = self._of_key(leaf.side, bound.rows_of(replace(source, options=quiet).open()))
         # Named by position, since both inputs may have a name, and names may have dots.
         columns: list[Column] = [
-            rows[back_quoted(name)].alias(f"c{leaf.side}_{at}") for at, name in enumerate(bound.spec.schema.names)
+            rows[back_quoted(name)].alias(f"c{leaf.side}_{at}")
+            for at, name in enumerate(bound.spec.source_schema.names)
         ]
         return rows.select(F.lit(number).alias(_BATCH), *columns)
 
@@ -272,6 +284,12 @@ def _source_of(bound: BoundInput) -> Source:
         msg = (
             f"debug: input {bound.spec.name!r} is a DataFrame, so it is not known how its rows are read again; "
             f"give cojoin.Input a source: cojoin.kafka.source, cojoin.sources.delta or files"
+        )
+        raise ConfigurationError(msg)
+    if bound.spec.static:
+        msg = (
+            f"debug: input {bound.spec.name!r} is a static side, whose rows are in the state and not in batches; "
+            f"read_state() and explain() show what a key's rows were joined with"
         )
         raise ConfigurationError(msg)
     return bound.source

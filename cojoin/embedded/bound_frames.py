@@ -1,7 +1,8 @@
 """Two inputs whose rows are in memory: their rows read, their columns found and checked.
 
 A column without any value, such as that of an empty day, has no type in pandas. As a key it takes the other input's
-type, as event time it becomes a timestamp.
+type, as event time, or as the begin or end of a row's validity, it becomes a timestamp. Rows with a span of validity
+are made into versions and deletes here (``row_changes``), so batches count both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pyarrow as pa
 from cojoin.embedded.frames import read_frame, size_of
 from cojoin.embedded.memory import check_memory
 from cojoin.engine.input_columns import InputColumns, check_pair
+from cojoin.engine.validity import check_validity
 from cojoin.engine.values.types import type_to_ddl
 
 if TYPE_CHECKING:
@@ -56,13 +58,28 @@ def bind_frames(left: Input, right: Input) -> tuple[tuple[InputSpec, InputSpec],
     tables = _with_types(declared, tables)
     first, second = (_spec(*each) for each in zip(declared, names, tables, strict=True))
     check_pair(first, second, _cast)
-    return (first, second), (tables[0], tables[1])
+    specs = (first, second)
+    left, right = (_expanded(spec, table) for spec, table in zip(specs, tables, strict=True))
+    return specs, (left, right)
+
+
+def _expanded(spec: InputSpec, table: pa.Table) -> pa.Table:
+    """Return an input's rows, those with a span of validity as versions and deletes.
+
+    Raises:
+        ConfigurationError: Spans of validity overlap, or end before they begin.
+    """
+    if spec.changes is None:
+        return table
+    check_validity(table, spec)
+    return spec.changes.expanded(table)[0]
 
 
 def _with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return both inputs' rows, where key and event-time columns without values have the types that they need."""
     keys = [[each.key] if isinstance(each.key, str) else list(each.key or ()) for each in declared]
-    wanted: list[dict[Any, pa.DataType]] = [{each.event_time: _TIME} for each in declared]
+    times = [(each.event_time, each.valid_from, each.valid_to) for each in declared]
+    wanted: list[dict[Any, pa.DataType]] = [dict.fromkeys(each, _TIME) for each in times]
     for pair in zip(*keys, strict=False):
         for side in (0, 1):
             other = tables[1 - side]

@@ -78,6 +78,7 @@ class Stepper:
         end_of_input: bool = False,
         controls: Sequence[Control] | None = None,
         holds: Mapping[int, int] | None = None,
+        snapshots: Mapping[int, int] | None = None,
     ) -> Step:
         """Run one micro-batch.
 
@@ -89,6 +90,7 @@ class Stepper:
             controls: What is known of time. None is what the map tasks of Spark would observe of these rows: the
                 largest event time of each source partition.
             holds: The upper bounds of the inputs' watermarks in this step, in epoch milliseconds, by input number.
+            snapshots: The versions of tables that are the initial snapshots of change feeds, by input number.
 
         Returns:
             What came in, what came out, and what is kept after it.
@@ -120,6 +122,7 @@ class Stepper:
                         processing_time=now,
                         resumed=self._resumed,
                         holds=holds or {},
+                        snapshots=snapshots or {},
                     )
                     counts: Counter[str] = Counter()
                     for emission in operator.process(ready):

@@ -26,10 +26,12 @@ _REASONS = {
     "null_key": "whose key is null",
     "null_event_time": "whose event time is null",
     "too_far_ahead": "too far ahead of the clock",
+    "ends_before_it_begins": "whose validity ends before it begins",
     "late": "that came late",
     "undecodable": "that can't be decoded",
     "tombstone": "without a value",
     "gone": "for ranges of records that are gone",
+    "erased": "that were erased",
 }
 
 
@@ -56,6 +58,12 @@ class InputReport:
         source_agrees: Whether the times by which its source is read, such as Kafka's record timestamps, are near the
             rows' event times, so that silent partitions do not hold the watermark back. None where the source is not
             read by times, or no row came yet.
+        table: For a static side the version of the table that its rows are: ``version``, ``table_id``, ``loaded_at``
+            (the processing time of the batch that loaded it, in epoch milliseconds), and that batch. None for others.
+        snapshot_rows: How many rows are read of the snapshot with which the stream of its Delta table begins, and how
+            many that has; None where the whole snapshot is read, where the input is no such stream, and where the
+            table's statistics lack these numbers.
+        reads_changes: Whether its rows are the changes of a table.
     """
 
     name: str
@@ -71,6 +79,9 @@ class InputReport:
     partitions: Mapping[str, int] = field(default_factory=dict)
     idle_partitions: tuple[str, ...] = ()
     source_agrees: bool | None = None
+    table: Mapping[str, Any] | None = None
+    snapshot_rows: tuple[int, int] | None = None
+    reads_changes: bool = False
 
     @property
     def is_conserved(self) -> bool:
@@ -85,6 +96,13 @@ class InputReport:
             f"Input {self.name!r}: {_rows(self.rows_in)} in, {self.done:,} done, {self.buffered:,} buffered, "
             f"{sum(self.rejected.values()):,} rejected; watermark {format_time(self.watermark)}, {self.status}"
         )
+
+    def loading(self) -> str | None:
+        """Return a line that says how far the input's snapshot is read; None where all of it is, or it is unknown."""
+        if self.snapshot_rows is None:
+            return None
+        read, total = self.snapshot_rows
+        return f"{self.name}: {read:,} of {total:,} rows of the snapshot read"
 
     @property
     def lag(self) -> int | None:
@@ -199,7 +217,14 @@ class BatchReport:
         late = [f"{_rows(each.late_applied)} of {each.name!r}" for each in self.inputs if each.late_applied]
         told = [f"rejected {', '.join(rejected)}"] if rejected else []
         told += [f"applied {', '.join(late)} that came late"] if late else []
-        return self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
+        text = self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
+        tables = [
+            f"{each.name!r} is version {each.table['version']} of its table, loaded at "
+            f"{format_time(each.table['loaded_at'])} UTC"
+            for each in self.inputs
+            if each.table is not None
+        ]
+        return ". ".join([text, *tables])
 
     def _end(self) -> str:
         waiting = [f"{_rows(each.buffered)} of {each.name!r}" for each in self.inputs if each.buffered]
@@ -221,6 +246,11 @@ class BatchReport:
             f"{they_come} out when the next run moves it, or with drain=True"
         )
         for each in self.inputs:
+            if each.reads_changes and each.name == self.holding_input:
+                text += (
+                    f". {each.name!r} is the changes of a table, which tell no time while the table does not change: "
+                    f"with_idleness(...) in its watermark strategy lets time go on without it"
+                )
             if each.source_agrees is False:
                 text += (
                     f". The timestamps of {each.name!r}'s records are later than their event times by more than its "
@@ -235,7 +265,11 @@ class BatchReport:
         return display_of(self._display, "BatchReport").html()
 
     def _display(self) -> Display:
-        return Display(self.headline(), self.table_rows(), [self.ending()])
+        return Display(self.headline(), self.table_rows(), [*self.loading(), self.ending()])
+
+    def loading(self) -> list[str]:
+        """Return a line for each input whose snapshot is being read, which says how far."""
+        return [line for line in (each.loading() for each in self.inputs) if line is not None]
 
     def headline(self) -> str:
         """Return a line that says of which batch the report is, its watermark, and what holds that back."""
@@ -293,7 +327,9 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         counter: sum(group["inputs"][position][counter] for group in groups)
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
-    return _read_input({"name": name, "rejected": dict(rejected), **counts, **groups[0]["input_watermarks"][position]})
+    told = dict(groups[0]["input_watermarks"][position])
+    rows = groups[0].get("loads", {}).get(str(position + 1))
+    return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
 
 
 def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -313,4 +349,6 @@ def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Ma
 
 
 def _read_input(values: Mapping[str, Any]) -> InputReport:
-    return InputReport(**{**values, "idle_partitions": tuple(values["idle_partitions"])})
+    rows = values.get("snapshot_rows")
+    read = {"idle_partitions": tuple(values["idle_partitions"]), "snapshot_rows": None if rows is None else tuple(rows)}
+    return InputReport(**{**values, **read})

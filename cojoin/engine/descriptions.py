@@ -73,13 +73,19 @@ def describe_inputs(inputs: Iterable[InputSpec], sources: Iterable[str]) -> list
             spec.name,
             source,
             ", ".join(spec.key),
-            spec.event_time or "none",
+            _times(spec),
             describe_watermark(spec.watermark),
             describe_columns(spec.schema),
         )
         for spec, source in zip(inputs, sources, strict=True)
     ]
     return [("input", "rows", "key", "event time", "watermark", "columns"), *rows]
+
+
+def _times(spec: InputSpec) -> str:
+    if spec.changes is not None and spec.changes.valid_from is not None:
+        return f"{spec.changes.valid_from} to {spec.changes.valid_to}"
+    return spec.event_time or "none"
 
 
 def describe_columns(schema: pa.Schema) -> str:

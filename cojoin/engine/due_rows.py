@@ -58,9 +58,11 @@ class DueRows:
         """
         due = self._due
         micros = [spec.micros(table) for spec, table in zip(self._inputs, due, strict=True)]
+        # In the order of arrival, a table's rows come before the rows that look them up.
+        places = (0, 1) if self._inputs[1].static and not by_time else (1, 0)
         parts = [
-            OrderedPart(codes, times, rank, table, spec.source_order)
-            for codes, times, table, spec, rank in zip(row_codes, micros, due, self._inputs, (1, 0), strict=True)
+            OrderedPart(codes, times, rank, table, spec.source_order, ranks=spec.ranks)
+            for codes, times, table, spec, rank in zip(row_codes, micros, due, self._inputs, places, strict=True)
         ]
         order = total_order(parts) if by_time else arrival_order(parts)
         codes = np.concatenate(row_codes)[order]

@@ -34,7 +34,12 @@ class Input:
         event_time: The event-time column, a ``timestamp`` (a time with a zone); or, for Spark's DataFrames, an
             expression that makes one, such as ``F.timestamp_millis("ts")``, whose column is named by its alias, else
             ``event_time``. None is an input without event time: its rows are never late and never wait. Only
-            ``process`` with ``order="arrival"`` accepts it.
+            ``process`` with ``order="arrival"`` accepts it, and on the right of as-of and temporal joins a static side,
+            ``cojoin.sources.delta(..., static=True)``, whose rows then are known from the beginning of time. With
+            ``cojoin.sources.delta(..., changes=True)`` it is a column of the table, or ``"_commit_timestamp"``: the
+            time of the commit that wrote the row, and for the rows that are there at the start the beginning of time,
+            which is 1900-01-01. Leave it out with
+            ``valid_from``.
         name: The input's name in messages, progress and the result's columns; ``"left"`` or ``"right"`` if not given.
         partition: The columns that identify a row's source partition, such as ``["topic", "partition"]``. Each
             partition has its own watermark. Without these columns the input is one partition. A Kafka source sets
@@ -49,6 +54,11 @@ class Input:
             operation's default. As-of and temporal joins reject late left rows and apply late versions; an interval
             join rejects late rows of both inputs; functions apply late rows in arrival order and reject them in
             event-time order.
+        valid_from: For rows with a span of validity, as in an SCD2 table, instead of ``event_time``: the ``timestamp``
+            column with its begin. Each row is a version from then on.
+        valid_to: The ``timestamp`` column with the end of a row's validity, itself excluded. Null, and a time from the
+            year 9999 on, is no end. Where the next row of the key begins later, or there is none, the key has no
+            version in between. A row that ends where it begins was never valid. The rows of a key must not overlap.
 
     Raises:
         ConfigurationError: An attribute is invalid. Whether the columns exist and have the right types is checked by
@@ -68,17 +78,29 @@ class Input:
         >>> pair = connect(Input(trades, "id", "time", "trades"), Input(exact, "id", "time", "sizes"))
         >>> pair.asof_join().to_arrow().select(["price", "size"]).to_pylist()
         [{'price': 1.5, 'size': nan}, {'price': None, 'size': 2.5}]
+
+        Rows with a span of validity say themselves when they end:
+
+        >>> day = lambda *days: pd.to_datetime([each and f"2026-01-{each}" for each in days], utc=True)
+        >>> tiers = pd.DataFrame({"id": [7, 7], "tier": ["silver", "gold"], "begin": day("01", "14"),
+        ...                       "end": day("10", None)})
+        >>> trades = pd.DataFrame({"id": [7] * 3, "time": day("05", "12", "15")})
+        >>> valid = Input(tiers, "id", valid_from="begin", valid_to="end", name="tiers")
+        >>> connect(Input(trades, "id", "time", "trades"), valid).temporal_join().to_arrow()["tier"].to_pylist()
+        ['silver', None, 'gold']
     """
 
     source: Any
     key: str | Sequence[str]
-    event_time: Any
+    event_time: Any = ...
     name: str = ""
     partition: str | Sequence[str] = ()
     sequence: str | Sequence[str] = ()
     watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy)
     max_ahead: Duration | None = "1 day"
     late: LatePolicy | None = None
+    valid_from: str | None = None
+    valid_to: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -93,6 +115,30 @@ class Input:
         if self.max_ahead is not None:
             milliseconds(self.max_ahead, f"{self._label}: max_ahead")
         check_late(self.late, self._label)
+        self._check_times()
+
+    def _check_times(self) -> None:
+        """Check that rows have an event time or a span of validity, and not both."""
+        spans = (self.valid_from, self.valid_to)
+        if spans == (None, None):
+            if self.event_time is ...:
+                msg = (
+                    f"{self._label}: expected event_time=, the column with the rows' times, or valid_from= and "
+                    f"valid_to= for rows with a span of validity; event_time=None is for rows without time"
+                )
+                raise ConfigurationError(msg)
+            return
+        if self.event_time is not ... and self.event_time is not None:
+            msg = (
+                f"{self._label}: expected event_time= or valid_from= and valid_to=, got both: rows with a span of "
+                f"validity take effect at its begin and its end; leave event_time= out"
+            )
+            raise ConfigurationError(msg)
+        for name, given in zip(("valid_from", "valid_to"), spans, strict=True):
+            if not isinstance(given, str) or not given:
+                msg = f"{self._label}: {name}: expected the name of a timestamp column, got {given!r}"
+                raise ConfigurationError(msg)
+        object.__setattr__(self, "event_time", None)
 
     def __repr__(self) -> str:
         return display_of(lambda: Display(self._line()), "Input").text()
@@ -115,13 +161,18 @@ class Input:
         settings = [
             ("rows", describe_source(self.source)),
             ("key", columns(self.key)),
-            ("event time", "none" if self.event_time is None else str(self.event_time)),
+            self._times(),
             ("watermark", describe_watermark(self.watermark)),
         ]
         settings += [("partition", columns(self.partition))] if self.partition else []
         settings += [("sequence", columns(self.sequence))] if self.sequence else []
         settings += [("max_ahead", str(self.max_ahead))] if self.max_ahead != "1 day" else []
         return [*settings, ("late", self.late)] if self.late else settings
+
+    def _times(self) -> tuple[str, str]:
+        if self.valid_from is not None:
+            return "valid", f"from {self.valid_from} to {self.valid_to}"
+        return "event time", "none" if self.event_time is None else str(self.event_time)
 
     @property
     def _label(self) -> str:

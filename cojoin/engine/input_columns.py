@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.engine.inputs import InputSpec
+from cojoin.engine.row_changes import DELETED, VALID_AT, RowChanges
 from cojoin.engine.state.segments import HASH
 from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.types import type_to_ddl
@@ -33,6 +34,7 @@ class InputColumns:
         key_cures: What to do about a key column, by the name of its type.
         default_partition: The columns that identify a source partition if the declaration names none.
         default_sequence: The columns that order the rows of a source partition if the declaration names none.
+        is_feed: Whether the rows are those of a table's change feed (``row_changes``).
     """
 
     what: str
@@ -42,6 +44,7 @@ class InputColumns:
     key_cures: Mapping[str, str] = field(default_factory=dict)
     default_partition: tuple[str, ...] = ()
     default_sequence: tuple[str, ...] = ()
+    is_feed: bool = False
 
     def spec(self, declared: Input, name: str, event_time: Any, max_ahead_ms: int | None) -> InputSpec:
         """Return the input's specification.
@@ -57,16 +60,19 @@ class InputColumns:
         """
         partition = self._names(declared.partition, "partition") or self.default_partition
         sequence = self._names(declared.sequence, "sequence") or self.default_sequence
+        time = self._time(event_time, "event time")
+        changes = self._changes(declared, time)
         spec = InputSpec(
             name=name,
-            schema=pa.schema(list(self.fields.values())),
+            schema=pa.schema([*self.fields.values(), *(changes.added if changes else ())]),
             key=self._key(declared.key),
-            event_time=self._event_time(event_time),
+            event_time=time if changes is None else changes.event_time,
             partition=tuple(self._find(column, "partition") for column in partition),
             sequence=tuple(self._find(column, "sequence") for column in sequence),
             watermark=declared.watermark,
             max_ahead_ms=max_ahead_ms,
             late=declared.late,
+            changes=changes,
         )
         for column in spec.partition:
             if pa.types.is_nested(self.fields[column].type):
@@ -112,15 +118,34 @@ class InputColumns:
                 raise SchemaError(msg)
         return key
 
-    def _event_time(self, declared: Any) -> str | None:
+    def _changes(self, declared: Input, event_time: str | None) -> RowChanges | None:
+        """Return how the rows are versions and deletes; None if each is what it is."""
+        if declared.valid_from is None:
+            return RowChanges(event_time, is_feed=True) if self.is_feed else None
+        valid_from, valid_to = (
+            self._time(getattr(declared, role), role.replace("_", " ")) for role in ("valid_from", "valid_to")
+        )
+        if valid_from == valid_to:
+            msg = f"{self.what}: valid_from and valid_to are one column, {valid_from!r}; expected a begin and an end"
+            raise SchemaError(msg)
+        changes = RowChanges(VALID_AT, self.is_feed, valid_from, valid_to)
+        for added in changes.added:
+            taken = next((name for name in self.fields if name.lower() == added.name), None)
+            if taken is not None:
+                whether = "whether it is a delete" if added.name == DELETED else "when it takes effect"
+                msg = f"{self.what}: column {taken!r}: rows with validity get one of this name, {whether}; rename it"
+                raise SchemaError(msg)
+        return changes
+
+    def _time(self, declared: Any, role: str) -> str | None:
         if declared is None:
             return None
-        name = self._find(declared, "event time")
+        name = self._find(declared, role)
         dtype = self.fields[name].type
         if not pa.types.is_timestamp(dtype) or dtype.tz is None:
             spelled = self.types[name]
             cure = self.cures.get(spelled, "cast it to timestamp")
-            msg = f"{self.what}: event time column {name!r}: expected a timestamp, got {spelled}; {cure}"
+            msg = f"{self.what}: {role} column {name!r}: expected a timestamp, got {spelled}; {cure}"
             raise SchemaError(msg)
         return name
 

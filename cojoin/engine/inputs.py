@@ -1,9 +1,12 @@
 """An input as the engine sees it, and the check that admits or rejects its rows.
 
-A row is rejected if its event time is null, if it is too far ahead of the clock, or if its key is null; the first of
-these reasons is reported. Of these rows, only those with a null key move the watermark, since their event time is
-valid. The operator decides whether a row is late, since it knows the watermark. The map side runs the same check, so
-both always agree.
+A row is rejected if its event time is null, if it is too far ahead of the clock, if its key is null, or if its validity
+ends before it begins; the first of these reasons is reported. Of these rows, only those with a null key move the
+watermark, since their event time is valid. The operator decides whether a row is late, since it knows the watermark.
+The map side runs the same check, so both always agree.
+
+A delete of a table or of a row's validity (``row_changes``) neither moves the watermark nor is it too far ahead, unless
+its time is that of its commit.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cojoin.engine.row_changes import DELETED
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.choices import check_word
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from cojoin.engine.ordering import Ranks
+    from cojoin.engine.row_changes import RowChanges
 
 __all__ = [
     "REJECTED_SCHEMA",
@@ -48,24 +55,37 @@ LatePolicy: TypeAlias = Literal["reject", "apply"]
 - *apply*: it is processed nevertheless, and counted as ``late_applied``.
 """
 
-Reason: TypeAlias = Literal["null_key", "null_event_time", "too_far_ahead", "late", "undecodable", "tombstone", "gone"]
+Reason: TypeAlias = Literal[
+    "null_key",
+    "null_event_time",
+    "too_far_ahead",
+    "ends_before_it_begins",
+    "late",
+    "undecodable",
+    "tombstone",
+    "gone",
+]
 """Why a row is rejected.
 
 - *null_key*: a column of its key is null.
 - *null_event_time*: its event time is null.
 - *too_far_ahead*: its event time is later than the batch's processing time by more than ``max_ahead``.
+- *ends_before_it_begins*: its ``valid_to`` is before its ``valid_from``.
 - *late*: its timestamp is at or below the operator's watermark before its batch.
 - *undecodable*: its source returned a record that does not decode as a row of the input (``cojoin.kafka``).
 - *tombstone*: its source returned a record without a value.
 - *gone*: its source no longer has a range of records; the whole range is one row.
 """
 
-_ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead")
+_ADMITTED, _REASONS = 0, ("null_key", "null_event_time", "too_far_ahead", "ends_before_it_begins")
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """Spark's spelling of the floats that JSON numbers can't express."""
 
 _TIME = pa.timestamp("us", "UTC")
+
+_BEGINNING = -(1 << 63)
+"""The time in epoch microseconds from which rows of a table without event time are known."""
 
 REJECTED_SCHEMA = pa.schema(
     [
@@ -95,6 +115,10 @@ class InputSpec:
         watermark: How its watermark follows its rows.
         max_ahead_ms: How far a row may be ahead of processing time, in milliseconds; None means any distance.
         late: What happens to late rows; None means the operation's default.
+        static: Whether its rows are a version of a table, which come at once (``table_load``). Without event time they
+            are known from the beginning of time.
+        refreshes: Whether later versions of the table take the place of its rows.
+        changes: How its rows are versions and deletes; None where each row is what it is.
     """
 
     name: str
@@ -106,11 +130,17 @@ class InputSpec:
     watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy)
     max_ahead_ms: int | None = None
     late: LatePolicy | None = None
+    static: bool = False
+    refreshes: bool = False
+    changes: RowChanges | None = None
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
-        """Return the event times of rows of this input in epoch microseconds; 0 for a null, or if there is none."""
+        """Return the event times of rows of this input in epoch microseconds.
+
+        A null is 0. Without event time all rows have one time: 0, or the beginning of time for a table's rows.
+        """
         if self.event_time is None:
-            return np.zeros(table.num_rows, dtype=np.int64)
+            return np.full(table.num_rows, _BEGINNING if self.static else 0, dtype=np.int64)
         return event_micros(table, self.event_time)
 
     def millis(self, table: pa.Table) -> NDArray[np.int64]:
@@ -132,20 +162,48 @@ class InputSpec:
         """The columns of the source's own order: the partition's, then the sequence's, each once."""
         return tuple(dict.fromkeys((*self.partition, *self.sequence)))
 
+    @property
+    def source_schema(self) -> pa.Schema:
+        """The columns of the source's rows, without those that are added when they are made versions and deletes."""
+        added = {field.name for field in self.changes.added} if self.changes else ()
+        return pa.schema([field for field in self.schema if field.name not in added])
+
+    @property
+    def deletes(self) -> str | None:
+        """The boolean column that is true in deletes; None if the rows do not tell."""
+        return None if self.changes is None else DELETED
+
+    @property
+    def technical(self) -> tuple[str, ...]:
+        """The columns that a join's result leaves out, since they only say how rows are versions and deletes."""
+        return () if self.changes is None else self.changes.technical
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """What decides between rows of one microsecond, before the source's own order and after it; None if nothing."""
+        return None if self.changes is None else self.changes.ranks
+
+    def moving(self, table: pa.Table) -> NDArray[np.bool_]:
+        """Return which rows may move the watermark, and be too far ahead of the clock."""
+        return np.ones(table.num_rows, dtype=bool) if self.changes is None else self.changes.moves_time(table)
+
 
 def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> NDArray[np.int8]:
     """Return the reason for which each row is rejected, judged by the row alone.
 
     Returns:
-        0 for an admitted row, 1 for a null key, 2 for a null event time, 3 for a row too far ahead.
+        0 for an admitted row, 1 for a null key, 2 for a null event time, 3 for a row too far ahead, 4 for a row whose
+        validity ends before it begins.
     """
     reasons = np.zeros(table.num_rows, dtype=np.int8)
+    if spec.changes is not None:
+        reasons[spec.changes.ends_before_it_begins(table)] = 4
     for name in spec.key:
         _mark_nulls(table, name, reasons, 1)
     # A wrong time outranks a null key: rows with a null key move the watermark, and a wrong time must not.
     if spec.event_time is not None:
         if spec.max_ahead_ms is not None:
-            reasons[spec.millis(table) > processing_time + spec.max_ahead_ms] = 3
+            reasons[(spec.millis(table) > processing_time + spec.max_ahead_ms) & spec.moving(table)] = 3
         _mark_nulls(table, spec.event_time, reasons, 2)
     return reasons
 

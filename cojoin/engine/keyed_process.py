@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from cojoin.engine.functions import KeyedCoProcessFunction, Order, check_callbacks
 from cojoin.engine.keyed_process_operator import KeyedCoProcessOperator
 from cojoin.engine.side_outputs import OutputTag, check_tags
+from cojoin.engine.table_load import refuse_refresh
 from cojoin.engine.values.choices import check_word
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
@@ -84,6 +85,7 @@ class KeyedCoProcess:
             ConfigurationError: The order is event time, and an input has no event time or applies late rows.
             SchemaError: A key column has the name of a column of the states' own tables.
         """
+        refuse_refresh(right, "process", "what a function has made of former rows in its states can't be taken back")
         for spec in (left, right):
             for name in spec.key:
                 if name in _OWN_COLUMNS:

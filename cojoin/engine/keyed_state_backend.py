@@ -269,6 +269,10 @@ class KeyedStateBackend(RuntimeContext):
         self._timers_at_rest = {name: loaded.pop(name, no_timers) for name in self._domains}
         self._tables = {name: self._keep(name.removeprefix(_STATE), table) for name, table in loaded.items()}
 
+    def descriptors(self) -> dict[str, StateDescriptor]:
+        """Return the descriptors of the states that ``open`` has asked for, by name."""
+        return {name: state.descriptor for name, state in self._states.items()}
+
     def undeclared(self) -> list[str]:
         """Return the names of the stored states that ``open`` has not asked for."""
         stored = (name.removeprefix(_STATE) for name in self._tables)

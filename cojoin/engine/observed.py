@@ -1,6 +1,7 @@
 """What rows tell of time: each source partition's largest timestamp and largest mark, which watermarks follow.
 
-A row with a null key counts, since its event time is valid; other rejected rows do not. It costs one pass over the
+A row with a null key counts, since its event time is valid; other rejected rows do not, nor deletes whose times are not
+in the source's order (``row_changes``). It costs one pass over the
 times, and one grouping if the input has partition columns.
 """
 
@@ -44,7 +45,7 @@ class ObservedTimes:
         Raises:
             FunctionError: A user's watermark generator failed.
         """
-        counts = reject_reasons(rows, spec, processing_time) <= _NULL_KEY
+        counts = (reject_reasons(rows, spec, processing_time) <= _NULL_KEY) & spec.moving(rows)
         if not counts.any():
             return
         millis = spec.timestamps(rows)

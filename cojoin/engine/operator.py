@@ -26,13 +26,16 @@ import pyarrow as pa
 
 from cojoin.engine.inputs import fault_table, rejected_table, split_admitted
 from cojoin.engine.operator_snapshot import RestorableOperator
-from cojoin.engine.time.watermarks import END_OF_TIME
+from cojoin.engine.time.control_rows import ONE_PARTITION
+from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.tables import concat, up_to_millis
+from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.engine.inputs import InputSpec, LatePolicy
+    from cojoin.engine.table_load import TableLoad
     from cojoin.engine.time.control_rows import Control
     from cojoin.engine.time.operator_watermark import TimePolicy
 
@@ -58,6 +61,9 @@ class Batch:
         resumed: Whether the query was not running before this batch, so that idleness timeouts restart.
         holds: The upper bounds of the inputs' watermarks in this batch, in epoch milliseconds, by input number; an
             input has one if its source is known to have more rows from then on.
+        snapshots: The version of the table that is the initial snapshot of an input's change feed, by input number; an
+            input has one if this batch may have rows of that snapshot.
+        load: The load of a table whose rows are the right input's rows of this batch; None in most batches.
     """
 
     rows: Sides
@@ -66,6 +72,8 @@ class Batch:
     processing_time: int = 0
     resumed: bool = False
     holds: Mapping[int, int] = field(default_factory=dict)
+    snapshots: Mapping[int, int] = field(default_factory=dict)
+    load: TableLoad | None = None
 
 
 @dataclass(frozen=True)
@@ -136,19 +144,48 @@ class Operator(RestorableOperator):
         for control in batch.controls:
             self.counts[control.input - 1].rows_in += control.rows + len(control.faults)
             yield from self._reject_faults(control, before)
+        if batch.load is not None:
+            self._take_load(batch.load)
         self.watermark.tick(self.processing_time)
         after = self.watermark.current()
         waiting = []
         for side in (0, 1):
-            fresh, rejections = self._admit(side, batch.rows[side], before)
+            # A table's rows are never late.
+            limit = NONE if side and batch.load is not None else before
+            fresh, rejections = self._admit(side, batch.rows[side], limit, batch.snapshots.get(side + 1))
             yield from rejections
-            waiting.append(concat([self._held[side], fresh]))
+            waiting.append(self._without_superseded(side, concat([self._held[side], fresh])))
         last_event = self.watermark.max_timestamp()
         ends = after == END_OF_TIME
         yield from self._advance_to((waiting[0], waiting[1]), before, after, last_event if ends else None)
         if batch.end_of_input and not ends:
             self.watermark.finish()
             yield from self._advance_to((self._held[0], self._held[1]), after, self.watermark.current(), last_event)
+
+    def _take_load(self, load: TableLoad) -> None:
+        """Finish the right input, and forget its rows before a refresh."""
+        right = self.watermark.inputs[1]
+        if load.largest is not None:
+            right.observe(ONE_PARTITION, load.largest)
+        right.set_status(None, "finished")
+        self.counts[1].rows_in += load.rows
+        if self.table is not None:
+            self.counts[1].done += self._held[1].num_rows
+            self._held = (self._held[0], self.inputs[1].schema.empty_table())
+            self.forget_table()
+        self.table = load.as_dict(self.processing_time)
+
+    def forget_table(self) -> None:
+        """Forget all rows of the right input that the subclass keeps, before those of a refresh come.
+
+        Raises:
+            CheckpointError: The operation can't forget them; its query allows no refresh.
+        """
+        msg = (
+            f"{type(self).__name__}: input {self.inputs[1].name!r} was loaded before, and can't be loaded again: a "
+            f"file in control/ of the checkpoint is not the one that was written; put the checkpoint back from a backup"
+        )
+        raise CheckpointError(msg)
 
     def _reject_faults(self, control: Control, watermark: int) -> Iterator[Emission]:
         """Count the faults, which the source returned instead of rows, and emit them as rejected."""
@@ -157,10 +194,23 @@ class Operator(RestorableOperator):
             name = self.inputs[control.input - 1].name
             yield Emission(REJECTED, fault_table(control.faults, name, watermark))
 
-    def _admit(self, side: int, rows: pa.Table, watermark: int) -> tuple[pa.Table, list[Emission]]:
+    def _without_superseded(self, side: int, waiting: pa.Table) -> pa.Table:
+        """Return rows without the deletes that are replaced in their own commit, which are counted as done."""
+        spec = self.inputs[side]
+        if spec.changes is None:
+            return waiting
+        kept = spec.changes.without_superseded(waiting, spec.key)
+        self.counts[side].done += waiting.num_rows - kept.num_rows
+        return kept
+
+    def _admit(
+        self, side: int, rows: pa.Table, watermark: int, snapshot: int | None
+    ) -> tuple[pa.Table, list[Emission]]:
         """Split rows into those to process and those to reject; count the rejected and the late ones."""
         spec, counts = self.inputs[side], self.counts[side]
         admitted, rejected = split_admitted(rows, spec, self.processing_time)
+        if spec.changes is not None:
+            admitted = spec.changes.from_the_beginning(admitted, snapshot)
         late = up_to_millis(spec.micros(admitted), watermark)
         if spec.event_time is not None and late.any():
             if self._late[side] == "reject":
@@ -185,8 +235,8 @@ class Operator(RestorableOperator):
         """
         due, held = [], []
         for spec, table in zip(self.inputs, waiting, strict=True):
-            is_due = up_to_millis(spec.micros(table), after)
-            if not self._holds_rows or is_due.all():
+            is_due = up_to_millis(spec.micros(table), max(after, self._due_at_once(spec)))
+            if not self._holds_rows or spec.event_time is None or is_due.all():
                 due.append(table)
                 held.append(table.slice(0, 0))
             elif not is_due.any():
@@ -201,6 +251,11 @@ class Operator(RestorableOperator):
                 if emission.kind == OUTPUT:
                     self.rows_out += emission.table.num_rows
                 yield emission
+
+    def _due_at_once(self, spec: InputSpec) -> int:
+        """Return the time up to which an input's rows are due whatever the watermark, in epoch milliseconds."""
+        del spec
+        return NONE
 
     def held_rows(self) -> Sides:
         """Return the buffered rows of both inputs, which wait for the watermark."""
@@ -228,8 +283,10 @@ class Operator(RestorableOperator):
                     "status": each.status(),
                     "source_agrees": each.source_agrees,
                     "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
+                    **({"reads_changes": True} if spec.changes and spec.changes.is_feed else {}),
+                    **({"table": self.table} if side and self.table is not None else {}),
                 }
-                for each in self.watermark.inputs
+                for side, (spec, each) in enumerate(zip(self.inputs, self.watermark.inputs, strict=True))
             ],
             "holding_input": self.watermark.holding_input(),
             "processing_time": self.processing_time,

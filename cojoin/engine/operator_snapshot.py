@@ -47,6 +47,9 @@ class RestorableOperator(ABC):
     segmenting: SegmentContext | None = None
     """How the operator may read and write segments; None keeps all rows in the state value."""
 
+    table: dict[str, Any] | None = None
+    """The load of a table whose rows are the right input's (``TableLoad.as_dict``); None where none came."""
+
     def __init__(self, inputs: tuple[InputSpec, InputSpec], time: TimePolicy | None = None) -> None:
         self.inputs = inputs
         self.watermark = OperatorWatermark([spec.watermark for spec in inputs], time)
@@ -102,6 +105,7 @@ class RestorableOperator(ABC):
             "rows_out": self.rows_out,
             "processing_time": self.processing_time,
             "saved": self.saved,
+            **({} if self.table is None else {"table": self.table}),
         }
 
     def _tables(self) -> dict[str, pa.Table]:
@@ -147,6 +151,7 @@ class RestorableOperator(ABC):
         self.rows_out = header["rows_out"]
         self.processing_time = header["processing_time"]
         self.saved = header.get("saved")
+        self.table = header.get("table")
 
     def load_parts(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table], *, keeps_counts: bool) -> None:
         """Restore this key group's part of a state that was cut into other key groups (``rescaling``).

@@ -2,7 +2,8 @@
 
 Rows are sorted by event time in microseconds; at equal time, input 2 (right) comes before input 1 (left); then by the
 source's own sequence; then by the row's content, column by column as declared, with nulls first, NaN last, and -0.0
-before 0.0. Rows that are equal in all of these are interchangeable.
+before 0.0. Rows that are equal in all of these are interchangeable. Of an input whose rows are versions and deletes,
+the ends of validity come before the sequence is looked at, and deletes before versions after it.
 
 It costs one sort of one integer for each row, or two where key and time are long: some 20 ns a row each. Rows that a
 caller has kept in order (``OrderedPart.settled``) cost a merge, and rows that are sorted already cost a look at each.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +25,14 @@ from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.texts import text_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["OrderedPart", "SortedPart", "arrival_order", "sort_part", "total_order"]
+__all__ = ["OrderedPart", "Ranks", "SortedPart", "arrival_order", "sort_part", "total_order"]
+
+Ranks: TypeAlias = "Callable[[pa.Table], tuple[NDArray[np.int8], NDArray[np.int8]]]"
+"""A function that returns what decides between rows that tie, before the source's own sequence and after it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class OrderedPart:
         table: The rows, whose sequence and content break ties.
         source_order: The columns of the source's own sequence.
         settled: How many of the first rows are known to be in the total order within each key.
+        ranks: What else breaks ties, for an input whose rows are versions and deletes (``row_changes``).
     """
 
     codes: NDArray[np.int64]
@@ -50,6 +55,7 @@ class OrderedPart:
     table: pa.Table
     source_order: tuple[str, ...] = ()
     settled: int = 0
+    ranks: Ranks | None = None
 
 
 class SortedPart(NamedTuple):
@@ -150,12 +156,17 @@ def _untie(members: NDArray[np.int64], groups: NDArray[np.int64], parts: Sequenc
         places = np.flatnonzero((members >= start) & (members < stop))
         if len(places):
             rows = part.table.take(pa.array(members[places] - start))
-            columns = [*part.source_order, *(name for name in rows.column_names if name not in part.source_order)]
-            keys = [key for name in columns for key in sort_keys(rows.column(name))]
+            content = [name for name in rows.column_names if name not in part.source_order]
+            before, after = ((each,) for each in part.ranks(rows)) if part.ranks else ((), ())
+            keys = [*before, *_sort_keys(rows, part.source_order), *after, *_sort_keys(rows, content)]
             local = np.lexsort([*reversed(keys), groups[places]])
             resolved[places] = members[places][local]
         start = stop
     return resolved
+
+
+def _sort_keys(rows: pa.Table, names: Sequence[str]) -> list[NDArray[Any]]:
+    return [key for name in names for key in sort_keys(rows.column(name))]
 
 
 def sort_keys(column: pa.ChunkedArray | pa.Array) -> list[NDArray[Any]]:  # noqa: PLR0911 - one for each type

@@ -6,7 +6,7 @@
         "localhost:9092", "trades", schema="trade_id long, customer_id long, event_time timestamp", from_="2026-01-05"
     )
 
-The package needs confluent-kafka: ``pip install "cojoin[kafka]"``.
+The package needs confluent-kafka: ``pip install "cojoin[kafka]"``; schemas of a registry need ``cojoin[registry]``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,66 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cojoin.kafka.formats.record_formats import (
+        AvroFormat,
+        DebeziumFormat,
+        JsonFormat,
+        JsonSchemaFormat,
+        ProtobufFormat,
+        avro,
+        debezium,
+        json,
+        json_schema,
+        protobuf,
+    )
+    from cojoin.kafka.formats.registry import Registry, registry
     from cojoin.kafka.kafka_source import KafkaSource
     from cojoin.kafka.record_columns import RecordColumn, header, key, timestamp
     from cojoin.kafka.records import Record
     from cojoin.kafka.source_arguments import source
+    from cojoin.kafka.tokens import Token
 
-__all__ = ["KafkaSource", "Record", "RecordColumn", "header", "key", "source", "timestamp"]
+__all__ = [
+    "AvroFormat",
+    "DebeziumFormat",
+    "JsonFormat",
+    "JsonSchemaFormat",
+    "KafkaSource",
+    "ProtobufFormat",
+    "Record",
+    "RecordColumn",
+    "Registry",
+    "Token",
+    "avro",
+    "debezium",
+    "header",
+    "json",
+    "json_schema",
+    "key",
+    "protobuf",
+    "registry",
+    "source",
+    "timestamp",
+]
 
 # Imported at first use: each of a query's reader processes imports this package and needs none of these.
 _MODULES = {
     "KafkaSource": "kafka_source",
     "Record": "records",
     "RecordColumn": "record_columns",
+    "Token": "tokens",
+    "AvroFormat": "formats.record_formats",
+    "DebeziumFormat": "formats.record_formats",
+    "JsonFormat": "formats.record_formats",
+    "JsonSchemaFormat": "formats.record_formats",
+    "ProtobufFormat": "formats.record_formats",
+    "Registry": "formats.registry",
+    "avro": "formats.record_formats",
+    "debezium": "formats.record_formats",
+    "json": "formats.record_formats",
+    "json_schema": "formats.record_formats",
+    "protobuf": "formats.record_formats",
+    "registry": "formats.registry",
     "header": "record_columns",
     "key": "record_columns",
     "source": "source_arguments",

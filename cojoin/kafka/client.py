@@ -147,6 +147,11 @@ class Cluster(Connection):
         """
         return {each: found.offset for each, found in self._offsets(partitions, OffsetSpec.latest).items()}
 
+    def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the offset after each partition's last record, even of a transaction that is still open."""
+        found = self._offsets(partitions, OffsetSpec.latest, isolation=IsolationLevel.READ_UNCOMMITTED)
+        return {each: answer.offset for each, answer in found.items()}
+
     def first_at(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, tuple[int, int] | None]:
         """Return each partition's first record, by offset, whose timestamp is at or after a time.
 
@@ -186,7 +191,11 @@ class Cluster(Connection):
         return {each: None if at.offset == _NO_RECORD else (at.offset, at.timestamp) for each, at in found.items()}
 
     def _offsets(
-        self, partitions: Iterable[Partition], wanted: Callable[[], OffsetSpec], least: int = 0
+        self,
+        partitions: Iterable[Partition],
+        wanted: Callable[[], OffsetSpec],
+        least: int = 0,
+        isolation: IsolationLevel | None = None,
     ) -> dict[Partition, ListOffsetsResultInfo]:
         order = list(dict.fromkeys(partitions))
         answers: dict[Partition, ListOffsetsResultInfo] = {}
@@ -195,7 +204,8 @@ class Cluster(Connection):
             asked = {TopicPartition(*each): wanted() for each in order if each not in answers}
             if not asked:
                 return
-            futures = self._client.list_offsets(asked, isolation_level=self._isolation, request_timeout=timeout)
+            level = self._isolation if isolation is None else isolation
+            futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=timeout)
             failed: dict[Partition, KafkaException] = {}
             for each, future in futures.items():
                 partition = (str(each.topic), int(each.partition))

@@ -3,10 +3,11 @@
 It keeps one client of librdkafka, made with the settings of the user. While no broker answers, a request is repeated
 until ``patience_ms`` has passed since the first try. An error that waiting does not resolve (a wrong password, no
 permission) is raised at once. Before a query starts, a listener that speaks another protocol is an error within seconds
-(``refusals``).
+(``refusals``). While a query runs, a refused token may be an old one, so another one is tried until the patience ends.
 
-No message contains the value of a setting that may be secret. The log of librdkafka goes to the logger
-``cojoin.kafka.client`` at the level ``DEBUG``, with its secrets masked. The first request costs some 60 ms.
+No message contains a token or the value of a setting that may be secret. The log of librdkafka goes to the logger
+``cojoin.kafka.client`` at the level ``DEBUG``, with its secrets masked. The first request costs some 60 ms, and with a
+token (``tokens``) a second more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.kafka.cluster_options import DebugLog, check_installed
-from cojoin.kafka.refusals import ConnectionLog, is_ended, login_problem, protocol_problem, setting_problem
+from cojoin.kafka.refusals import (
+    ConnectionLog,
+    is_alert,
+    is_ended,
+    login_problem,
+    protocol_problem,
+    setting_problem,
+)
+from cojoin.spark.sources.secrets import Secrets
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cojoin.kafka.cluster_options import ClusterOptions
+    from cojoin.kafka.tokens import Tokens
 
 __all__ = ["PERMISSION_ERRORS", "UNKNOWN_ERRORS", "Connection"]
 
@@ -96,7 +106,10 @@ class Connection:
         self._options, self._what, self._at_start = options, what, at_start
         self._heard: list[KafkaError] = []
         self._hearing = ConnectionLog()
-        self._admin: AdminClient | None = self._made(AdminClient, options.settings)
+        self._tokens = self._token_login()
+        # A client with a token takes a second, which a task that only consumes does without.
+        self._admin: AdminClient | None = None if self._tokens else self._made(AdminClient, options.settings)
+        self._is_closed = False
 
     @property
     def patience_ms(self) -> int | None:
@@ -121,16 +134,35 @@ class Connection:
 
     def text(self, error: KafkaError) -> str:
         """Return an error's text, without secrets."""
-        return self._options.mask(error.str().strip())
+        return self._mask(error.str().strip())
+
+    @property
+    def last_problem(self) -> str | None:
+        """What was last heard of a login or a token that fails, without secrets; None where nothing was."""
+        heard = [self.text(each) for each in self._heard if _is_login(each)]
+        problem = None if self._tokens is None else self._tokens.problem
+        return problem or (heard[-1] if heard else None)
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
-        self._admin = None
+        self._admin, self._is_closed = None, True
 
     @property
     def _client(self) -> AdminClient:
-        assert self._admin is not None, "the cluster was closed"
+        assert not self._is_closed, "the cluster was closed"
+        if self._admin is None:
+            self._admin = self._made(AdminClient, self._options.settings)
         return self._admin
+
+    def _token_login(self) -> Tokens | None:
+        if self._options.token is None:
+            return None
+        from cojoin.kafka.tokens import Tokens  # noqa: PLC0415 - most logins have none
+
+        return Tokens(self._options.token, self._what, Secrets.of_settings(self._options.settings))
+
+    def _mask(self, text: str) -> str:
+        return self._options.mask(text) if self._tokens is None else self._tokens.mask(text)
 
     def _patiently(self, ask: Callable[[float], _Answer]) -> _Answer:
         """Repeat a request until there is an answer or the patience ends; each try waits longer than the one before."""
@@ -140,6 +172,7 @@ class Connection:
             left = None if patience is None else begin + patience / 1_000 - time.monotonic()
             timeout = seconds if left is None else min(seconds, max(left, _FIRST_TRY_SECONDS))
             try:
+                self._client.poll(0)  # where librdkafka wants another token since the last request
                 return ask(timeout)
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
@@ -149,11 +182,11 @@ class Connection:
                 # librdkafka would keep asking the partition leaders that it knows, so a new client is made.
                 self._admin = self._made(AdminClient, self._options.settings)
             waited = time.monotonic() - begin
-            if reason.name() not in UNKNOWN_ERRORS and not self.is_passing(reason):
+            if reason.name() not in UNKNOWN_ERRORS and not self.is_passing(reason) and not self._may_renew(reason):
                 self._refuse(reason)
             for heard in self._heard:
                 # A login whose connection was closed may be due to a broker that stops or starts.
-                if heard.name() in _LOGIN and not is_ended(heard.str()):
+                if _is_login(heard) and not self._may_renew(heard):
                     self._refuse(heard)
             if self._at_start and waited > _OTHER_PROTOCOL_SECONDS and self._hearing.ended is not None:
                 break
@@ -165,8 +198,15 @@ class Connection:
         msg = f"{self._what}: {protocol_problem(self._servers, self._options.settings, ended)}"
         raise ConfigurationError(msg)
 
+    def _may_renew(self, reason: KafkaError) -> bool:
+        """Return whether a refused login may be one of a token that has just expired."""
+        if self._tokens is None or not _is_login(reason):
+            return False
+        self._tokens.forget()
+        return not self._at_start
+
     def _refuse(self, reason: KafkaError) -> NoReturn:
-        if reason.name() in _LOGIN:
+        if _is_login(reason) or reason.name() in _LOGIN:
             msg = f"{self._what}: {login_problem(self._servers, self._options.settings, self.text(reason))}"
             raise ConfigurationError(msg) from None
         if reason.name() in PERMISSION_ERRORS:
@@ -176,11 +216,13 @@ class Connection:
         raise QueryFailedError(msg) from None
 
     def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
+        problem = None if self._tokens is None else self._tokens.problem
         telling = [each for each in self._heard if each.name() != "_ALL_BROKERS_DOWN"]
         last = self.text(telling[-1] if telling else reason)
         ended = self._hearing.ended
         if ended is not None:
             last = protocol_problem(self._servers, self._options.settings, ended)
+        last = problem or last
         msg = (
             f"{self._what}: {self._servers} did not answer as a Kafka cluster for {waited:.0f} s: {last}; see that the "
             f"brokers run and can be reached, or wait for longer with patience="
@@ -194,8 +236,11 @@ class Connection:
     def _made(self, kind: Callable[..., _Answer], settings: Mapping[str, str]) -> _Answer:
         defaults = {} if _DEFAULTS.keys() & settings.keys() else _DEFAULTS
         config: dict[str, Any] = {**defaults, **settings, "bootstrap.servers": self._servers}
+        if self._tokens is not None:
+            self._tokens.fetch(self._options.patience_ms, at_start=self._at_start)
+            config["oauth_cb"] = self._tokens
         try:
-            return kind(config | {"error_cb": self._hear, "logger": DebugLog(self._options, self._overhear)})
+            return kind(config | {"error_cb": self._hear, "logger": DebugLog(self._mask, self._overhear)})
         except KafkaException as error:
             text = error.args[0].str().strip()
         # Not in the except block: the error's context would hold librdkafka's text, which may quote a value.
@@ -203,7 +248,7 @@ class Connection:
 
     def _refuse_setting(self, text: str) -> NoReturn:
         settings = self._options.settings
-        said = self._options.mask(text)
+        said = self._mask(text)
         named = [name for name in settings if name in said]
         msg = f"{self._what}: {setting_problem(settings, named, said)}"
         raise ConfigurationError(msg)
@@ -214,3 +259,8 @@ class Connection:
 
     def _overhear(self, text: str) -> None:
         self._hearing.hear(text)
+
+
+def _is_login(heard: KafkaError) -> bool:
+    """Return whether brokers refuse a login; one whose connection only ended may be due to a broker that stops."""
+    return is_alert(heard.str()) or (heard.name() in _LOGIN and not is_ended(heard.str()))

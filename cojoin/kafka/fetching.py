@@ -116,9 +116,9 @@ def _consumed(
         elif patience is not None and time.monotonic() - heard > patience:
             (topic, number), span = next(iter(left.items()))
             msg = (
-                f"{what}: {options.bootstrap_servers} gave no record for {patience:.0f} s; expected those of topic "
-                f"{topic} partition {number} up to offset {span.end - 1:,}; see that its brokers run, or wait for "
-                f"longer with patience="
+                f"{what}: {options.bootstrap_servers} gave no record for {patience:.0f} s{_why(cluster)}; expected "
+                f"those of topic {topic} partition {number} up to offset {span.end - 1:,}; see that its brokers run, "
+                f"or wait for longer with patience="
             )
             raise QueryFailedError(msg)
         done = []
@@ -139,6 +139,11 @@ def _consumed(
                 done.append(TopicPartition(*partition))
         if done and left:
             consumer.incremental_unassign(done)
+
+
+def _why(cluster: Cluster) -> str:
+    """Return what was heard of a login that fails, for a message."""
+    return "" if cluster.last_problem is None else f" ({cluster.last_problem})"
 
 
 def _judge(cluster: Cluster, error: Any, message: Any, options: ClusterOptions, what: str) -> None:

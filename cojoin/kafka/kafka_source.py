@@ -13,22 +13,21 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import pyarrow as pa
-
-from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.archive.archive import Archive, Wanted
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.cluster_options import ClusterOptions
 from cojoin.kafka.losses import gaps_since, moved_behind
+from cojoin.kafka.open_transactions import held_back
 from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point
 from cojoin.kafka.positions import positions_of
 from cojoin.kafka.ranges import Range
 from cojoin.kafka.reader import data_source
 from cojoin.kafka.reading import Reading
-from cojoin.kafka.record_columns import decoded
-from cojoin.kafka.records import FAULT, MARK, NEWEST, VALUE, RecordFormat
+from cojoin.kafka.record_description import RecordDescription
+from cojoin.kafka.records import FAULT, MARK, NEWEST
 from cojoin.kafka.topic_ids import difference, merged
+from cojoin.kafka.topic_monitor import TopicMonitor
 from cojoin.kafka.topics import Topics
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.session_settings import active_session, parallel_tasks
@@ -36,10 +35,12 @@ from cojoin.storage.session_settings import active_session, parallel_tasks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import Cluster, Partition
+    from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
     from cojoin.kafka.tasks import Gap
@@ -83,13 +84,16 @@ class KafkaSource(Source):
         topics: The topics and partitions that are read.
         range: Where reading begins and ends.
         columns: Further columns by name, from the record's key, headers or timestamp.
-        decode: The user's own function that decodes records; None reads JSON.
+        decode: The user's own function that decodes records; None reads JSON, or the format of ``value``.
+        value: The format of values; None is plain JSON of ``schema``, or what ``decode`` takes.
+        key: The format of keys; None makes no columns of them.
         limit: How many records of this input a micro-batch may hold.
         max_drift_ms: How far a partition may be behind the others, in milliseconds.
         undecodable: What happens to a record that can't be decoded.
         tombstones: What happens to a record without a value.
         data_loss: What happens to a query whose next records no longer exist.
         archive: Where its older records are, if not only on the brokers.
+        group: The consumer group to which the offsets of counted batches are committed; None for none.
         beside: The other input of the join, if that is read from Kafka, too.
     """
 
@@ -98,13 +102,18 @@ class KafkaSource(Source):
     range: Range = field(default_factory=lambda: Range.of(what=""))
     columns: Mapping[str, RecordColumn] = field(default_factory=dict)
     decode: Callable[[Record], Any] | None = None
+    value: ValueFormat | None = None
+    key: ValueFormat | None = None
     limit: int = 500_000
     max_drift_ms: int = 600_000
     undecodable: Undecodable = "reject"
     tombstones: Tombstones = "reject"
     data_loss: DataLoss = "fail"
     archive: Archive | None = field(default=None, compare=False)
+    group: str | None = None
     beside: KafkaSource | None = field(default=None, repr=False)
+    resolved: dict[str, ResolvedFormat] = field(default_factory=dict, repr=False, compare=False)
+    """The columns that formats were resolved to when the source was first opened, by the part of a record."""
 
     @property
     def max_apart_ms(self) -> int:
@@ -130,10 +139,18 @@ class KafkaSource(Source):
         """Return this source as it is read beside another: if both are read from Kafka, up to the same times.
 
         Raises:
-            ConfigurationError: The sources have different values of ``max_drift``.
+            ConfigurationError: The sources have different values of ``max_drift``, or would commit the offsets of one
+                topic to one consumer group.
         """
         if not isinstance(other, KafkaSource):
             return self
+        shared = {*self.topics.names} & {*other.topics.names}
+        if self.group is not None and self.group == other.group and (shared or self.topics == other.topics):
+            msg = (
+                f"group: both inputs would commit their offsets of kafka {self.topics} to {self.group!r}; give each a "
+                f"group of its own"
+            )
+            raise ConfigurationError(msg)
         if other.max_drift_ms != self.max_drift_ms:
             msg = (
                 f"max_drift: {self.what} has {self.max_drift_ms} ms, {other.what} has {other.max_drift_ms} ms; "
@@ -156,7 +173,9 @@ class KafkaSource(Source):
         return {"format": self.format, "location": str(replace(self.topics, names=tuple(sorted(self.topics.names))))}
 
     def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the identity with the ids of the cluster and topics, after a check that they are the known ones.
+        """Return the identity with the ids of the cluster and topics, after a check that what was read is still read.
+
+        Topics may be added from start to start: what the checkpoint does not know is read from its beginning.
 
         Args:
             spark: The session.
@@ -164,8 +183,10 @@ class KafkaSource(Source):
             known: What the checkpoint keeps; None where nothing was read yet.
 
         Raises:
-            CheckpointError: A topic was created anew, or it is another cluster.
+            CheckpointError: A topic was created anew or is left out, or it is another cluster.
         """
+        if known is not None and known.get("format") == self.format:
+            self.topics.check_kept(str(known.get("location")), known.get("topics") or (), what)
         with closing(self._connect(what)) as cluster:
             found = self._surveyed(cluster, what)[1]
         problem = difference(known or {}, found, self.cluster.bootstrap_servers)
@@ -213,6 +234,11 @@ class KafkaSource(Source):
             partitions = self.topics.found(cluster.partitions(), self.what)
             return self.range.span(cluster, partitions)
 
+    def held_back(self) -> list[str]:
+        """Return a text for each partition in which open transactions hold back records of the range."""
+        with closing(self._connect(self.what)) as cluster:
+            return held_back(cluster, self.topics.found(cluster.partitions(), self.what), self.range)
+
     def open(self, *, streaming: bool = True) -> DataFrame:
         """Return the topics as a DataFrame of the active Spark session.
 
@@ -235,14 +261,8 @@ class KafkaSource(Source):
         reading = replace(self.reading(parallel_tasks(spark)), topic_ids=ids)
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
-        rows = decoded(
-            reader.format(name).load(),
-            self.schema,
-            self.columns,
-            fails=self.undecodable == "fail",
-            in_python=self.decode is not None,
-            archived=index is not None and index.layout.fields is not None,
-        )
+        layout = None if index is None else index.layout
+        rows = self._records.rows(reader.format(name).load(), fails=self.undecodable == "fail", archive=layout)
         return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
@@ -282,6 +302,10 @@ class KafkaSource(Source):
 
         return frame, places
 
+    def monitor(self, what: str) -> TopicMonitor:
+        """Return what commits offsets to ``group``, and asks how many are unread."""
+        return TopicMonitor(self.cluster, self.topics, self.group, what)
+
     def _gaps(self, what: str, offset: str | None) -> list[Gap]:
         with closing(self._connect(what)) as cluster:
             return gaps_since(cluster, self.topics, what, offset)
@@ -292,13 +316,8 @@ class KafkaSource(Source):
         Args:
             tasks: The number of tasks into which a batch is cut.
         """
-        parts = {column.source for column in self.columns.values()}
-        in_python = self.decode is not None
-        dtype = None if not in_python or self.schema is None else _struct(self.schema)
-        value = [] if in_python else [VALUE]
         index = self._archived()
-        if dtype is None and self.schema is not None and index is not None and index.layout.fields is not None:
-            dtype = pa.struct([each.with_nullable(True) for each in _struct(self.schema)])
+        layout = None if index is None else index.layout
         return Reading(
             what=self.what,
             cluster=self.cluster,
@@ -307,17 +326,17 @@ class KafkaSource(Source):
             limit=self.limit,
             max_drift_ms=self.max_drift_ms,
             skips_losses=self.data_loss == "skip",
-            format=RecordFormat(
-                (*value, *sorted(parts)),
-                self.decode,
-                dtype,
-                self.tombstones == "keep",
-                None if index is None else index.layout,
-            ),
+            format=self._records.record_format(keeps_tombstones=self.tombstones == "keep", archive=layout),
             tasks=tasks,
             archive=index,
             beside=None if self.beside is None else self.beside.reading(tasks),
         )
+
+    @property
+    def _records(self) -> RecordDescription:
+        """What the records hold."""
+        formats = {"value": self.value, "key": self.key}
+        return RecordDescription(self.what, self.topics, self.schema, self.columns, self.decode, formats, self.resolved)
 
     def _connect(self, what: str) -> Cluster:
         return connected(self.cluster, what, self._archived(), at_start=True)
@@ -326,14 +345,11 @@ class KafkaSource(Source):
         """Return what the archive holds, if there is one; ``again`` checks whether its files have changed."""
         if self.archive is None:
             return None
-        parts = tuple(sorted({column.source for column in self.columns.values()}))
-        wanted = Wanted(self.what, self.topics, self.schema, parts, self.max_drift_ms, self.range)
+        records = self._records
+        parts, schema = records.archived_parts, records.archived_schema
+        wanted = Wanted(self.what, self.topics, schema, parts, self.max_drift_ms, self.range)
         return self.archive.index(wanted, again=again)
 
 
 def _at(offset: int) -> Point:
     return Point("offset", offset)
-
-
-def _struct(schema: str) -> pa.StructType:
-    return pa.struct(list(parse_schema(schema, what="schema")))

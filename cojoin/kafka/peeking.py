@@ -173,8 +173,10 @@ class Peeking:
         patience = self._cluster.patience_ms
         if patience is not None and 1000 * waited > patience:
             topic, number = partition
+            problem = self._cluster.last_problem
+            why = "" if problem is None else f" ({problem})"
             msg = (
-                f"{self._what}: the brokers gave no record for {waited:.0f} s; expected one of topic {topic} partition "
-                f"{number}; see that its brokers run, or wait for longer with patience="
+                f"{self._what}: the brokers gave no record for {waited:.0f} s{why}; expected one of topic {topic} "
+                f"partition {number}; see that its brokers run, or wait for longer with patience="
             )
             raise QueryFailedError(msg)

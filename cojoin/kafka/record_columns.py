@@ -1,8 +1,9 @@
-"""How a record becomes a row in Spark: its JSON value as columns, and columns of its key, headers and timestamp.
+"""How a record becomes a row in Spark: its value and key as columns, and columns of its key, headers and timestamp.
 
-Spark's own ``from_json`` reads the value, so timestamps and decimals have the same forms as everywhere in Spark. A
-value that is not JSON of the schema, or a key or header that does not fit its type, makes the record undecodable: its
-row goes to ``rejected``, or ends the query if the user chooses that. A missing field is null.
+Values in Avro or Protobuf come decoded (``formats``), and Debezium's envelopes become rows here. Spark's own
+``from_json`` reads JSON, so timestamps and decimals have the same forms as everywhere in Spark. A value that is not
+JSON of the schema, or a key or header that does not fit its type, makes the record undecodable: its row goes to
+``rejected``, or ends the query if the user chooses that. A missing field is null.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, VALUE, Record
+from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, DELETED, change_row, payload_of
+from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
 from cojoin.spark.batch.pickling import pickling_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["RecordColumn", "check_columns", "decoded", "header", "key", "timestamp"]
+    from cojoin.kafka.formats.record_formats import ResolvedFormat
 
-_CORRUPT, _PARSED = "__cojoin_corrupt", "__cojoin_parsed"
+__all__ = ["RecordColumn", "check_columns", "check_names", "decoded", "header", "key", "timestamp"]
+
+_CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
 _SHOWN = 200
 _PLACE = ("topic", "partition", "offset")
 
@@ -104,7 +108,12 @@ def timestamp() -> RecordColumn:
 
 
 def check_columns(
-    what: str, schema: str | None, columns: Mapping[str, RecordColumn], decode: Callable[[Record], Any] | None
+    what: str,
+    schema: str | None,
+    columns: Mapping[str, RecordColumn],
+    decode: Callable[[Record], Any] | None,
+    *,
+    has_format: bool = False,
 ) -> None:
     """Check the columns that a user describes.
 
@@ -113,12 +122,13 @@ def check_columns(
         schema: DDL of the value's columns.
         columns: Further columns, by name.
         decode: The user's own function that decodes records.
+        has_format: Whether the value or key has a format with columns of its own.
 
     Raises:
         ConfigurationError: An argument is not valid.
         SchemaError: Two columns have the same name.
     """
-    if schema is None and (decode is not None or not columns):
+    if schema is None and (decode is not None or not (columns or has_format)):
         msg = f"{what}: expected schema=, such as 'customer_id long, event_time timestamp': what a value holds"
         raise ConfigurationError(msg)
     if decode is not None:
@@ -133,13 +143,25 @@ def check_columns(
         if not isinstance(column, RecordColumn):
             msg = f"{what}: column {name!r}: expected cojoin.kafka.key(), header() or timestamp(), got {column!r}"
             raise ConfigurationError(msg)
-    named = [] if schema is None else parse_schema(schema, what=f"{what}: schema").names
+    check_names(what, [] if schema is None else parse_schema(schema, what=f"{what}: schema").names, columns)
+
+
+def check_names(what: str, *parts: Iterable[str]) -> None:
+    """Check that columns of a record's parts have names of their own.
+
+    Args:
+        what: The input, for messages.
+        parts: The names of each part's columns.
+
+    Raises:
+        SchemaError: Two columns have the same name.
+    """
     seen: set[str] = set()
-    for name in [*named, *columns, *_PLACE]:
+    for name in [*(name for part in parts for name in part), *_PLACE]:
         if name.lower() in seen:
             msg = (
-                f"{what}: there are two columns {name!r}: the value's fields, further columns and Kafka's own, "
-                f"topic, partition and offset, need names of their own"
+                f"{what}: there are two columns {name!r}: the value's fields, the key's, further columns and Kafka's "
+                f"own, topic, partition and offset, need names of their own"
             )
             raise SchemaError(msg)
         seen.add(name.lower())
@@ -153,8 +175,10 @@ def decoded(
     fails: bool,
     in_python: bool,
     archived: bool = False,
+    value: ResolvedFormat | None = None,
+    key: ResolvedFormat | None = None,
 ) -> DataFrame:
-    """Return records as rows: the value's columns, the further ones, then ``topic``, ``partition`` and ``offset``.
+    """Return records as rows: the value's columns, the key's, the further ones, then ``topic, partition, offset``.
 
     Each row's mark, fault and newest timestamp are the last columns.
 
@@ -165,21 +189,31 @@ def decoded(
         fails: Whether a record that can't be decoded ends the query.
         in_python: Whether the value is decoded already.
         archived: Whether some rows come decoded from an archive.
+        value: The value's format, if it is not plain JSON of the schema.
+        key: The key's format, if the key has columns of its own.
     """
     faults = [F.col(FAULT)]
+    names = [] if schema is None else parse_schema(schema, what="schema").names
+    structs = [DECODED] if in_python else [DECODED, _PARSED] if archived else [_PARSED]
     if schema is not None and not in_python:
-        # Not in the user's spelling, because Spark's plans refuse a char or varchar in a parsed schema.
-        spelled = f"{schema_to_ddl(parse_schema(schema, what='schema'))}, {_CORRUPT} string"
-        # A time without a zone is read as UTC, whatever the session's zone.
-        options = {"timeZone": "UTC", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        records = records.withColumn(_PARSED, F.from_json(F.col(VALUE).cast("string"), spelled, options))
-        wrong = F.col(VALUE).isNotNull() & (
-            F.col(_PARSED).isNull()
-            | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
-            # Spark's parser would replace bytes that are not UTF-8 by other characters.
-            | ~F.is_valid_utf8(F.col(VALUE).cast("string"))
-        )
-        faults.append(F.when(wrong, _told(F.lit("the value is no JSON of the schema"), F.col(VALUE))))
+        dtype = pa.struct(list(parse_schema(schema, what="schema")))
+        if value is not None and value.row is not None:
+            dtype = payload_of(value.columns)
+        records = records.withColumn(_PARSED, _parsed(VALUE, dtype))
+        faults.append(_misparsed(VALUE, _PARSED, "value"))
+    change = None
+    if value is not None and value.row is not None:
+        change = change_row(F.col(structs[0]), may_be_wrapped=not in_python)
+        event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, _PLACE)))
+        faults.append(F.when(change.problem.isNotNull(), _told(change.problem, event)))
+    keyed: list[Column] = []
+    if key is not None:
+        struct = DECODED_KEY
+        if not key.in_python:
+            struct, source = _PARSED_KEY, DECODED_KEY if key.decoder is not None else KEY
+            records = records.withColumn(_PARSED_KEY, _parsed(source, key.columns))
+            faults.append(_misparsed(source, _PARSED_KEY, "key"))
+        keyed = [F.col(struct).getField(field.name).alias(field.name) for field in key.columns]
     for name, column in columns.items():
         wrong = column.raw().isNotNull() & column.typed().isNull()
         faults.append(F.when(wrong, _told(F.lit(f"{column} is no {column.dtype}, for column {name!r}"), column.raw())))
@@ -187,16 +221,41 @@ def decoded(
     if fails:
         place = F.format_string("topic %s partition %d offset %d: ", *(F.col(name) for name in _PLACE))
         fault = F.when(fault.startswith("undecodable"), F.raise_error(F.concat(place, fault))).otherwise(fault)
-    names = [] if schema is None else parse_schema(schema, what="schema").names
-    structs = [DECODED] if in_python else [DECODED, _PARSED] if archived else [_PARSED]
-    return records.select(
-        *(F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names),
+    if change is None:
+        own = [F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names]
+    else:
+        own = [change.row.getField(name).alias(name) for name in names]
+        own += [change.deleted.alias(DELETED), change.changed_at.alias(CHANGED_AT)]
+    rows = records.select(
+        *own,
+        *keyed,
         *(column.typed().alias(name) for name, column in columns.items()),
         *_PLACE,
         MARK,
         fault.alias(FAULT),
         NEWEST,
     )
+    # Debezium writes one after each delete, which it repeats for compaction.
+    return rows if change is None else rows.where(~F.col(FAULT).eqNullSafe(F.lit(TOMBSTONE)))
+
+
+def _parsed(source: str, dtype: pa.StructType) -> Column:
+    """Return JSON as a struct, with a field for JSON that is none of the type."""
+    # Not in the user's spelling, because Spark's plans refuse a char or varchar in a parsed schema.
+    spelled = f"{schema_to_ddl(pa.schema(list(dtype)))}, {_CORRUPT} string"
+    # A time without a zone is read as UTC, whatever the session's zone.
+    options = {"timeZone": "UTC", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    return F.from_json(F.col(source).cast("string"), spelled, options)
+
+
+def _misparsed(source: str, parsed: str, part: str) -> Column:
+    wrong = F.col(source).isNotNull() & (
+        F.col(parsed).isNull()
+        | F.col(f"{parsed}.{_CORRUPT}").isNotNull()
+        # Spark's parser would replace bytes that are not UTF-8 by other characters.
+        | ~F.is_valid_utf8(F.col(source).cast("string"))
+    )
+    return F.when(wrong, _told(F.lit(f"the {part} is no JSON of the schema"), F.col(source)))
 
 
 def _told(what: Column, value: Column) -> Column:

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.archive.archive_index import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
+    from cojoin.kafka.formats.decoding import Decoder
     from cojoin.kafka.tasks import Task
 
-__all__ = ["DECODED", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
-__all__ += ["Record", "RecordFormat", "decode_all", "read_task"]
+__all__ = ["DECODED", "DECODED_KEY", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
+__all__ += ["Record", "RecordFormat", "decode_all", "decode_parts", "read_task"]
 
 KEY, VALUE, TIME, HEADERS = "__cojoin_key", "__cojoin_value", "__cojoin_time", "__cojoin_headers"
-DECODED = "__cojoin_decoded"
+DECODED, DECODED_KEY = "__cojoin_decoded", "__cojoin_decoded_key"
 MARK, FAULT, NEWEST = "__cojoin_mark", "__cojoin_fault", "__cojoin_newest"
 TOMBSTONE = "tombstone: the record has no value"
 
@@ -77,6 +78,8 @@ class RecordFormat:
         decoded: The struct type that ``decode`` returns, or that an archive holds.
         keeps_tombstones: Whether a record without a value is a row like others, with nulls.
         archive: The names of the archive's columns, where there is an archive.
+        value: Decodes values; None leaves that to ``decode`` or to Spark.
+        key: Decodes keys; None where no key is decoded, or Spark does it.
     """
 
     parts: tuple[str, ...]
@@ -84,11 +87,14 @@ class RecordFormat:
     decoded: pa.StructType | None
     keeps_tombstones: bool
     archive: Layout | None = None
+    value: Decoder | None = None
+    key: Decoder | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that a task returns."""
         own = [] if self.decoded is None else [pa.field(DECODED, self.decoded)]
+        own += [] if self.key is None else [pa.field(DECODED_KEY, self.key.dtype)]
         return pa.schema([*_PLACE, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
 
 
@@ -143,14 +149,16 @@ def _rows(messages: Sequence[Any], form: RecordFormat) -> pa.RecordBatch:
         "offset": pa.array([message.offset() for message in messages], pa.int64()),
     }
     faults: list[str | None] = [None] * len(messages)
-    if not form.keeps_tombstones:
-        faults = [TOMBSTONE if value is None else None for value in values]
     for part in form.parts:
-        columns[part] = pa.array(_part(part, messages, values), PARTS[part])
+        if part != VALUE or form.value is None:
+            columns[part] = pa.array(_part(part, messages, values), PARTS[part])
     if form.decode is not None and form.decoded is not None:
         columns[DECODED] = decode_all(map(_record, messages, values), form.decode, form.decoded, faults)
     elif form.decoded is not None:
         columns[DECODED] = pa.nulls(len(messages), form.decoded)
+    columns |= decode_parts(form, values, [] if form.key is None else _part(KEY, messages, values), faults)
+    if not form.keeps_tombstones:
+        faults = [TOMBSTONE if value is None else fault for value, fault in zip(values, faults, strict=True)]
     columns[MARK] = columns[NEWEST] = pa.nulls(len(messages), pa.int64())
     columns[FAULT] = pa.array(faults, pa.string())
     return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)
@@ -176,6 +184,26 @@ def _record(message: Any, value: bytes | None) -> Record | None:
         return None
     place = (message.topic(), message.partition(), message.offset())
     return Record(*place, _timestamp(message), message.key(), value, message.headers() or ())
+
+
+def decode_parts(
+    form: RecordFormat, values: Sequence[bytes | None], keys: Sequence[bytes | None], faults: list[str | None]
+) -> dict[str, pa.Array]:
+    """Return the columns of decoded values and keys, if the form has decoders; what can't be decoded is a fault.
+
+    Args:
+        form: Which parts of a record its row has.
+        values: The values; None for a tombstone.
+        keys: The keys; empty where none is decoded.
+        faults: The records' faults, to which new ones are added.
+    """
+    columns = {}
+    if form.value is not None:
+        found = form.value.decode(values, faults)
+        columns[DECODED if pa.types.is_struct(found.type) else VALUE] = found
+    if form.key is not None:
+        columns[DECODED_KEY] = form.key.decode(keys, faults)
+    return columns
 
 
 def decode_all(

@@ -18,7 +18,15 @@ from cojoin.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ConnectionLog", "certificate_problem", "is_ended", "login_problem", "protocol_problem", "setting_problem"]
+__all__ = [
+    "ConnectionLog",
+    "certificate_problem",
+    "is_alert",
+    "is_ended",
+    "login_problem",
+    "protocol_problem",
+    "setting_problem",
+]
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _USUAL = (
@@ -35,8 +43,13 @@ _USUAL = (
 _ENDED = re.compile(
     r"security\.protocol|connecting to a |Disconnected.* in state (UP|APIVERSION_QUERY|SSL_HANDSHAKE|AUTH\w*)"
 )
+# What a listener answers that wants a client's certificate and gets none, or one that it does not trust.
+_ALERT = re.compile(
+    r"\balert (bad certificate|\w*certificate|unknown ca|handshake failure|access denied)", re.IGNORECASE
+)
 _LOG_PREFIX = re.compile(r"^\w+ \[[^\]]*\] \[thrd:[^\]]*\]: ")
 _ADDRESS = re.compile(r"(?:sasl_)?ssl://\[?(?P<host>[^\s/]+?)\]?:(?P<port>\d+)/")
+_CERTIFICATES = ("ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _OTHER_NAME = {62: "host name", 64: "IP address"}
 _CERTIFICATE_SECONDS = 5
@@ -61,6 +74,11 @@ class ConnectionLog:
 def is_ended(heard: str) -> bool:
     """Return whether a text of librdkafka says that the other side closed a connection."""
     return _ENDED.search(heard) is not None
+
+
+def is_alert(heard: str) -> bool:
+    """Return whether a text of librdkafka says that the other side refused this side's certificate."""
+    return _ALERT.search(heard) is not None
 
 
 def protocol_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
@@ -92,7 +110,16 @@ def login_problem(servers: str, settings: Mapping[str, str], heard: str) -> str:
         if found is not None:
             return f"{servers}: {found}"
     hint = ""
-    if "current SASL state" in heard:
+    if is_alert(heard):
+        own = [name for name in _CERTIFICATES if name in settings]
+        given = f"that of the option {own[0]}, which it does not trust" if own else "none"
+        hint = (
+            f"the listener at this address wants a certificate of the client, and got {given}: give one that it trusts "
+            f"with ssl.certificate.location and ssl.key.location, or as texts, ssl.certificate.pem and ssl.key.pem; "
+        )
+    elif '"status":"invalid_token"' in heard:
+        hint = "the brokers do not take the token: it has expired, or they do not trust its issuer or its user; "
+    elif "current SASL state" in heard:
         hint = "the listener at this address takes no logins by SASL: expected plaintext or ssl there; "
     return f"{servers} refused the login: {heard}; {hint}see the options security.protocol, sasl.* and ssl.*"
 

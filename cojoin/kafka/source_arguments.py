@@ -12,20 +12,32 @@ from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.archive.archive import Archive
 from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.formats.record_formats import (
+    AvroFormat,
+    DebeziumFormat,
+    JsonFormat,
+    JsonSchemaFormat,
+    ProtobufFormat,
+)
 from cojoin.kafka.kafka_source import DataLoss, KafkaSource, Tombstones, Undecodable
 from cojoin.kafka.ranges import Range
 from cojoin.kafka.record_columns import check_columns
+from cojoin.kafka.record_columns import key as key_column
 from cojoin.kafka.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cojoin.kafka.formats.record_formats import ValueFormat
     from cojoin.kafka.points import Bound
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
+    from cojoin.kafka.tokens import Token
     from cojoin.spark.sources.sources import Source
 
 __all__ = ["source"]
+
+_OWN_GROUPS = "cojoin-"
 
 
 def source(
@@ -35,6 +47,8 @@ def source(
     topic_pattern: str | None = None,
     partitions: Mapping[str, Sequence[int]] | None = None,
     schema: str | None = None,
+    value: ValueFormat | None = None,
+    key: ValueFormat | str | None = None,
     decode: Callable[[Record], Any] | None = None,
     columns: Mapping[str, RecordColumn] | None = None,
     from_: Bound = "earliest",
@@ -46,6 +60,8 @@ def source(
     data_loss: DataLoss = "fail",
     patience: Duration | None = "1 minute",
     archive: Source | None = None,
+    group: str | None = None,
+    token: Callable[[], Token | tuple[str, float]] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> KafkaSource:
     """Return a source of Kafka topics for one ``Input``: history, live records, or first the one and then the other.
@@ -61,7 +77,11 @@ def source(
         topic_pattern: A regular expression. All topics whose whole name matches are read, including those created
             later.
         partitions: Topics of which only some partitions are read, such as ``{"trades": [0, 1]}``.
-        schema: DDL of the columns that a value holds, as JSON or as ``decode`` returns them.
+        schema: DDL of the columns that a value holds, as plain JSON or as ``decode`` returns them.
+        value: The format of values, where it is not plain JSON: ``cojoin.kafka.avro(registry)``, ``protobuf``,
+            ``json_schema``, or ``debezium`` of one of them.
+        key: The format of keys. The fields of a record's key become columns; a key that is one value becomes a column
+            ``key``, also by a plain type as DDL, such as ``"long"``.
         decode: Your own function that decodes a record: it takes a ``Record`` and returns a dict or tuple of
             ``schema``, or None for nulls. It runs on the workers. If it raises an exception, the record counts as
             undecodable.
@@ -85,9 +105,17 @@ def source(
             files with ``topic``, ``partition``, ``offset`` and ``timestamp`` as Spark's Kafka source gives them, and
             the columns of ``schema`` or the raw ``value``. Each partition's newer records, after the archive's last
             offset, are read from Kafka.
+        group: A consumer group to which a query (``Joined.start``) commits the offsets that its batches have read, once
+            they count, so that tools which watch a group's lag see it: at the end of a topic the lag is 0, markers of
+            transactions included. Nothing is read from the group, and it must have no members. It is a group of your
+            own, one for each input of a topic. A commit that fails is logged, counted as a metric and tried again; the
+            query goes on. The process that started the query commits. ``to_dataframe`` commits nothing.
+        token: Your own function that returns a token for SASL's OAUTHBEARER, and its lifetime in seconds; or a
+            ``Token``. It takes no arguments and runs on the driver and on the workers, again for each new token. The
+            login goes by TLS unless ``options`` says otherwise.
         options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
-            shown where they may be secret. The user needs READ and DESCRIBE on the topics, and no rights on consumer
-            groups.
+            shown where they may be secret. The user needs READ and DESCRIBE on the topics, READ on ``group`` where one
+            is given, and otherwise no rights on consumer groups.
 
     Returns:
         A source with the value's columns, then the further columns, then ``topic``, ``partition`` and ``offset``.
@@ -103,40 +131,79 @@ def source(
     """
     chosen = Topics.of(topics, topic_pattern, partitions)
     what = f"source kafka {chosen}"
-    if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
-        msg = f"{what}: bootstrap_servers: expected such as 'localhost:9092', got {bootstrap_servers!r}"
-        raise ConfigurationError(msg)
+    cluster = ClusterOptions.of(bootstrap_servers, options, patience, token, what)
     further = dict(columns or {})
-    check_columns(what, schema, further, decode)
-    for name, value, valid in (
+    if isinstance(key, str):
+        further, key = {"key": key_column(key), **further}, None
+    if value is not None and (schema is not None or decode is not None):
+        msg = f"{what}: expected value=, or schema= for plain JSON, or schema= and decode=, got value= and another"
+        raise ConfigurationError(msg)
+    _check_formats(what, value, key, tombstones)
+    if isinstance(value, JsonFormat):
+        schema, value = value.schema, None
+    check_columns(what, schema, further, decode, has_format=value is not None or key is not None)
+    for name, word, valid in (
         ("undecodable", undecodable, get_args(Undecodable)),
         ("tombstones", tombstones, get_args(Tombstones)),
         ("data_loss", data_loss, get_args(DataLoss)),
     ):
-        if value not in valid:
-            msg = f"{what}: {name}: expected {' or '.join(map(repr, valid))}, got {value!r}"
-            raise ConfigurationError(msg + did_you_mean(str(value), valid))
+        if word not in valid:
+            msg = f"{what}: {name}: expected {' or '.join(map(repr, valid))}, got {word!r}"
+            raise ConfigurationError(msg + did_you_mean(str(word), valid))
     if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
         msg = f"{what}: max_records: expected a whole number of 1 or more, got {max_records!r}"
         raise ConfigurationError(msg)
-    settings = {str(name): str(value) for name, value in (options or {}).items()}
-    patience_ms = None if patience is None else milliseconds(patience, f"{what}: patience")
     return KafkaSource(
         format="cojoin.kafka",
         location=str(chosen),
         schema=schema,
-        options=settings,
+        options=cluster.settings,
         partition=("topic", "partition"),
         sequence=("offset",),
-        cluster=ClusterOptions(bootstrap_servers, settings, patience_ms),
+        cluster=cluster,
         topics=chosen,
         range=Range.of(from_, to, what=what),
         columns=further,
         decode=decode,
+        value=value,
+        key=key,
         limit=max_records,
         max_drift_ms=milliseconds(max_drift, f"{what}: max_drift"),
         undecodable=undecodable,
         tombstones=tombstones,
         data_loss=data_loss,
         archive=None if archive is None else Archive(archive, what),
+        group=_checked_group(what, group),
     )
+
+
+def _checked_group(what: str, group: Any) -> str | None:
+    """Return a consumer group, after a check that it can be one of the user's own."""
+    if group is not None and (not isinstance(group, str) or not group.strip()):
+        msg = f"{what}: group: expected the id of a consumer group, such as 'enrich-trades', or None, got {group!r}"
+        raise ConfigurationError(msg)
+    if group is not None and group.startswith(_OWN_GROUPS):
+        msg = f"{what}: group: {group!r} begins as cojoin's own groups do; expected a group of yours"
+        raise ConfigurationError(msg)
+    return group
+
+
+_FORMATS = (JsonFormat, AvroFormat, ProtobufFormat, JsonSchemaFormat)
+
+
+def _check_formats(what: str, value: Any, key: Any, tombstones: str) -> None:
+    if value is not None and not isinstance(value, (*_FORMATS, DebeziumFormat)):
+        msg = (
+            f"{what}: value: expected a format such as cojoin.kafka.avro('http://localhost:8081'), got {value!r}; "
+            f"the columns of plain JSON are schema="
+        )
+        raise ConfigurationError(msg)
+    if key is not None and not isinstance(key, _FORMATS):
+        msg = f"{what}: key: expected a plain type such as 'long', or a format such as cojoin.kafka.avro, got {key!r}"
+        raise ConfigurationError(msg)
+    if isinstance(value, DebeziumFormat) and tombstones == "keep":
+        msg = (
+            f"{what}: tombstones: expected the default for Debezium, got 'keep': a tombstone there repeats a delete, "
+            f"which has come before"
+        )
+        raise ConfigurationError(msg)

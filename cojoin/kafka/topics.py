@@ -1,7 +1,9 @@
 """Which partitions an input reads: topics by name or by pattern, whole or only some of their partitions.
 
-A topic or partition that is created later is read as well where its name matches; one that was named must exist from
-the start. Kafka's internal topics, whose names begin with two underscores, match no pattern.
+A topic or partition that is created later is read from its beginning where its name matches; one that was named must
+exist from the start. Kafka's internal topics, whose names begin with two underscores, match no pattern. Between two
+starts of a query the choice may grow; a topic or partition that the query has read can't be left out, because its next
+records would be missing without a word.
 """
 
 from __future__ import annotations
@@ -10,16 +12,17 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from cojoin.kafka.client import Partition
 
 __all__ = ["Topics"]
 
 _INTERNAL = "__"
+_NAMED = re.compile(r"(?P<name>[^\s,\[\]]+)(?:\[(?P<numbers>[\d, ]+)\])?")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,68 @@ class Topics:
         spelled = [f"{name}{list(self.only[name])}" if name in self.only else name for name in self.names]
         return ", ".join([*spelled, *([f"/{self.pattern}/"] if self.pattern else [])])
 
+    @classmethod
+    def parsed(cls, text: str) -> Topics:
+        """Return the topics that a text of ``str`` describes, such as a checkpoint's location.
+
+        >>> Topics.parsed("quotes, trades[0, 1], /trades-.*/")
+        Topics(names=('quotes', 'trades'), pattern='trades-.*', only={'trades': (0, 1)})
+        """
+        named, slash, pattern = text.partition("/")
+        found = {each["name"]: each["numbers"] for each in _NAMED.finditer(named)}
+        only = {name: tuple(map(int, numbers.split(","))) for name, numbers in found.items() if numbers}
+        return cls(tuple(found), pattern.removesuffix("/") if slash else None, only)
+
+    def left_out(self, former: Topics, read: Iterable[str]) -> list[str]:
+        """Return what a former choice has and this one does not, in words.
+
+        Args:
+            former: The former choice.
+            read: The topics that were read with it, as far as they are known.
+
+        >>> Topics.of("trades", None, None).left_out(Topics.parsed("trades, /quotes-.*/"), ["quotes-1"])
+        ["topic 'quotes-1'"]
+        """
+        read = sorted(read)
+        lacking = [f"topic {name!r}" for name in dict.fromkeys([*former.names, *read]) if not self._has(name)]
+        for name, numbers in self.only.items():
+            if name in former.names or name in read:
+                before = former.only.get(name)
+                gone = None if before is None else sorted(set(before) - set(numbers))
+                # Which partitions a whole topic had is not known here.
+                if gone is None or gone:
+                    lacking.append(f"{'partitions' if gone is None else f'partition {gone[0]}'} of topic {name!r}")
+        if former.pattern not in {None, self.pattern} and not read:
+            lacking.append(f"topics of the pattern {former.pattern!r}")
+        return lacking
+
+    def check_kept(self, location: str, read: Iterable[str], what: str) -> None:
+        """Check that nothing is left out that a checkpoint has read; topics may be added.
+
+        Args:
+            location: The former choice, as ``str`` returned it.
+            read: The topics that were read with it, as far as they are known.
+            what: The input, for messages.
+
+        Raises:
+            CheckpointError: Something is left out.
+        """
+        former = Topics.parsed(location)
+        left_out = self.left_out(former, read)
+        if left_out:
+            msg = (
+                f"{what}: the checkpoint has read {former}, and this source reads {self}, without "
+                f"{', '.join(left_out)}: expected all that was read before, because what is written there from now on "
+                f"would be missing; name it again, or begin a new query, with a checkpoint of its own"
+            )
+            raise CheckpointError(msg)
+
+    def _has(self, name: str) -> bool:
+        return name in self.names or self._matches(name)
+
+    def _matches(self, name: str) -> bool:
+        return self.pattern is not None and not name.startswith(_INTERNAL) and bool(re.fullmatch(self.pattern, name))
+
     def found(self, there: Mapping[str, list[int]], what: str) -> list[Partition]:
         """Return the partitions that are read.
 
@@ -87,11 +152,7 @@ class Topics:
         Raises:
             ConfigurationError: A topic or partition that was named does not exist, or the pattern matches no topic.
         """
-        matching = [
-            name
-            for name in sorted(there)
-            if self.pattern is not None and not name.startswith(_INTERNAL) and re.fullmatch(self.pattern, name)
-        ]
+        matching = [name for name in sorted(there) if self._matches(name)]
         if self.pattern is not None and not (matching or self.names):
             msg = f"{what}: no topic matches {self.pattern!r}"
             raise ConfigurationError(msg + did_you_mean(self.pattern, there))

@@ -180,7 +180,7 @@ def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedR
         return [Version(time, label, *span) for time, label, span in rows]
     if isinstance(operation, TemporalJoin):
         reach = FOREVER if operation.retention is None else microseconds(operation.retention, "retention")
-        labels = labels_of(table, spec, [operation.deletes])
+        labels = labels_of(table, spec, [operation.deletes, *spec.technical])
         ranges, dead = _ranges(micros, "backward", reach), _tombstones(operation, table, spec)
         return [
             Version(time, "" if is_dead else label, *((time, time) if is_dead else span), is_tombstone=is_dead)
@@ -227,7 +227,9 @@ def _of_key(table: pa.Table, spec: InputSpec, key: tuple[Any, ...]) -> pa.Table:
         mask = pc.and_(mask, pc.fill_null(pc.equal(table.column(name), _typed(value, name, spec)), False))
     mine = table.filter(mask).combine_chunks()
     one_key = np.zeros(mine.num_rows, dtype=np.int64)
-    return take_rows(mine, total_order([OrderedPart(one_key, spec.micros(mine), 0, mine, spec.source_order)]))
+    return take_rows(
+        mine, total_order([OrderedPart(one_key, spec.micros(mine), 0, mine, spec.source_order, ranks=spec.ranks)])
+    )
 
 
 def _typed(value: Any, name: str, spec: InputSpec) -> pa.Scalar:

@@ -81,13 +81,25 @@ def _told_size(frame: DataFrame) -> int:
 
 def _check(left: BoundInput, right: BoundInput) -> None:
     one, two = left.spec, right.spec
-    if left.is_streaming != right.is_streaming and one.name != two.name:
+    if one.static and not left.is_streaming and right.is_streaming:
+        msg = (
+            f"input {one.name!r} is a static side, and it is on the left: its rows would be looked up in the stream "
+            f"{two.name!r}, which never ends; make the stream the left input, and the table the right one"
+        )
+        raise ConfigurationError(msg)
+    beside = left.is_streaming and two.static
+    if left.is_streaming != right.is_streaming and one.name != two.name and not beside:
         stream, static = (one.name, two.name) if left.is_streaming else (two.name, one.name)
         msg = (
             f"input {stream!r} is a stream, input {static!r} is static; both must be of one kind: "
-            f"read {static!r} with spark.readStream, or {stream!r} with spark.read"
+            f"read {static!r} with spark.readStream, or {stream!r} with spark.read; or have the stream on the left, "
+            f"and on the right a Delta table of which one version is pinned: cojoin.sources.delta(..., static=True)"
         )
         raise ConfigurationError(msg)
+    for each in (one, two):
+        if each.refreshes and not beside:
+            msg = f"refresh: input {each.name!r} is not beside a stream, so it is read once; leave refresh= out"
+            raise ConfigurationError(msg)
     check_pair(one, two, lambda column, dtype: f"col({column!r}).cast({dtype!r})")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from cojoin.spark.batch.packing import (
 )
 from cojoin.spark.query.failures import explain
 from cojoin.spark.session.connect_server import check_full
+from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.arrow_types import arrow_type
 from cojoin.storage.session_settings import active_session, check_session
@@ -78,11 +80,23 @@ class BoundInput:
             _CURES,
             default_partition=defaults.partition if defaults else (),
             default_sequence=defaults.sequence if defaults else (),
+            is_feed=self.source is not None and self.source.is_feed,
         )
         self.spec = columns.spec(declared, name, event_time, self._max_ahead(declared.max_ahead))
         for role in ("key", "partition", "sequence"):
             self._refuse_collated(getattr(self.spec, role), role)
         self.spec.watermark.generator.check(self.spec.schema, self._what)
+        if isinstance(defaults, StaticTable):
+            self._check_static(declared.event_time)
+            self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)
+
+    def _check_static(self, event_time: Any) -> None:
+        if isinstance(event_time, Column):
+            msg = (
+                f"{self._what}: event time: a static side is read again for each load, in which only columns are known "
+                f"by name; add the column to the table, and name it"
+            )
+            raise ConfigurationError(msg)
 
     def _with_event_time(self, frame: DataFrame, declared: Any) -> tuple[DataFrame, Any]:
         """Return the DataFrame with the column of an event-time expression added, and that column's name."""
@@ -103,9 +117,16 @@ class BoundInput:
         return frame.withColumn(name, declared), name
 
     def rows_of(self, opened: DataFrame) -> DataFrame:
-        """Return the rows of this input's source, which was opened once more, with exactly the input's columns."""
+        """Return the rows of this input's source, which was opened once more, with exactly the source's columns."""
         frame, _ = self._with_event_time(opened, self._event_time)
-        return frame.select(*(frame[back_quoted(name)] for name in self.spec.schema.names))
+        return frame.select(*(frame[back_quoted(name)] for name in self.spec.source_schema.names))
+
+    def present_rows(self) -> DataFrame | None:
+        """Return the rows that are there now, as a static DataFrame; None for a stream of which this is not known."""
+        if not self.is_streaming:
+            return self.frame
+        present = None if self.source is None else self.source.snapshot()
+        return None if present is None else self.rows_of(present)
 
     @property
     def title(self) -> str:
@@ -181,7 +202,8 @@ class BoundInput:
         keys = [self.frame[back_quoted(name)] for name in self.spec.key]
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
-        columns = [self.frame[back_quoted(name)].alias(f"c{at}") for at, name in enumerate(self.spec.schema.names)]
+        names = self.spec.source_schema.names
+        columns = [self.frame[back_quoted(name)].alias(f"c{at}") for at, name in enumerate(names)]
         columns += [self.frame[name] for name in self._marker_columns]
         frame = self.frame
         if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
@@ -204,7 +226,7 @@ def _open(source: Any, what: str) -> DataFrame:
         session = active_session()
         if session is not None:
             check_session(session, what)
-            if type(source) is Source and not source.is_named:
+            if type(source) in (Source, StaticTable) and not source.is_named:
                 check_full(session, what, source.location)
         try:
             frame = source.open()

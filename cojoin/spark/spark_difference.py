@@ -156,10 +156,11 @@ def _history(a: BoundInput, b: BoundInput) -> BoundInput:
     same_source = a.source is not None and a.source == b.source and a.frame.columns == b.frame.columns
     if a is not b and a.frame is not b.frame and not same_source:
         other = _opened(b)
-        names = [back_quoted(name) for name in a.spec.schema.names]
+        schema = a.spec.source_schema
+        names = [back_quoted(name) for name in schema.names]
         mine, theirs = one.select(*names), other.select(*names)
         if not mine.sameSemantics(theirs):
-            _check_rows(a.spec.name, mine, theirs, a.spec.schema)
+            _check_rows(a.spec.name, mine, theirs, schema)
     return a if one is a.frame else _static(one, a.spec, a.tag)
 
 
@@ -176,13 +177,15 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
     declared = Input(
         frame,
         key=spec.key,
-        event_time=spec.event_time,
+        event_time=None if spec.changes else spec.event_time,
         name=spec.name,
         partition=spec.partition,
         sequence=spec.sequence,
         watermark=spec.watermark,
         max_ahead=None,
         late=spec.late,
+        valid_from=spec.changes.valid_from if spec.changes else None,
+        valid_to=spec.changes.valid_to if spec.changes else None,
     )
     return BoundInput(declared, spec.name, tag)
 

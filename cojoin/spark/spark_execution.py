@@ -5,15 +5,18 @@ Both inputs are packed into one DataFrame of tagged messages, which is grouped b
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
+from cojoin.errors import ConfigurationError
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
 from cojoin.spark.batch.pickling import check_picklable
 from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.storage.arrow_types import arrow_schema
 
@@ -80,7 +83,25 @@ class SparkExecution:
         check_picklable(function)
 
     def to_dataframe(self, plan: Plan, name: str) -> DataFrame:
-        """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``."""
+        """Return one output of a plan as a DataFrame; ``name`` is a key of its ``outputs``.
+
+        Raises:
+            ConfigurationError: A static side is beside a stream.
+        """
+        if self._is_beside:
+            msg = (
+                f"to_dataframe(): input {plan.right.name!r} is a static side, whose version a checkpoint of cojoin's "
+                f"pins, and a plain DataFrame has none; use start()"
+            )
+            raise ConfigurationError(msg)
+        for each in self.bound:
+            if each.source is not None and each.source.is_feed:
+                msg = (
+                    f"input {each.spec.name!r}: the rows of its table must be in the state before other rows are "
+                    f"joined, which only a query with a checkpoint sees to; use start(...)"
+                )
+                raise ConfigurationError(msg)
+        check_present_validity(self.bound)
         emitted = self._emitted(plan) if self.is_streaming else self._emitted_once(plan)
         return unpack(emitted, *plan.outputs[name])
 
@@ -128,6 +149,12 @@ class SparkExecution:
 
         return self._packed(plan).groupBy("key_group").applyInArrow(run, EMITTED_DDL)
 
+    @property
+    def _is_beside(self) -> bool:
+        """Whether the right input is a table beside a stream, whose rows come through the control input."""
+        return self._left.is_streaming and self._right.spec.static
+
     def _packed(self, plan: Plan) -> DataFrame:
-        left, right = (each.packed(plan.key_groups) for each in (self._left, self._right))
-        return left.union(right).select("key_group", F.col("tag"), "payload")
+        sides = (self._left,) if self._is_beside else (self._left, self._right)
+        packed = reduce(lambda one, two: one.union(two), (each.packed(plan.key_groups) for each in sides))
+        return packed.select("key_group", F.col("tag"), "payload")

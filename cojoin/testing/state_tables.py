@@ -145,5 +145,5 @@ def _apart(name: str, prefix: str, taken: Sequence[str]) -> str:
 
 def _in_order(table: pa.Table, spec: InputSpec) -> pa.Table:
     one_key = np.zeros(table.num_rows, dtype=np.int64)
-    order = total_order([OrderedPart(one_key, spec.micros(table), 0, table, spec.source_order)])
+    order = total_order([OrderedPart(one_key, spec.micros(table), 0, table, spec.source_order, ranks=spec.ranks)])
     return take_rows(table, order)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.checkpoints.control import END_OF_INPUT, drain_is_promised, open_control, plan_drain
+from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining, promise_drain
 from cojoin.checkpoints.offset_log import plan_look_at_the_clock, source_offsets
 from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.storage.stores import open_store
@@ -41,19 +42,39 @@ def test_a_drain_stands_after_the_last_committed_batch(files: Store) -> None:
     files.make_directory("spark/sources/0")
     files.make_directory("spark/sources/2")
     assert not drain_is_promised(files)
-    assert plan_drain(files)
+    assert plan_drain(files, 1)
     assert drain_is_promised(files)
     assert source_offsets(files, 11) == ['{"logOffset":3}', '{"logOffset":1}', '{"logOffset": 0}']
     assert (files.read("spark/offsets/11") or "").splitlines()[:2] == OFFSETS.splitlines()[:2]
     version, entry = (files.read("spark/sources/2/0") or "").splitlines()
     assert version == "v1"
     assert json.loads(entry)["path"] == files.path("control/end_of_input.parquet")
-    assert plan_drain(files), "planned twice is planned once"
+    assert plan_drain(files, 1), "planned twice is planned once"
     assert files.names("spark/offsets") == ["10", "11", "9"]
 
 
+def test_a_run_that_was_taken_over_promises_no_drain(files: Store) -> None:
+    for number in (9, 10):
+        files.write(f"spark/offsets/{number}", OFFSETS)
+    files.write("spark/commits/10", "v1\n{}")
+    files.make_directory("spark/sources/2")
+    keep_former_runs_from_draining(files, 1)
+    assert not files.exists("drain.json"), "a first run has none before it"
+    keep_former_runs_from_draining(files, 2)
+    with refused(
+        "fenced off: another run, of epoch 2, has begun meanwhile; this query held epoch 1", kind=cj.QueryFailedError
+    ):
+        plan_drain(files, 1)
+    assert not drain_is_promised(files)
+    assert files.names("spark/offsets") == ["10", "9"]
+    promise_drain(files, 2)
+    keep_former_runs_from_draining(files, 3)
+    assert drain_is_promised(files), "the next run finishes it, though its message was never written"
+    assert plan_drain(files, 3)
+
+
 def test_where_no_batch_ran_there_is_nothing_to_end(files: Store) -> None:
-    assert not plan_drain(files)
+    assert not plan_drain(files, 1)
     assert source_offsets(files, 0) == []
     assert not drain_is_promised(files)
 
@@ -62,7 +83,7 @@ def test_a_batch_under_way_comes_first(files: Store) -> None:
     files.write("spark/offsets/0", OFFSETS)
     files.make_directory("spark/sources/2")
     with refused("batch 0 is planned but not committed; let a run finish it before a drain", kind=cj.CheckpointError):
-        plan_drain(files)
+        plan_drain(files, 1)
     assert not drain_is_promised(files)
 
 
@@ -71,7 +92,7 @@ def test_an_offset_log_of_another_form_is_left_alone(files: Store) -> None:
     files.write("spark/commits/0", "v1\n{}")
     files.make_directory("spark/sources/2")
     with refused("spark/offsets/0", "is not in the form v1", "put it back", kind=cj.CheckpointError):
-        plan_drain(files)
+        plan_drain(files, 1)
     assert files.names("spark/offsets") == ["0"]
     assert not drain_is_promised(files)
 

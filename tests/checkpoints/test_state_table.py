@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
+from cojoin.checkpoints.state_claims import Claim, fence_runs, is_conflict, next_savepoint
 from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.errors import QueryFailedError
+from cojoin.storage.delta_files import commit_applications, table_log
 from cojoin.storage.stores import open_store
 from tests.checkpoints.reports import manifest
 
@@ -35,7 +39,7 @@ class Writer:
         self.cleaner = StateCleaner(spark, self.files)
         self.saved: list[Any] = [None, None]
 
-    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", check: Any = lambda: None) -> Any:
+    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", **how: Any) -> Any:
         rows = []
         for group in range(groups):
             tables = {"versions": pa.table({"id": pa.array([group, batch_id if group == 0 else -1])})}
@@ -43,7 +47,7 @@ class Writer:
             row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
             rows.append(row)
         frame = self.spark.createDataFrame(pa.concat_tables(rows))
-        return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True, check=check)
+        return self.table.write(frame, manifest(batch_id), kind, 2, remembered=True, **how)
 
     def rows_of(self, batch_id: int) -> list[tuple[Any, ...]]:
         snapshot = self.snapshots.read(batch_id)
@@ -185,3 +189,71 @@ def test_an_index_is_read_from_the_files_of_the_newest_commit_or_else_from_the_t
         assert len(writer.table._newest_files(3)) == 2
         assert writer.table._newest_files(4) == []
         assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
+
+
+def test_a_savepoint_that_was_taken_for_interrupted_does_not_bring_its_rows_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction begins before the cleaning, or after it: it is in conflict, or Delta skips it."""
+    writer = Writer(spark, tmp_path)
+    writer.write(2)
+    claim = next_savepoint(spark, writer.table.path)
+    writer.snapshots.begin(manifest(3), 2)
+    assert writer.cleaner.clean([]) == 0, "it may still be being taken"
+    monkeypatch.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", -1.0)
+
+    def killed() -> None:
+        msg = "the machine went down"
+        raise OSError(msg)
+
+    with pytest.raises(OSError, match="went down"):
+        writer.write(3, kind="savepoint", check=killed)
+    transaction = table_log(spark, writer.table.path).startTransaction()
+    assert transaction.txnVersion(claim.app_id) == claim.version - 1
+    assert writer.cleaner.clean([]) > 0
+    with pytest.raises((Py4JError, PySparkException)) as raised:
+        commit_applications(spark, transaction, dict([claim]), query_id="")
+    assert is_conflict(raised.value)
+    monkeypatch.undo()
+    before = sorted(writer.files.names("state/_delta_log"))
+    with pytest.raises(BeingRemovedError, match="taken it for interrupted"):
+        writer.write(3, kind="savepoint", claim=claim)
+    assert sorted(writer.files.names("state/_delta_log")) == before
+    writer.saved = [None, None]
+    assert writer.write(3, kind="savepoint", claim=next_savepoint(spark, writer.table.path)) is not None
+    assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
+
+
+def test_cleaning_keeps_what_a_savepoint_may_point_to_while_it_is_being_taken(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    writer = Writer(spark, tmp_path)
+    writer.write(2)
+    writer.snapshots.begin(manifest(3), 2, writer.snapshots.holders())
+    assert writer.snapshots.promised() == {(2, 0), (2, 1)}
+    writer.cleaner.clean([2])
+    assert writer.snapshots.batch_ids() == []
+    assert {path.name for path in (tmp_path / "state" / "batch_id=2").iterdir()} >= {"segment=0", "segment=1"}
+    writer.write(3, kind="savepoint")
+    writer.snapshots.finish(3)
+    assert writer.cleaner.clean([]) > 0
+    assert [path.name for path in (tmp_path / "state" / "batch_id=2").iterdir()] == ["segment=1"]
+    assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
+    assert writer.files.names("snapshots_removed") == []
+
+
+def test_a_run_does_not_write_over_a_snapshot_of_its_successor(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(spark, tmp_path)
+    path = writer.table.path
+    fence_runs(spark, path, 1)
+    assert not writer.files.exists("state"), "there is nothing to protect"
+    writer.write(3, claim=Claim.of_run(1, 3))
+    fence_runs(spark, path, 2)
+    with pytest.raises(QueryFailedError, match="fenced off"):
+        writer.write(4, claim=Claim.of_run(1, 4))
+    writer.saved = [None, None]
+    writer.write(3, claim=Claim.of_run(2, 3))
+    writer.write(4, claim=Claim.of_run(2, 4))
+    assert writer.rows_of(4) == [(-1,), (0,), (1,), (4,)]
+    fence_runs(spark, path, 2)
+    writer.write(5, claim=Claim.of_run(2, 5))

@@ -226,6 +226,11 @@ def test_what_the_broker_does_not_have_is_one_message_before_anything_is_written
         (["--from=latest", "--verify"], "begins at 'latest'"),
         (["--left-option=kafka.sasl.password=hunter2"], "expected sasl.password=***"),
         (["--idleness=0 seconds"], "above zero"),
+        (["--output-key=customer_id"], "--output-key applies only to a Kafka topic, and --output delta:"),
+        (["--output-option=linger.ms=5"], "--output-option applies only to a Kafka topic"),
+        (["--output=kafka:localhost:1/a,b"], "expected one topic to write to, got a, b"),
+        (["--output=kafka:localhost:1/a", "--output-option=group.id=x"], "option 'group.id' can't be given"),
+        (["--output=kafka:localhost:1/a", "--verify"], "--verify reads what was written, and --output kafka:"),
     ],
 )
 def test_a_mistake_is_one_message_before_spark_starts(tmp_path, capsys, more, said):

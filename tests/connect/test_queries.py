@@ -18,10 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import cojoin as cj
+from tests.kafka.sink.committed import read_committed
 from tests.spark.data import FIVE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.servers.broker import Broker
 
 pytestmark = pytest.mark.connect
 
@@ -87,8 +90,14 @@ def test_it_pauses_takes_a_savepoint_and_is_restored_into_other_key_groups(
     spark: SparkSession, tables: tuple[str, str], tmp_path: Path
 ) -> None:
     place, now = f"{tmp_path}/checkpoint", cj.Trigger.available_now()
-    query = joined(tables).start(output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=place, trigger=now)
+    reports: list[Any] = []
+    query = joined(tables).start(
+        output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=place, trigger=now, on_progress=reports.append
+    )
     query.await_termination()
+    # They are told in this process, which has started the query.
+    assert [each.batch_id for each in reports] == [*range(query.batches)]
+    assert reports[-1] == query.progress
     savepoint = query.stop(savepoint=True)
     assert savepoint is not None
     state = cj.read_state(spark, place)
@@ -142,6 +151,17 @@ def test_a_function_has_state_and_timers(spark: SparkSession, tables: tuple[str,
     query.await_termination()
     rows = spark.read.parquet(f"{tmp_path}/out").collect()
     assert sorted((row.customer, row["count"]) for row in rows) == [(each, ROWS // 5) for each in range(5)]
+
+
+@pytest.mark.slow  # A broker, and two processes beside the server.
+def test_rows_go_into_a_topic_once(tables: tuple[str, str], broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("from-connect", 2)
+    output = cj.sinks.kafka(broker.bootstrap_servers, "from-connect", key="customer")
+    options: Any = {"output": output, "checkpoint": f"{tmp_path}/checkpoint"}
+    for trigger in (cj.Trigger.available_now(), cj.Trigger.available_now(drain=True)):
+        joined(tables, maxFilesPerTrigger=1).start(trigger=trigger, **options).await_termination(progress=False)
+    rows = [each.json for each in read_committed(broker.bootstrap_servers, "from-connect")]
+    assert sorted((row["trade"], row["version"]) for row in rows) == EXPECTED
 
 
 @pytest.mark.slow

@@ -218,6 +218,7 @@ KINDS = (
     Kind("snapshots_removed/", "snapshots_removed/", _removed),
     Kind("restored.json", "restored.json", _start),
     Kind("runs.json", "runs.json", _start),
+    Kind("drain.json", "drain.json", _start),
     Kind("control/end_of_input", "control/end_of_input", _start),
     Kind("spark/offsets/", f"spark/offsets/{LAST}", _start),
     Kind("spark/sources/", "spark/sources/1/", _start, ("spark/sources/1",)),

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Row
 
 from cojoin.checkpoints.control import END_OF_INPUT
+from cojoin.checkpoints.drain_promise import promise_drain
 from cojoin.checkpoints.identity import claim_checkpoint, describe_query, note_sources
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
@@ -124,6 +125,7 @@ def write_checkpoint(root: Path, number: int) -> Written:
         else:
             lease.release()
     Snapshots(files).promote(LAST)
+    promise_drain(files, 2)
     message = io.BytesIO()
     pq.write_table(pa.table({"key_group": pa.array([None], pa.int32()), "payload": [END_OF_INPUT]}), message)
     files.write_bytes("control/end_of_input.parquet", message.getvalue())

@@ -162,3 +162,25 @@ def test_a_report_shows_its_table_and_how_it_ended_with_times_as_times() -> None
     assert "1768478400000" not in repr(found) + page
     assert repr(found.inputs[0]).startswith(f"Input {found.inputs[0].name!r}: {found.inputs[0].rows_in} rows in, ")
     assert repr(BatchReport.before_the_first(("a", "b"))).startswith("Before the first batch\n")
+
+
+def test_how_far_a_snapshot_is_read_is_told_and_stored() -> None:
+    groups = [each | {"loads": {"2": [2_000_000, 5_000_000]}} for each in group_reports(2)]
+    merged = BatchReport.merge(7, ("trades", "customers"), groups)
+    assert [each.snapshot_rows for each in merged.inputs] == [None, (2_000_000, 5_000_000)]
+    assert "customers: 2,000,000 of 5,000,000 rows of the snapshot read" in str(merged)
+    stored = json.loads(json.dumps(merged.as_dict()))
+    assert BatchReport.from_dict(stored) == merged
+    for each in stored["inputs"]:
+        # A report of a release before has neither.
+        del each["snapshot_rows"], each["reads_changes"]
+    assert BatchReport.from_dict(stored).inputs[1].snapshot_rows is None
+
+
+def test_a_table_that_does_not_change_and_holds_time_is_told_with_what_to_do() -> None:
+    merged = report()
+    customers = replace(merged.inputs[1], reads_changes=True)
+    told = replace(merged, inputs=(merged.inputs[0], customers)).ending()
+    assert "'customers' is the changes of a table, which tell no time while the table does not change" in told
+    assert "with_idleness(...)" in told
+    assert "changes of a table" not in merged.ending()

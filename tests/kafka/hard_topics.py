@@ -259,6 +259,8 @@ def _write_in_transactions(
 
 
 def _transactional(servers: str, name: str) -> Producer:
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": name, "linger.ms": 1, "log_level": 0})
+    # A transaction stays open for as long as a busy machine takes for a query, up to the brokers' 15 minutes.
+    open_for = {"transactional.id": name, "transaction.timeout.ms": 800_000}
+    producer = Producer({"bootstrap.servers": servers, **open_for, "linger.ms": 1, "log_level": 0})
     producer.init_transactions(_SECONDS)
     return producer

@@ -20,6 +20,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.kafka.records import PARTITIONS, Records, _in_writing_order, values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
 
 DAYS = 21
@@ -108,7 +110,15 @@ def largest_in_a_window(micros: pd.Series, milliseconds: int) -> int:
     return int((ends - np.arange(len(ordered))).max(initial=0))
 
 
-def fill(servers: str, topic: str, records: pd.DataFrame, *, record_lag_ms: int = 0) -> None:
+def fill(
+    servers: str,
+    topic: str,
+    records: pd.DataFrame,
+    *,
+    record_lag_ms: int = 0,
+    encode: Callable[[pd.DataFrame], Sequence[str | bytes]] = values,
+    encode_keys: Callable[[pd.DataFrame], Sequence[str | bytes]] | None = None,
+) -> None:
     """Write records to the partitions that they name, in the order given, and see that each partition has them all.
 
     Args:
@@ -116,13 +126,16 @@ def fill(servers: str, topic: str, records: pd.DataFrame, *, record_lag_ms: int 
         topic: The topic, which is there.
         records: As a `History` has them; a record's key is its customer's number as a text.
         record_lag_ms: How long after its event time a record's own time is.
+        encode: Makes the values.
+        encode_keys: Makes the keys; None makes texts of the customers' numbers.
     """
+    keys = record_keys if encode_keys is None else encode_keys
     failed: list[object] = []
     producer = make_producer(servers, failed)
     for start in range(0, len(records), _SLICE):  # so that never all of them are there as texts
         some = records.iloc[start : start + _SLICE]
         partitions, times = some["partition"].tolist(), record_times(some, record_lag_ms)
-        for value, key, partition, time in zip(values(some), record_keys(some), partitions, times, strict=True):
+        for value, key, partition, time in zip(encode(some), keys(some), partitions, times, strict=True):
             while True:
                 try:
                     producer.produce(topic, value, key, partition, timestamp=time)

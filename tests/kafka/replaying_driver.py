@@ -59,7 +59,7 @@ class WaitingWriter(DeltaWriter):
 def main(folder: str, reached: str, servers: str, trades: str, customers: str, limit: str, batch: str = "") -> None:
     """Run until killed."""
     cj.spark_session("killed", master="local[2]", conf=SETTINGS)
-    joined = historic(servers, trades, customers, idle=IDLE, max_records=int(limit))
+    joined = historic(servers, trades, customers, idle=IDLE, max_records=int(limit), group=trades)
     query = joined.start(
         output=WaitingSink(f"{folder}/out", reached=reached, batch=int(batch or -1)),
         checkpoint=f"{folder}/checkpoint",

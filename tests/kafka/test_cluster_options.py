@@ -17,6 +17,6 @@ def test_options_are_pickled_and_show_no_secret() -> None:
 
 def test_what_librdkafka_logs_is_heard_without_secrets() -> None:
     heard: list[str] = []
-    log = DebugLog(ClusterOptions("one:9092", {"sasl.password": "opensesame"}), heard.append)
+    log = DebugLog(ClusterOptions("one:9092", {"sasl.password": "opensesame"}).mask, heard.append)
     log.log(20, "%s of %s", "the password", "opensesame")
     assert heard == ["the password of ***"]

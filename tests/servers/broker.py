@@ -2,7 +2,8 @@
 
 Records carry event times of any year, so the broker never deletes by age, rolls no file by a record's time and takes
 times from the future. Topics are made only on demand: a misspelled name is an error, not an empty topic. A guarded one
-listens with logins and with TLS as well; who comes without a login may do everything, a user what access lists say.
+listens with logins and with TLS as well, each way at an address of its own; who comes without a login may do
+everything, a user what access lists say.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.servers import Server, ServerError, free_ports
+from tests.servers.certificates import Certificates, make_certificates
 from tests.servers.jars import broker_class_path, java
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Self
 
 CLUSTER_ID = "Y29qb2luLXRlc3RzLTAwMQ"  # any 16 bytes: no other broker ever reads the storage
-START_SECONDS = 90
+START_SECONDS = 240
 TOPIC_SECONDS = 30
 
 SETTINGS = """\
@@ -50,7 +54,10 @@ log.cleaner.backoff.ms=200
 """
 
 USERS = {"ali": "opensesame-of-ali", "morgiana": "opensesame-of-morgiana"}
-"""The users of a guarded broker, with their passwords."""
+"""The users of a guarded broker, with their passwords, for PLAIN and for SCRAM."""
+
+MUTUAL_USER = "cassim"
+"""The user whom a guarded broker knows by a certificate."""
 
 CERTIFIED_HOST = "kafka.cojoin.example"
 """The host that a guarded broker's certificate names: not the one that it is reached by."""
@@ -59,15 +66,36 @@ KEYS_PASSWORD = "of-tests-alone"  # of keys that live as long as their broker
 
 GUARDED = """\
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port},\\
-  SASL_PLAINTEXT://127.0.0.1:{login_port},SSL://127.0.0.1:{tls_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port},SSL://127.0.0.1:{tls_port}
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL
+  SASL_PLAINTEXT://127.0.0.1:{login_port},SSL://127.0.0.1:{tls_port},\\
+  SASL_SSL://127.0.0.1:{secure_port},MUTUAL://127.0.0.1:{mutual_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port},SSL://127.0.0.1:{tls_port},\\
+  SASL_SSL://127.0.0.1:{secure_port},MUTUAL://127.0.0.1:{mutual_port}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL,\\
+  SASL_SSL:SASL_SSL,MUTUAL:SSL
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=\
 org.apache.kafka.common.security.plain.PlainLoginModule required {users};
-ssl.keystore.type=PKCS12
-ssl.keystore.location={keys}
-ssl.keystore.password={keys_password}
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
+listener.name.sasl_ssl.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.oauthbearer.sasl.jaas.config=\
+org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";
+listener.name.sasl_ssl.oauthbearer.connections.max.reauth.ms=3600000
+listener.name.sasl_ssl.ssl.keystore.type=PEM
+listener.name.sasl_ssl.ssl.keystore.location={server}
+listener.name.mutual.ssl.keystore.type=PEM
+listener.name.mutual.ssl.keystore.location={server}
+listener.name.mutual.ssl.truststore.type=PEM
+listener.name.mutual.ssl.truststore.location={authority}
+listener.name.mutual.ssl.client.auth=required
+listener.name.mutual.ssl.principal.mapping.rules=RULE:^CN=(.*)$/$1/
+listener.name.ssl.ssl.keystore.type=PKCS12
+listener.name.ssl.ssl.keystore.location={keys}
+listener.name.ssl.ssl.keystore.password={keys_password}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """
@@ -87,8 +115,10 @@ class Broker:
         """
         self._guarded = guarded
         self._port, self._controller_port, self._login_port, self._tls_port = free_ports(4)
+        self._secure_port, self._mutual_port = free_ports(2)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._server: Server | None = None
+        self._certificates: Certificates | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -102,8 +132,24 @@ class Broker:
 
     @property
     def tls_servers(self) -> str:
-        """The address at which a guarded broker speaks TLS."""
+        """The address at which a guarded broker speaks TLS; it signed its certificate itself, for another host."""
         return f"127.0.0.1:{self._tls_port}"
+
+    @property
+    def secure_servers(self) -> str:
+        """The address of logins by TLS: PLAIN, SCRAM, and OAUTHBEARER with tokens that nobody signed."""
+        return f"127.0.0.1:{self._secure_port}"
+
+    @property
+    def mutual_servers(self) -> str:
+        """The address at which a client's certificate is its login."""
+        return f"127.0.0.1:{self._mutual_port}"
+
+    @property
+    def certificates(self) -> Certificates:
+        """The certificates of these two addresses, and that of the client ``MUTUAL_USER``."""
+        assert self._certificates is not None, "not a guarded broker, or it does not run"
+        return self._certificates
 
     @property
     def pid(self) -> int:
@@ -129,18 +175,23 @@ class Broker:
         values = {"port": self._port, "controller_port": self._controller_port, "data": (folder / "data").as_posix()}
         content = SETTINGS.format(**values)
         if self._guarded:
+            self._certificates = certified = make_certificates(folder, MUTUAL_USER)
             # Of a setting that is there twice the last counts.
             content += GUARDED.format(
                 **values,
                 login_port=self._login_port,
                 tls_port=self._tls_port,
+                secure_port=self._secure_port,
+                mutual_port=self._mutual_port,
+                server=certified.server.as_posix(),
+                authority=certified.authority.as_posix(),
                 users=" ".join(f'user_{name}="{password}"' for name, password in USERS.items()),
                 keys=_make_keys(folder).as_posix(),
                 keys_password=KEYS_PASSWORD,
             )
         settings.write_text(content, encoding="utf-8")
         try:
-            _format(command, settings)
+            _format(command, settings, USERS if self._guarded else {})
             self._server = Server("kafka", [*command, "kafka.Kafka", str(settings)], folder)
             self._server.wait_until(self._serves, START_SECONDS)
         except BaseException:
@@ -220,9 +271,12 @@ def _make_keys(folder: Path) -> Path:
     return keys
 
 
-def _format(command: list[str], settings: Path) -> None:
-    """Write the storage's identity, without which a broker does not start."""
+def _format(command: list[str], settings: Path, users: Mapping[str, str]) -> None:
+    """Write the storage's identity, without which a broker does not start, and the users who log in by SCRAM."""
     tool = [*command, "kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(settings)]
+    for name, password in users.items():
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            tool += ["--add-scram", f"{mechanism}=[name={name},password={password}]"]
     run = subprocess.run(tool, capture_output=True, text=True, timeout=START_SECONDS, check=False)
     if run.returncode != 0:
         msg = f"could not format the broker's storage:\n{run.stdout[-2000:]}{run.stderr[-2000:]}"

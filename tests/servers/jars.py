@@ -90,6 +90,9 @@ def _standin() -> list[Path]:
 
 
 if __name__ == "__main__":
+    from tests.servers.registry import registry_folder
+
+    registry_folder()
     delta_jars()
     kafka_settings()
     s3_jars()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import FOLDER
+from cojoin.checkpoints.snapshot_row import seal_of
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.errors import CojoinError
 from cojoin.storage.newest_batch import FENCE
@@ -59,6 +60,7 @@ _TOLD_OF_OLD_FILES = (
     "is not what the query has counted",
     "lacks its newest entry",
     "its newest manifest is of batch",
+    "and this file is gone",
     "the checkpoint is older than its output",
 )
 """What an error may say, too, where a listing lacked the newest files; the next start finds them."""
@@ -92,7 +94,7 @@ def _broken(world: World) -> Iterator[str]:
             error is each.error for error in (*world.zombies, *(error for _, error in world.errors))
         ):
             yield f"{each.name}: {type(each.error).__name__}: {each.error}"
-    yield from (f"zombie: {each}" for each in world.disk.hand_overs.late_commits)
+    yield from (f"zombie: {each}" for each in (*world.disk.hand_overs.late_commits, *world.late_drains))
     yield from _of_query(world, FIRST)
     if world.disk.below(SECOND.checkpoint):
         yield from _of_query(world, SECOND)
@@ -116,8 +118,7 @@ def _of_query(world: World, place: Place) -> Iterator[str]:
     committed = sorted(int(name) for name in store.names("spark/commits") if name.isdigit())
     for batch_id in committed[-2:]:
         yield from _state(world, place, batch_id)
-    for snapshot in snapshots:
-        yield from _snapshot(world, place, snapshot)
+    yield from _snapshots(world, place, snapshots)
     if place == FIRST:
         there = {each.batch_id for each in snapshots}
         gone = sorted(set(world.savepoints) - there)
@@ -200,6 +201,15 @@ def _state(world: World, place: Place, batch_id: int) -> Iterator[str]:
                 yield f"{place.checkpoint}: segment {name}, which the state after batch {batch_id} names, was removed"
 
 
+def _snapshots(world: World, place: Place, snapshots: list[Any]) -> Iterator[str]:
+    try:
+        rows_in(world.disk, f"{place.checkpoint}/state")
+    except FileNotFoundError as error:
+        yield f"unreadable: {error}"
+    for snapshot in snapshots:
+        yield from _snapshot(world, place, snapshot)
+
+
 def _snapshot(world: World, place: Place, snapshot: Any) -> Iterator[str]:  # noqa: C901 - a sentence for each
     table = f"{place.checkpoint}/state"
     what = f"{place.checkpoint}: the snapshot of batch {snapshot.batch_id}"
@@ -214,6 +224,9 @@ def _snapshot(world: World, place: Place, snapshot: Any) -> Iterator[str]:  # no
             if key in rows:
                 yield f"{place.checkpoint}: the state table has the row {key} twice"
             rows[key] = row
+    seals = [row["seal"] for (batch_id, _), row in sorted(rows.items()) if batch_id == snapshot.batch_id]
+    if seal_of(*seals) != snapshot.seal:
+        yield f"{what}: its rows are not those of which its index was made"
     for holder, groups in snapshot.content_batch_ids.items():
         for group in groups:
             own, content = rows.get((snapshot.batch_id, group)), rows.get((int(holder), group))

@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning does not look for what other snapshots point to",
-        "cojoin.checkpoints.state_cleaner:StateCleaner._obsolete",
+        "cojoin.checkpoints.state_cleaner:StateCleaner._unneeded",
         (("each not in needed", "True"),),
     ),
     Mutant(
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning believes a listing without the newest snapshot",
-        "cojoin.checkpoints.state_cleaner:StateCleaner._unneeded",
+        "cojoin.checkpoints.state_cleaner:StateCleaner._needed",
         (("if known is not None and known not in alive:", "if False:"),),
     ),
     Mutant(
@@ -210,7 +210,12 @@ MUTANTS = (
     Mutant(
         "a savepoint points to content of which only other key groups are still needed",
         "cojoin.checkpoints.snapshots:Snapshots.holders",
-        (("for group in groups", "for group in range(9)"),),
+        (
+            (
+                "named(self.all())",
+                "{(int(each), group) for one in self.all() for each in one.content_batch_ids for group in range(9)}",
+            ),
+        ),
     ),
     Mutant(
         "starts of one moment do not wait for each other where there is no compare-and-swap",
@@ -226,9 +231,34 @@ MUTANTS = (
         (("if self._files.swaps:", "if True:"),),
     ),
     Mutant(
-        "a savepoint takes what it points to itself for what other snapshots point to",
+        "a savepoint points to content without a look whether it is still there",
         "cojoin.checkpoints.savepoint:_write",
-        (("if not holders <= snapshots.holders(batch_id):", "if not holders <= snapshots.holders():"),),
+        (("holders &= snapshots.holders()", "pass"),),
+    ),
+    Mutant(
+        "cleaning does not keep the content to which a savepoint may point that is being taken",
+        "cojoin.checkpoints.snapshots:Snapshots.promised",
+        (("self._noted()", "()"),),
+    ),
+    Mutant(
+        "cleaning forgets a snapshot of which it has kept content for a savepoint that is being taken",
+        "cojoin.checkpoints.state_cleaner:StateCleaner.clean",
+        (("if waiting.isdisjoint(_holders(snapshot)):", "if True:"),),
+    ),
+    Mutant(
+        "a savepoint that was taken for interrupted commits its rows",
+        "cojoin.checkpoints.state_claims:end_savepoints",
+        (("_write(spark, path, Claim(app_id, version + 1))", "pass"),),
+    ),
+    Mutant(
+        "a run that was taken over writes over the rows of its successor's snapshot",
+        "cojoin.spark.query.batch_protocol:BatchProtocol._snapshot",
+        (("check=check, claim=claim", "check=check"),),
+    ),
+    Mutant(
+        "a drain that stood still ends the inputs of its successor",
+        "cojoin.checkpoints.drain_promise:keep_former_runs_from_draining",
+        (("if epoch > 1:", "if False:"),),
     ),
     Mutant(
         "a savepoint is not taken again where the query has removed what it was reading",

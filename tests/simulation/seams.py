@@ -230,6 +230,11 @@ _SEAMS: dict[str, dict[str, Any]] = {
     # A savepoint is taken for interrupted while a driver still stands still.
     "cojoin.checkpoints.snapshots": {"time": SimulatedTime, "_SAFE_SECONDS": 60.0},
     "cojoin.checkpoints.state_table": {"F": Functions},
+    "cojoin.checkpoints.state_claims": {
+        "table_log": DeltaTables.table_log,
+        "read_table": DeltaTables.read_table,
+        "commit_applications": DeltaTables.commit_applications,
+    },
     "cojoin.checkpoints.state_cleaner": {
         "table_log": DeltaTables.table_log,
         "partition_files": DeltaTables.partition_files,
@@ -296,7 +301,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "runs_python": lambda _: False,
         "BatchWriter": SimulatedBatchWriter,
         "HistoryHolds": _HistoryHolds,
-        "InputStreams": SimpleNamespace(of=_emptied),
+        "InputStreams": SimpleNamespace(of=lambda _: SimpleNamespace(lines=(1, 1))),
     },
     "uuid": {"uuid4": _uuid4},
 }

@@ -54,6 +54,8 @@ class Process:
         self.started = f"{host}/pids/{pid}"
         self.state_lock_holder: Task | None = None
         self.state_lock_depth = 0
+        self.epoch = 0
+        """The epoch of the run that it has begun."""
         self.swapping = 0
         """How many of its tasks have compared and not yet written, on a store without compare-and-swap."""
         self.error: BaseException | None = None

@@ -54,6 +54,7 @@ class Disk:
         self.operations: Counter[str] = Counter()
         self.history: list[tuple[float, str, str, str, str]] = []
         self.on_rival: Callable[[], None] = lambda: None
+        self.on_put: Callable[[str, bytes], None] = lambda *_: None
         self.begun: dict[str, int] = {}
         """For each Delta table the epoch of the newest run that has opened it."""
         self.hand_overs = HandOvers(self)
@@ -218,6 +219,7 @@ class Disk:
         self.journal.append((path, self.files.get(path)))
         self._tags += 1
         self._set(path, File(content, self._tags, self.scheduler.now))
+        self.on_put(path, content)
 
     def remove(self, path: str) -> None:
         """Delete a file where it exists."""

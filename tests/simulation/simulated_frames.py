@@ -64,6 +64,7 @@ class DeltaFrame:
         self._disk, self._rows = disk, rows
         self._options: dict[str, Any] = {}
         self._mode = ""
+        self._is_partitioned = False
 
     @property
     def write(self) -> DeltaFrame:
@@ -81,6 +82,7 @@ class DeltaFrame:
         return self
 
     def partitionBy(self, *_: str) -> DeltaFrame:  # noqa: N802
+        self._is_partitioned = True
         return self
 
     def option(self, name: str, value: Any) -> DeltaFrame:
@@ -145,7 +147,9 @@ class DeltaFrame:
             ]
             parts = [(folder, [row]) for folder, row in groups]
         else:
-            parts = [("", self._rows())]
+            rows = self._rows()
+            # Without rows, Spark writes a file of none, but no partition.
+            parts = [] if self._is_partitioned and not rows else [("", rows)]
         for folder, rows in parts:
             name = f"{folder}part-{uuid.uuid4()}.parquet"
             write_rows(self._disk, f"{log.table}/{name}", rows)

@@ -25,6 +25,8 @@ _SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 class _Source:
     """One of the inputs' sources."""
 
+    is_feed = False
+
     def __init__(self, name: str, *, has_log: bool) -> None:
         self._name, self.has_log = name, has_log
 
@@ -42,6 +44,12 @@ class _Source:
     def span(self) -> None:
         return None
 
+    def monitor(self, what: str) -> None:
+        return None
+
+    def held_back(self) -> list[str]:
+        return []
+
 
 def _spec(name: str) -> Any:
     return SimpleNamespace(
@@ -54,6 +62,8 @@ def _spec(name: str) -> Any:
         watermark=SimpleNamespace(needs_clock=False),
         late=None,
         max_ahead_ms=None,
+        changes=None,
+        static=False,
     )
 
 

@@ -52,7 +52,11 @@ class World:
         self.zombies: list[BaseException] = []
         self.savepoints: list[int] = []
         self._processes = 0
-        self.disk.on_rival = self._rival
+        self.disk.on_rival, self.disk.on_put = self._rival, self._note_drain
+        self._begun: dict[str, int] = {}
+        self._promised: set[str] = set()
+        self.late_drains: list[str] = []
+        """The drains that were promised after a later run had begun."""
         self.is_healed = False
         self.cleaned = plan.seed % 3 == 0
         """Whether each query runs twice at the end, after which no file may be left."""
@@ -90,7 +94,7 @@ class World:
                 # From here on, no earlier run may commit to the output.
                 record = json.loads(self.disk.files[f"{place.checkpoint}/lease.json"].content)["content"]
                 if record["owner"] in process.owners:
-                    self.disk.begun[place.output] = record["epoch"]
+                    self.disk.begun[place.output] = self._begun[place.checkpoint] = process.epoch = record["epoch"]
                 return Stream(session, place.checkpoint, plan.key_groups, cadence)
 
             try:
@@ -119,6 +123,18 @@ class World:
             self.zombies.append(error)
         else:
             self.errors.append((process.name, error))
+
+    def _note_drain(self, path: str, content: bytes) -> None:
+        root, _, name = path.removeprefix("/").partition("/control/")
+        if name != "end_of_input.parquet":
+            root, _, name = path.removeprefix("/").rpartition("/")
+            if name != "drain.json" or not json.loads(content)["content"]["promised"]:
+                return
+        if root not in self._promised:
+            self._promised.add(root)
+            epoch, newest = self.scheduler.process.epoch, self._begun.get(f"/{root}", 0)
+            if epoch < newest:
+                self.late_drains.append(f"a run of epoch {epoch} has ended the inputs after epoch {newest} began")
 
     def _rival(self) -> None:
         if self.is_healed:

@@ -86,3 +86,16 @@ class Reminder(cj.KeyedCoProcessFunction):
         overdue = ctx.timer_service().current_processing_time() >= timestamp
         for trade_id in self.trades.get():
             yield trade_id, ctx.time_domain().value, overdue
+
+
+class LookUp(cj.KeyedCoProcessFunction):
+    """Each trade with the tier of its customer, whose rows come before it."""
+
+    def open(self, ctx: cj.RuntimeContext) -> None:
+        self.tier = ctx.get_state(cj.ValueStateDescriptor("tier", "string"))
+
+    def process_element1(self, trade: Any, ctx: cj.Context) -> Any:
+        yield trade.trade_id, self.tier.value()
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> None:
+        self.tier.update(customer.tier)

@@ -141,8 +141,8 @@ def test_lost_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     admit = type(harness._operators[0])._admit
 
-    def loses(self: Any, side: int, rows: Any, watermark: int) -> Any:
-        admitted, rejected = admit(self, side, rows, watermark)
+    def loses(self: Any, *arguments: Any) -> Any:
+        admitted, rejected = admit(self, *arguments)
         return admitted.slice(0, 0), rejected
 
     monkeypatch.setattr(KeyedCoProcessOperator, "_admit", loses)

@@ -155,7 +155,8 @@ class EmittedRows:
         of_left = dict(zip(left.schema.names, there, strict=False))
         if side == 0:
             return of_left
-        payload = [name for name in right.schema.names if name not in right.key and name != query.get("deletes")]
+        without = {*right.key, query.get("deletes"), *right.technical}
+        payload = [name for name in right.schema.names if name not in without]
         of_right = dict(zip(payload, there[len(left.schema) :], strict=False))
         return {**of_right, **{mine: of_left[name] for mine, name in zip(right.key, left.key, strict=True)}}
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.state_rows import Values
     from cojoin.engine.inputs import InputSpec
 
-__all__ = ["FoundRows", "Output", "OutputRow", "find_rejected", "find_rows"]
+__all__ = ["FoundRows", "Output", "OutputRow", "find_rejected", "find_rows", "spelled_values"]
 
 _FILE = "@file"
 _ACTIONS = "txn struct<appId: string, version: bigint>, add struct<path: string>"
@@ -115,7 +115,7 @@ def find_rejected(
     Returns:
         The rows. Where there are more candidates than were compared, the total is that of all candidates.
     """
-    spelled = [(spec.name, _as_json(spec, values)) for spec, values in wanted]
+    spelled = [(spec.name, spelled_values(spec, values)) for spec, values in wanted]
 
     def chosen(frame: DataFrame) -> DataFrame:
         return frame.where(reduce(or_, [_may_be(name, values) for name, values in spelled]))
@@ -220,7 +220,7 @@ def _may_be(name: str, values: Mapping[str, Any]) -> Column:
     return is_it
 
 
-def _as_json(spec: InputSpec, values: Values) -> dict[str, Any]:
+def spelled_values(spec: InputSpec, values: Values) -> dict[str, Any]:
     """Return values as they are in the JSON text of a rejected row."""
     schema = pa.schema([spec.schema.field(name) for name in values])
     row = pa.table([encode_entries([values[field.name]], field.type) for field in schema], schema=schema)

@@ -143,9 +143,10 @@ class QueryState:
 
     def tables(self) -> list[tuple[str, int, int]]:
         """Return a readable name, the number of rows and their bytes in memory, for each table."""
-        return [(self._spelled(name), each.rows, each.bytes) for name, each in self.stored.tables.items()]
+        return [(self.part_name(name), each.rows, each.bytes) for name, each in self.stored.tables.items()]
 
-    def _spelled(self, name: str) -> str:
+    def part_name(self, name: str) -> str:
+        """Return a readable name of a stored table."""
         if name in BUFFERS:
             side, waits_for = BUFFERS[name]
             return f"{self.inputs[side].name}, waiting for {waits_for}"

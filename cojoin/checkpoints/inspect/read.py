@@ -23,6 +23,7 @@ from cojoin.checkpoints.spark_state_store import committed_batches, open_batch
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.engine.inputs import InputSpec
+from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from cojoin.storage.locations import Location
     from cojoin.storage.store import Store
 
-__all__ = ["as_checkpoint", "read_progress", "read_state", "savepoint", "stored_inputs"]
+__all__ = ["as_checkpoint", "read_progress", "read_state", "savepoint", "state_manifest", "stored_inputs"]
 
 _EXPECTED = "the path of a query's checkpoint directory"
 
@@ -165,17 +166,37 @@ def stored_inputs(query: Mapping[str, Any]) -> tuple[InputSpec, InputSpec]:
             each["event_time"],
             tuple(each["partition"]),
             tuple(each["sequence"]),
+            static=bool(each.get("static")),
+            changes=RowChanges.read(each.get("changes"), each["event_time"]),
         )
         for each in query["inputs"]
     )
     return left, right
 
 
+def state_manifest(files: Store, state: QueryState) -> Manifest:
+    """Return the manifest of the batch after which a state is: its source offsets and its outputs.
+
+    Raises:
+        CheckpointError: It is not there any more.
+    """
+    if state.origin == "snapshot":
+        snapshot = Snapshots(files).read(state.batch_id)
+        found = None if snapshot is None else snapshot.manifest
+    else:
+        found = _manifest_before(files, state.batch_id)
+    if found is None:
+        msg = f"checkpoint {files.root}: the manifest of batch {state.batch_id} was removed; read a newer state"
+        raise CheckpointError(msg)
+    return found
+
+
 def _of_snapshot(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
     snapshot = Snapshots(files).read(batch_id)
     if snapshot is None:
         raise _unknown(files, batch_id)
-    stored = StoredState.of_snapshot(StateTable(spark, files), snapshot)
+    # Its rows are read when a user asks for them, and the query may remove the snapshot until then.
+    stored = StoredState.of_snapshot(StateTable(spark, files).pinned(snapshot), snapshot)
     query = read_query(files)["query"]
     return QueryState(path, batch_id, "snapshot", stored_inputs(query), query, snapshot.manifest.report, stored)
 

@@ -125,9 +125,8 @@ def _fate(state: QueryState, name: str, wait: Wait, other: str) -> str:
 
 def _versions(state: QueryState, rows: pa.Table) -> Iterator[Finding]:
     spec = state.inputs[1]
-    assert spec.event_time is not None
     for row in decode_rows(rows, beyond=str):
-        since = _shown_time(row, spec.event_time)
+        since = "" if spec.event_time is None else _shown_time(row, spec.event_time)
         text = f"{describe_row(spec.name, row.as_dict())} is in force{since}: rows to come can match it."
         yield Finding("version", text, spec.name, values=row.as_dict())
 

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from cojoin.engine.joins.output_columns import Suffixes, joined_schema
+from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, joined_schema
 from cojoin.engine.joins.search import Neighbours, at, distance, shift
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.time.durations import Duration, microseconds
@@ -110,7 +110,8 @@ class AsofJoin:
             ConfigurationError: The suffixes are not two different strings.
             SchemaError: An input has no event time, or names collide.
         """
-        return joined_schema(left, right, self.suffixes)
+        limit = "tolerance" if self.tolerance is not None else None if self.direction == "backward" else "direction"
+        return joined_schema(left, right, self.suffixes, timeless_right=allows_no_time(right, limit))
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> AsofJoinOperator:
         """Return the operator of one key group."""

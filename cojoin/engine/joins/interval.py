@@ -31,6 +31,7 @@ from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_s
 from cojoin.engine.joins.search import at, expand, ranges, shift, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.sorting import stable_argsort
+from cojoin.engine.table_load import refuse_refresh
 from cojoin.engine.time.durations import Duration, microseconds
 from cojoin.engine.values.choices import check_flag, check_word
 from cojoin.engine.values.tables import concat, event_millis, take_rows
@@ -118,6 +119,7 @@ class IntervalJoin:
             ConfigurationError: The suffixes are not two different strings.
             SchemaError: An input has no event time, or names collide.
         """
+        refuse_refresh(right, "interval_join", "pairs with rows of the former version may be out already")
         return joined_schema(left, right, self.suffixes, optional_left=self.how in {"right", "full"})
 
     def create_operator(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.joins.search import SortedRows
 
-__all__ = ["JoinedColumns", "Suffixes", "joined_schema"]
+__all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "joined_schema"]
 
 Suffixes: TypeAlias = tuple[str, str]
 """The suffixes for a name that both inputs have, left and right, such as ``("", "_customer")``."""
@@ -41,6 +41,7 @@ def joined_schema(
     *,
     optional_left: bool = False,
     without: Collection[str] = (),
+    timeless_right: bool = False,
 ) -> pa.Schema:
     """Return the columns of a join's result.
 
@@ -50,14 +51,21 @@ def joined_schema(
         suffixes: The suffixes for names that both inputs have; None refuses such names.
         optional_left: Whether a right row may stand in the result without a left one.
         without: Columns of the right that the result leaves out, besides its key.
+        timeless_right: Whether a table without event time may be the right input.
 
     Raises:
-        ConfigurationError: The suffixes are not two different strings.
+        ConfigurationError: The suffixes are not two different strings, or an input has deletes and the join takes none.
         SchemaError: An input has no event time, or names collide; the message says what to change.
     """
     _check(suffixes)
     for spec in (left, right):
-        if spec.event_time is None:
+        if spec.changes is not None and spec.deletes not in without:
+            msg = (
+                f"the rows of input {spec.name!r} are versions and deletes of a table, and this join has no deletes; "
+                f"use temporal_join, with {spec.name!r} as the right input"
+            )
+            raise ConfigurationError(msg)
+        if spec.event_time is None and not (timeless_right and spec is right and right.static):
             msg = f"input {spec.name!r} has no event time, by which this join matches rows; name its event_time= column"
             raise SchemaError(msg)
     payload = [field for field in right.schema if field.name not in right.key and field.name not in without]
@@ -85,6 +93,25 @@ def joined_schema(
         fields.append(pa.field(renamed.get(field.name, field.name + suffix), field.type, nullable=True))
     _refuse_duplicates(fields, left, right)
     return pa.schema(fields)
+
+
+def allows_no_time(right: InputSpec, limit: str | None) -> bool:
+    """Return whether a join accepts a table without event time as its right input: its rows are always in force.
+
+    Args:
+        right: The right input.
+        limit: The setting of the join that needs the versions' event times; None if it has none.
+
+    Raises:
+        ConfigurationError: The table has no event time, and the setting needs it.
+    """
+    if limit is not None and right.static and right.event_time is None:
+        msg = (
+            f"{limit}: input {right.name!r} has no event time, so its rows are known from the beginning of time, and "
+            f"this setting compares times; name the table's event_time= column, or leave {limit}= out"
+        )
+        raise ConfigurationError(msg)
+    return limit is None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def sort_sides(
 
 def _sort(spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int, settled: int) -> SortedRows:
     return SortedRows(
-        table, *sort_part(OrderedPart(codes, spec.micros(table), rank, table, spec.source_order, settled))
+        table, *sort_part(OrderedPart(codes, spec.micros(table), rank, table, spec.source_order, settled, spec.ranks))
     )
 
 

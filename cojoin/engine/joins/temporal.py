@@ -30,9 +30,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.joins.output_columns import Suffixes, joined_schema
+from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, joined_schema
 from cojoin.engine.joins.search import Neighbours, at
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
+from cojoin.engine.row_changes import EARLIEST
 from cojoin.engine.time.durations import Duration, microseconds
 from cojoin.engine.values.choices import check_flag, check_word
 from cojoin.engine.values.tables import event_millis
@@ -62,7 +63,8 @@ class TemporalJoin:
     Attributes:
         how: What happens to a left row for whose key no version is in force.
         deletes: The right's boolean column that is true in a tombstone: from the row's event time on, its key has no
-            version. Null means false. The result leaves the column out. None means that there is no such column.
+            version. Null means false. The result leaves the column out. None means that there is no such column. For a
+            right whose rows are versions and deletes (``row_changes``) it is the column that says so.
         null_payload_deletes: Whether a right row is a tombstone if all its columns are null except its key, event time,
             partition and sequence (and ``deletes``), as in a compacted Kafka topic.
         retention: How long after its event time a version stays in force, itself included, such as ``"90 days"``; it
@@ -95,29 +97,54 @@ class TemporalJoin:
         """Return the columns of the result: the left's, then the right's without its key and the ``deletes`` column.
 
         Raises:
-            ConfigurationError: The suffixes are not two different strings.
+            ConfigurationError: The suffixes are not two different strings, or ``deletes`` or ``retention`` do not fit
+                the right's versions and deletes, or the left has such.
             SchemaError: The ``deletes`` column is missing, not boolean, or part of the key; or there is no column that
                 can be null in a tombstone; or an input has no event time; or names collide.
         """
         if self.deletes is not None:
             self._check_deletes(self.deletes, right)
+        self._check_changes(left, right)
         if self.null_payload_deletes and not self.payload(right):
             msg = (
                 f"null_payload_deletes: input {right.name!r} has no columns but its key, event time, partition and "
                 f"sequence, so all of its rows would be tombstones; name a boolean column with deletes= instead"
             )
             raise SchemaError(msg)
-        return joined_schema(left, right, self.suffixes, without=self.without)
+        timeless = allows_no_time(right, None if self.retention is None else "retention")
+        return joined_schema(left, right, self.suffixes, without=self.without(right), timeless_right=timeless)
 
-    @property
-    def without(self) -> tuple[str, ...]:
-        """The right's columns that the result leaves out, besides its key."""
-        return () if self.deletes is None else (self.deletes,)
+    def without(self, right: InputSpec) -> tuple[str, ...]:
+        """Return the right's columns that the result leaves out, besides its key."""
+        return (*(() if self.deletes is None else (self.deletes,)), *right.technical)
 
     def payload(self, right: InputSpec) -> list[str]:
         """Return the right's columns that are all null in a tombstone of ``null_payload_deletes``."""
-        others = {*right.key, right.event_time, *right.source_order, self.deletes}
+        others = {*right.key, right.event_time, *right.source_order, *self.without(right)}
         return [name for name in right.schema.names if name not in others]
+
+    def _check_changes(self, left: InputSpec, right: InputSpec) -> None:
+        """Check that the join takes the deletes that its inputs tell themselves."""
+        if left.changes is not None:
+            msg = (
+                f"temporal_join: the rows of input {left.name!r} are versions and deletes of a table, to which rows "
+                f"are joined; make it the right input"
+            )
+            raise ConfigurationError(msg)
+        if right.changes is None:
+            return
+        if self.deletes != right.deletes:
+            msg = (
+                f"deletes: input {right.name!r} tells its deletes itself, in its column {right.deletes!r}; got "
+                f"{self.deletes!r}; leave deletes= out of temporal_join"
+            )
+            raise ConfigurationError(msg)
+        if self.retention is not None and right.changes.begins_with_the_first:
+            msg = (
+                f"retention: the rows of input {right.name!r} that are there at the start are valid from the beginning "
+                f"of time, so each would be too old; leave retention= out, or name a column of the table as event_time="
+            )
+            raise ConfigurationError(msg)
 
     def _check_deletes(self, column: str, right: InputSpec) -> None:
         if column not in right.schema.names:
@@ -158,7 +185,12 @@ class TemporalJoinOperator(VersionedJoinOperator):
         self._join = join
         self._retention = None if join.retention is None else microseconds(join.retention, "retention")
         schema, inner = join.output_schema(left, right), join.how == "inner"
-        super().__init__((left, right), schema, time, inner=inner, age=self._retention, without=join.without)
+        super().__init__((left, right), schema, time, inner=inner, age=self._retention, without=join.without(right))
+
+    def _due_at_once(self, spec: InputSpec) -> int:
+        # What is valid from the beginning of time need not wait in a buffer, where it would be copied in each batch.
+        known = spec.changes is not None and spec.changes.begins_with_the_first
+        return EARLIEST // 1_000 if known else super()._due_at_once(spec)
 
     def _decide(self, left: SortedRows, right: SortedRows) -> Decision:
         matches = Neighbours(left, right, self._retention, exact=True).behind()
@@ -174,7 +206,7 @@ class TemporalJoinOperator(VersionedJoinOperator):
     def _tombstones(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which of the sorted versions are tombstones."""
         table, join = right.table, self._join
-        dead = np.zeros(len(right), dtype=bool)
+        dead = np.zeros(table.num_rows, dtype=bool)
         if join.null_payload_deletes:
             nulls = [table.column(name).is_null().to_numpy() for name in join.payload(self.inputs[1])]
             dead |= np.logical_and.reduce(nulls)

@@ -117,6 +117,7 @@ class VersionedJoinOperator(Operator):
         taken = self._versions.take(touched)
         right = concat([taken, due[1]]).combine_chunks()
         rows, versions = sort_sides(self.inputs, (left, right), self._settled_rows(taken))
+        versions = self._effective(versions)
         matches, emission_times = self._decide(rows, versions)
         waits = np.flatnonzero(emission_times > after)
         self.counts[0].done += len(rows) - len(waits)
@@ -127,6 +128,15 @@ class VersionedJoinOperator(Operator):
         self._settled = True
         self._expire_versions(after)
         yield Emission(OUTPUT, self._output(rows, versions, Decision(matches, emission_times), after))
+
+    def _effective(self, versions: SortedRows) -> SortedRows:
+        """Return the sorted versions and deletes that change anything; the others are done, and are not kept."""
+        right = self.inputs[1]
+        if right.changes is None or not len(versions):
+            return versions
+        rows = take_rows(versions.table.select([*right.key, *right.changes.deciding]), versions.order)
+        dropped = right.changes.ineffective(rows, right.key, versions.codes, versions.micros)
+        return versions.pick(np.flatnonzero(~dropped)) if dropped.any() else versions
 
     def _settled_rows(self, versions: pa.Table) -> tuple[int, int]:
         """Return how many of the waiting rows and of the taken versions are in the total order within their keys."""
@@ -176,6 +186,10 @@ class VersionedJoinOperator(Operator):
                 needed = min(watermark, int(spec.millis(self._waiting).min()) - 1)
             # As in ``_unexpired``, a version stays if its time plus the age, in whole milliseconds, exceeds ``needed``.
             self._versions.expire(Expired((needed + 1) * 1_000 - self._age - 1, self.inputs[1].event_time))
+
+    def forget_table(self) -> None:
+        """Forget all versions, which count as done already; rows that wait are matched with those that come."""
+        self._versions = self._new_versions(self.inputs[1].schema.empty_table())
 
     def waiting_rows(self) -> tuple[int, int]:
         """Return how many left rows have a match that may still change."""

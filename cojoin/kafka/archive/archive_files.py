@@ -17,7 +17,20 @@ import pyarrow.parquet as pq
 
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.kafka.fetching import PIECE_BYTES, PIECE_RECORDS
-from cojoin.kafka.records import DECODED, FAULT, HEADERS, KEY, PARTS, TIME, TOMBSTONE, VALUE, Record, decode_all
+from cojoin.kafka.records import (
+    DECODED,
+    DECODED_KEY,
+    FAULT,
+    HEADERS,
+    KEY,
+    PARTS,
+    TIME,
+    TOMBSTONE,
+    VALUE,
+    Record,
+    decode_all,
+    decode_parts,
+)
 from cojoin.storage.file_systems import open_file
 
 if TYPE_CHECKING:
@@ -168,7 +181,8 @@ def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.Re
     assert form.archive is not None
     count, names, fields = batch.num_rows, form.archive.names, form.archive.fields
     topic, number = piece.partition
-    columns = {own.name: _column(batch, names.get(own.name), own.type) for own in form.schema if own.name != DECODED}
+    made = {DECODED, DECODED_KEY}
+    columns = {own.name: _column(batch, names.get(own.name), own.type) for own in form.schema if own.name not in made}
     columns["topic"] = pa.repeat(pa.scalar(topic, pa.string()), count)
     columns["partition"] = pa.repeat(pa.scalar(number, pa.int32()), count)
     faults: list[str | None] = [None] * count
@@ -183,6 +197,13 @@ def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.Re
     if fields is None and form.decode is not None and form.decoded is not None:
         records = _records(batch, piece, parts[0], names)
         columns[DECODED] = decode_all(records, form.decode, form.decoded, faults)
+    if form.value is not None or form.key is not None:
+        keys = [] if form.key is None else _column(batch, names.get(KEY), pa.binary()).to_pylist()
+        in_columns = fields is not None
+        raw = [None] * count if in_columns else parts[0].to_pylist()
+        decoded = decode_parts(form, raw, keys, faults)
+        # The archive's own columns stay, where it has them instead of values.
+        columns |= {name: each for name, each in decoded.items() if not in_columns or name == DECODED_KEY}
     columns[FAULT] = pa.array(faults, pa.string())
     return pa.RecordBatch.from_arrays([columns[name] for name in form.schema.names], schema=form.schema)
 

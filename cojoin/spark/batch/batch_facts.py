@@ -7,7 +7,7 @@ workers (Spark Connect).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -17,13 +17,40 @@ from cojoin.errors import CheckpointError, QueryFailedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HOLDS_PROPERTY", "STATE_PROPERTY", "BatchFacts", "batch_facts", "check_state"]
+__all__ = ["HOLDS_PROPERTY", "LOADS_PROPERTY", "STATE_PROPERTY", "BatchFacts", "Loads", "batch_facts", "check_state"]
 
 HOLDS_PROPERTY = "cojoin.holds"
 """The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
 
+LOADS_PROPERTY = "cojoin.loads"
+"""The local property of a micro-batch's jobs with how far tables' snapshots are read (``Loads``)."""
+
 STATE_PROPERTY = "cojoin.state"
 """The local property of a micro-batch's jobs with what is known of the state that it begins with."""
+
+
+@dataclass(frozen=True)
+class Loads:
+    """How far a micro-batch is in the snapshots with which streams of Delta tables begin, by the input's number.
+
+    Attributes:
+        snapshots: The version that is the snapshot of a change feed; only where the batch may have rows of it.
+        rows: How many rows of its snapshot are read after the batch, and how many it has; only inside of it, and where
+            the table's statistics have these numbers.
+    """
+
+    snapshots: Mapping[int, int] = field(default_factory=dict)
+    rows: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"snapshots": dict(self.snapshots), "rows": {number: list(rows) for number, rows in self.rows.items()}}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Loads:
+        """Return what ``as_dict`` returned; nothing for nothing."""
+        rows = {int(number): (int(read), int(total)) for number, (read, total) in told.get("rows", {}).items()}
+        return cls(_holds(told.get("snapshots", {})), rows)
 
 
 @dataclass(frozen=True)
@@ -35,21 +62,24 @@ class BatchFacts:
         holds: The limit of each input's watermark, which the driver derived from the offset log, by the input's number.
         state: What is known of the state that it begins with: the last batch that has called the key groups
             (``called``), and ``query_id``.
+        loads: How far it is in the tables' snapshots.
     """
 
     batch_id: int
     holds: Mapping[int, int]
     state: Mapping[str, Any]
+    loads: Loads = field(default_factory=Loads)
 
     def to_json(self) -> str:
         """Return them as a text, which ``read`` reads."""
-        return json.dumps({"batch_id": self.batch_id, "holds": self.holds, "state": self.state})
+        told = {"batch_id": self.batch_id, "holds": self.holds, "state": self.state, "loads": self.loads.as_dict()}
+        return json.dumps(told)
 
     @classmethod
     def read(cls, text: str) -> BatchFacts:
         """Read a text that ``to_json`` returned."""
         told = json.loads(text)
-        return cls(int(told["batch_id"]), _holds(told["holds"]), told["state"])
+        return cls(int(told["batch_id"]), _holds(told["holds"]), told["state"], Loads.read(told["loads"]))
 
 
 def batch_facts(told_by: str | None) -> BatchFacts:
@@ -61,8 +91,9 @@ def batch_facts(told_by: str | None) -> BatchFacts:
             raise QueryFailedError(msg)
         return BatchFacts.read(told)
     batch_id = _property("streaming.sql.batchId")
-    holds, state = (json.loads(_property(name) or "{}") for name in (HOLDS_PROPERTY, STATE_PROPERTY))
-    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state)
+    names = (HOLDS_PROPERTY, STATE_PROPERTY, LOADS_PROPERTY)
+    holds, state, loads = (json.loads(_property(name) or "{}") for name in names)
+    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state, Loads.read(loads))
 
 
 def _holds(told: Mapping[str, int]) -> dict[int, int]:

@@ -38,7 +38,8 @@ from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, FunctionError
 from cojoin.spark.batch.batch_facts import batch_facts, check_state
-from cojoin.spark.batch.packing import CONTROL_TAG, read_control
+from cojoin.spark.batch.loaded_table import LoadedRows
+from cojoin.spark.batch.packing import CONTROL_TAG, LOADED_TAG, read_control
 from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class StreamingCall:
             packed = (
                 (tag, payload) for frame in frames for tag, payload in zip(frame["tag"], frame["payload"], strict=True)
             )
-            batch, row_bytes = _unpack_batch(self._plan, packed, restored)
+            batch, row_bytes = _unpack_batch(self._plan, packed, restored, batch_id)
             if restored and state.exists:
                 msg = (
                     f"key group {group} has a state already, and a restored one was read: a file in control/ of the "
@@ -145,7 +146,9 @@ class StreamingCall:
             if restored:
                 restored.load_into(operator, keeps_counts=group == 0)
             resumed = batch_id in self._resumed_at or bool(restored)
-            batch = replace(batch, processing_time=now, resumed=resumed, holds=facts.holds)
+            batch = replace(
+                batch, processing_time=now, resumed=resumed, holds=facts.holds, snapshots=facts.loads.snapshots
+            )
             emitted: Counter[str] = Counter()
             digests: dict[str, int] = {}
             for emission in operator.process(batch):
@@ -182,6 +185,7 @@ class StreamingCall:
             "digests": digests,
             "row_bytes": row_bytes,
             "content_batch_id": content_batch_id,
+            "loads": facts.loads.as_dict()["rows"],
             **operator.report(),
         }
         yield _frame(STATISTICS, [json.dumps(statistics).encode()])
@@ -219,17 +223,20 @@ class StaticCall:
             operator.close()
 
 
-def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]], restored: RestoredState) -> tuple[Batch, list[int]]:
+def _unpack_batch(
+    plan: Plan, packed: Iterable[tuple[int, Any]], restored: RestoredState, batch_id: int = -1
+) -> tuple[Batch, list[int]]:
     """Return a call's rows, and each input's largest mean row size per message, in bytes.
 
     Args:
         plan: The operation and its inputs.
         packed: The packed rows, each with its tag.
         restored: Gets the messages with restored state.
+        batch_id: The micro-batch.
     """
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
-    ended, row_bytes = False, [0, 0]
+    ended, row_bytes, loaded = False, [0, 0], LoadedRows(plan.right, batch_id)
     for tag, payload in packed:
         buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
         if tag == CONTROL_TAG and is_restored_state(buffer):
@@ -238,15 +245,20 @@ def _unpack_batch(plan: Plan, packed: Iterable[tuple[int, Any]], restored: Resto
             control = read_control(buffer.to_pybytes())
             ended |= control is None
             controls += [control] if control else []
+        elif tag == LOADED_TAG:
+            loaded.add(buffer)
         else:
             rows = read_message(buffer, plan.inputs[tag - 1].schema)
             pieces[tag - 1].append(rows)
             row_bytes[tag - 1] = max(row_bytes[tag - 1], rows.nbytes // rows.num_rows)
+    load, rows_of_load = loaded.take()
+    pieces[1].extend(rows_of_load)
+    row_bytes[1] = max([row_bytes[1], *(rows.nbytes // rows.num_rows for rows in rows_of_load)])
     left, right = (
         concat([spec.schema.empty_table(), *(pa.Table.from_batches([piece]) for piece in side)])
         for spec, side in zip(plan.inputs, pieces, strict=True)
     )
-    return Batch((left, right), controls, end_of_input=ended), row_bytes
+    return Batch((left, right), controls, end_of_input=ended, load=load), row_bytes
 
 
 def _frame(kind: int, payloads: Iterable[pa.Buffer | bytes]) -> pd.DataFrame:

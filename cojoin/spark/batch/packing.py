@@ -38,6 +38,7 @@ __all__ = [
     "CONTROL_TAG",
     "FAULT_COLUMN",
     "GROUP_COLUMN",
+    "LOADED_TAG",
     "MARKER_COLUMNS",
     "MARK_COLUMN",
     "NEWEST_COLUMN",
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 PACKED_DDL = "key_group int, tag tinyint, payload binary"
-CONTROL_TAG = 0
+CONTROL_TAG, LOADED_TAG = 0, 3
 GROUP_COLUMN, NOW_COLUMN = "__cojoin_key_group", "__cojoin_now"
 MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = MARKER_COLUMNS = ("__cojoin_mark", "__cojoin_fault", "__cojoin_newest")
 """The columns of marker rows, which a source of cojoin's adds to its rows; they are null in ordinary rows.
@@ -100,8 +101,11 @@ class Packer:
         if not chunk.num_rows:
             return
         groups = chunk.column(GROUP_COLUMN).to_numpy()
-        names = self.spec.schema.names
-        rows = chunk.select(range(len(names))).rename_columns(names).cast(self.spec.schema).combine_chunks()
+        schema = self.spec.source_schema
+        rows = chunk.select(range(len(schema))).rename_columns(schema.names).cast(schema).combine_chunks()
+        if self.spec.changes is not None:
+            rows, places = self.spec.changes.expanded(rows)
+            groups = groups if places is None else groups[places]
         self._observe(rows, seen)
         order = np.argsort(groups, kind="stable")
         cut = rows.take(pa.array(order))

@@ -52,6 +52,10 @@ def _inputs(report: BatchReport) -> list[str]:
         name = "".join(sign if sign.isprintable() else "?" for sign in each.name)
         parts.append(f", {once}{name} {day[_YEAR:] if differ else ''}{time}")
         once = ""
+        if each.snapshot_rows is not None:
+            read, total = each.snapshot_rows
+            parts.append(f" ({read:,} of {total:,} rows of the snapshot read)")
+        parts += [] if each.table is None else [f" (version {each.table['version']})"]
         late = each.rejected.get("late", 0) + each.late_applied
         parts += [f" ({late:,} late)"] if late else []
         if each.status == "idle":

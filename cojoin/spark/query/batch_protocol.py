@@ -27,6 +27,7 @@ from cojoin.checkpoints.manifest import Manifest
 from cojoin.checkpoints.offset_log import source_offsets
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_claims import Claim
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
@@ -102,7 +103,7 @@ class BatchProtocol:
         plan: What the workers execute.
         checkpoint: The query's checkpoint.
         outputs: The outputs of the plan, by name.
-        on_batch: Called with each batch's report once the batch is committed.
+        on_batch: Called with each batch's manifest once the batch is committed.
         retained: How many snapshots are kept, not counting savepoints.
     """
 
@@ -111,7 +112,7 @@ class BatchProtocol:
         plan: Plan,
         checkpoint: ClaimedCheckpoint,
         outputs: Mapping[str, OpenOutput],
-        on_batch: Callable[[BatchReport], None],
+        on_batch: Callable[[Manifest], None],
         retained: int,
     ) -> None:
         self._plan, self._checkpoint, self._outputs, self._on_batch = plan, checkpoint, outputs, on_batch
@@ -127,6 +128,11 @@ class BatchProtocol:
         self._segments = () if last is None else tuple(last.segments)
         self._last_manifest = last
         self._is_first, self._log_digests = True, LogDigests(checkpoint.files)
+
+    @property
+    def last_report(self) -> BatchReport | None:
+        """The report of the last batch that counts; None before the first."""
+        return self._last
 
     def run(self, batch: Batch) -> None:
         """Execute and write a micro-batch; Spark commits it afterwards."""
@@ -184,7 +190,7 @@ class BatchProtocol:
         self._offsets, self._segments = offsets, segments
         self._checkpoint.progress.add(manifest)
         self._last, self._last_manifest = report, manifest
-        self._on_batch(report)
+        self._on_batch(manifest)
         if not targets:
             # Now Spark commits and plans, and the cores are idle.
             self.prepare()
@@ -234,7 +240,9 @@ class BatchProtocol:
         rows = batch.rows(SNAPSHOT, STATE_SCHEMA)
         table = StateTable(batch.session, self._files)
         kind: SnapshotKind = "restored" if is_first else "checkpoint"
-        table.write(rows, manifest, kind, self._plan.key_groups, remembered=True, check=self._lease.check)
+        claim = Claim.of_run(manifest.epoch, manifest.batch_id)
+        check = self._lease.check
+        table.write(rows, manifest, kind, self._plan.key_groups, remembered=True, check=check, claim=claim)
 
     def finish(self) -> None:
         """Wait for the cleaning that runs beside the batches."""

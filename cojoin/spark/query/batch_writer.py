@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
-    from cojoin.engine.batch_report import BatchReport
+    from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.plan import Plan
     from cojoin.spark.query.batch_protocol import OpenOutput
+    from cojoin.spark.query.table_loads import TableLoads
     from cojoin.spark.sinks.written_files import FileTarget
 
 __all__ = ["BatchWriter"]
@@ -49,7 +50,7 @@ class BatchWriter(BatchProtocol):
         plan: What the workers execute.
         checkpoint: The query's checkpoint.
         outputs: The outputs of the plan, by name.
-        on_batch: Called with each batch's report once the batch is committed.
+        on_batch: Called with each batch's manifest once the batch is committed.
         retained: How many snapshots are kept, not counting savepoints.
         row_limit_only: Whether Arrow batches of small rows may be limited by ``maxRecordsPerBatch`` only.
     """
@@ -59,7 +60,7 @@ class BatchWriter(BatchProtocol):
         plan: Plan,
         checkpoint: ClaimedCheckpoint,
         outputs: Mapping[str, OpenOutput],
-        on_batch: Callable[[BatchReport], None],
+        on_batch: Callable[[Manifest], None],
         retained: int,
         row_limit_only: bool,
     ) -> None:
@@ -72,6 +73,17 @@ class BatchWriter(BatchProtocol):
             known = json.dumps(self.state_before(batch_id))
             emitted.sparkSession.sparkContext.setLocalProperty(STATE_PROPERTY, known)
         self.run(_SparkBatch(emitted, batch_id, self._row_sizes, self._row_limit_only))
+
+    def and_then(self, loads: TableLoads | None) -> Callable[[DataFrame, int], None]:
+        """Return a function that writes a micro-batch, and then the next load of a static side where it is due."""
+        if loads is None:
+            return self
+
+        def write(emitted: DataFrame, batch_id: int) -> None:
+            self(emitted, batch_id)
+            loads.after(emitted.sparkSession, self.last_report)
+
+        return write
 
 
 class _SparkBatch(Batch):

@@ -10,6 +10,10 @@ where files follow each other in time, nothing waits for long. Where there are n
 statistics, a computed event time, a user's own DataFrame), and inside a commit, the watermark does not advance until
 all of it is read. A limit only holds the watermark back; only rows that were read advance it.
 
+Of a table whose changes are read (``delta(..., changes=True)``), the watermark does not advance until all of the
+snapshot is read: the other input's rows wait until the table is in the state. Which version is the snapshot is in the
+offset log, too: Delta itself takes, for a first batch that ends after it, the version before the batch's end.
+
 A batch that is run again finds the same offsets and the same Delta log, so it gets the same limits. The limits are
 passed to the calls in a local property of the batch's jobs, and are stored as part of the state. In a session of Spark
 Connect, whose driver can't set one, they are passed in a setting of the session (``remote_writer``), and the watermark
@@ -29,7 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.offset_log import NOTHING_READ, source_offsets
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
-from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY
+from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
 from cojoin.spark.batch.plan_text import plan_text
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.session_settings import is_connect
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.store import Store
 
-__all__ = ["HistoryHolds", "InputStreams"]
+__all__ = ["HistoryHolds", "InputStreams", "snapshot_of"]
 
 _STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
 _NOTHING_READ = (NOTHING_READ, "null")
@@ -58,16 +62,18 @@ class InputStreams:
         tables: The Delta table of each input, and its event-time column; None where the input is no plain Delta table,
             or its event time no column.
         lines: How many lines of Spark's offset log belong to each input.
+        feeds: Which inputs are the changes of a table.
     """
 
     tables: tuple[tuple[str | None, str | None], ...]
     lines: tuple[int, ...]
+    feeds: tuple[bool, ...] = (False, False)
 
     @classmethod
     def of(cls, inputs: Sequence[BoundInput]) -> InputStreams:
         """Return what two inputs read."""
-        tables = tuple((_plain_table(each), each.spec.event_time) for each in inputs)
-        return cls(tables, tuple(_streams_read(each.frame) for each in inputs))
+        tables = tuple((_table(each), _time_column(each)) for each in inputs)
+        return cls(tables, tuple(_streams_read(each.frame) for each in inputs), tuple(map(_is_feed, inputs)))
 
 
 class HistoryHolds:
@@ -81,7 +87,7 @@ class HistoryHolds:
 
     def __init__(self, streams: InputStreams, files: Store, begins_at: Sequence[str] | None = None) -> None:
         self._files, self._begins_at = files, begins_at
-        self._tables = [_Table(*table) for table in streams.tables]
+        self._tables = [_Table(*table, is_feed=feed) for table, feed in zip(streams.tables, streams.feeds, strict=True)]
         self._lines = streams.lines
         self._reads_no_table = False
 
@@ -90,14 +96,15 @@ class HistoryHolds:
 
         def write_held(emitted: DataFrame, batch_id: int) -> None:
             session = emitted.sparkSession
-            holds = self.after(session, batch_id)
+            holds, loads = self.after(session, batch_id)
             session.sparkContext.setLocalProperty(HOLDS_PROPERTY, json.dumps(holds))
+            session.sparkContext.setLocalProperty(LOADS_PROPERTY, json.dumps(loads.as_dict()))
             write(emitted, batch_id)
 
         return write_held
 
-    def after(self, session: SparkSession, batch_id: int) -> dict[int, int]:
-        """Return the limits of the inputs' watermarks in a batch that Spark has planned.
+    def after(self, session: SparkSession, batch_id: int) -> tuple[dict[int, int], Loads]:
+        """Return the limits of the inputs' watermarks in a batch that Spark has planned, and how far tables are loaded.
 
         Args:
             session: The session.
@@ -105,10 +112,10 @@ class HistoryHolds:
 
         Returns:
             The limits in epoch milliseconds, by the input's number; ``NONE`` where the watermark must not advance. An
-            input without a limit is left out.
+            input without a limit is left out. And how far the inputs' snapshots are read.
         """
         if self._reads_no_table:
-            return {}
+            return {}, Loads()
         if batch_id == 0 and self._begins_at is not None:
             # The batch reads only the restored state, which belongs to the offsets of the old query's sources.
             lines = [*self._begins_at]
@@ -121,14 +128,50 @@ class HistoryHolds:
         )
         if len(lines) != sum(self._lines):
             # It is not known to which input a line belongs, so each counts for both.
-            return dict.fromkeys((1, 2), NONE) if any(end is not None and end.is_within for end in ends) else {}
+            within = any(end is not None and end.is_within for end in ends)
+            return (dict.fromkeys((1, 2), NONE) if within else {}), Loads()
+        begins = self._before(batch_id, len(lines))
         holds: dict[int, int] = {}
+        snapshots: dict[int, int] = {}
+        rows: dict[int, tuple[int, int]] = {}
         for number, (table, count) in enumerate(zip(self._tables, self._lines, strict=True), start=1):
             own, ends = ends[:count], ends[count:]
             until = min((table.until(session, end) for end in own if end is not None), default=END_OF_TIME)
             if until < END_OF_TIME:
                 holds[number] = until
-        return holds
+            if count == 1 and own[0] is not None:
+                snapshot = _snapshot_between(begins[0], own[0]) if table.is_feed else None
+                snapshots |= {} if snapshot is None else {number: snapshot}
+                read = table.rows_read(session, own[0])
+                rows |= {} if read is None else {number: read}
+            begins = begins[count:]
+        return holds, Loads(snapshots, rows)
+
+    def _before(self, batch_id: int, count: int) -> list[_End | None]:
+        """Return where the batch before ended in each source; None where the source was not read before."""
+        if batch_id == 0:
+            lines = [] if self._begins_at is None else [*self._begins_at]
+        else:
+            lines = source_offsets(self._files, batch_id - 1)[:-1]
+        return [_End.read(line) for line in lines] if len(lines) == count else [None] * count
+
+
+def snapshot_of(begin: str, end: str) -> int | None:
+    """Return the version whose rows a batch of a change feed reads as the initial snapshot; None where it reads none.
+
+    Args:
+        begin: Where the batch begins, as a line of Spark's offset log.
+        end: Where it ends.
+    """
+    last = _End.read(end)
+    return None if last is None else _snapshot_between(_End.read(begin), last)
+
+
+def _snapshot_between(begin: _End | None, end: _End) -> int | None:
+    if begin is not None:
+        return begin.version if begin.in_snapshot else None
+    # As Delta's own ``DeltaSource.extractStartingState`` has it.
+    return end.version if end.in_snapshot else end.version - 1
 
 
 class _End:
@@ -156,34 +199,58 @@ class _End:
 
 
 class _Table:
-    """The Delta table of an input, with the event times in its files."""
+    """The Delta table of an input, with the event times in its files and their numbers of rows."""
 
-    def __init__(self, location: str | None, event_time: str | None) -> None:
-        self._location, self._event_time = location, event_time
-        self._known: tuple[int, NDArray[np.int64]] | None = None
+    def __init__(self, location: str | None, event_time: str | None, *, is_feed: bool) -> None:
+        self._location, self._event_time, self.is_feed = location, event_time, is_feed
+        self._known: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def until(self, session: SparkSession, end: _End) -> int:
         """Return the limit at the end of a batch: a millisecond before the smallest event time that is still unread."""
         if not end.is_within:
             return END_OF_TIME
-        if self._location is None or self._event_time is None or not end.in_snapshot:
+        if self._event_time is None or self.is_feed or not end.in_snapshot:
             return NONE
-        if is_connect(session):
-            # The statistics of the table's files are not known there.
+        known = self._statistics(session, end.version)
+        if known is None:
             return NONE
-        if self._known is None or self._known[0] != end.version:
-            least = _least_times(session, self._location, end.version, self._event_time)
-            self._known = end.version, np.minimum.accumulate(least[::-1])[::-1]
-        unread = self._known[1][end.index + 1 :]
+        unread = known[0][end.index + 1 :]
         return int(unread[0]) if len(unread) else END_OF_TIME
 
+    def rows_read(self, session: SparkSession, end: _End) -> tuple[int, int] | None:
+        """Return how many rows of its snapshot are read, and how many it has; None after it, or if that is unknown."""
+        known = self._statistics(session, end.version) if end.in_snapshot else None
+        if known is None or (known[1] < 0).any():
+            return None
+        return int(known[1][: end.index + 1].sum()), int(known[1].sum())
 
-def _plain_table(bound: BoundInput) -> str | None:
-    """Return the Delta table that an input reads, except for its change data feed, which is in other files."""
+    def _statistics(self, session: SparkSession, version: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the limit before each file of a version is read, and its number of rows; None if they are unknown."""
+        # A session of Spark Connect has no access to the statistics of the table's files.
+        if self._location is None or is_connect(session):
+            return None
+        if self._known is None or self._known[0] != version:
+            least, rows = _of_files(session, self._location, version, self._event_time)
+            self._known = version, np.minimum.accumulate(least[::-1])[::-1], rows
+        return self._known[1:]
+
+
+def _table(bound: BoundInput) -> str | None:
+    """Return the Delta table that an input reads, unless a user's own option reads its change data feed."""
     source = bound.source
-    if source is None or source.format != "delta" or _reads_changes(source.options):
+    if source is None or source.format != "delta" or (_reads_changes(source.options) and not source.is_feed):
         return None
     return source.location
+
+
+def _time_column(bound: BoundInput) -> str | None:
+    """Return the table's column with the earliest time that a row takes effect."""
+    changes = bound.spec.changes
+    return bound.spec.event_time if changes is None or changes.valid_from is None else changes.valid_from
+
+
+def _is_feed(bound: BoundInput) -> bool:
+    return bound.source is not None and bound.source.is_feed
 
 
 def _reads_changes(options: Any) -> bool:
@@ -206,25 +273,28 @@ def _streams_told(frame: DataFrame) -> int:
     return len(_STREAM.findall(analyzed))
 
 
-def _least_times(session: SparkSession, location: str, version: int, column: str) -> NDArray[np.int64]:
-    """Return the limit before each file of a table's version is read, in the order in which Delta streams the files.
+def _of_files(
+    session: SparkSession, location: str, version: int, column: str | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the limit before each file of a table's version is read, and its rows, in the order of Delta's stream.
 
-    It is a millisecond before the file's smallest event time, in epoch milliseconds; ``NONE`` where the statistics lack
-    that time, ``END_OF_TIME`` for a file without rows.
+    The limit is a millisecond before the file's smallest event time, in epoch milliseconds; ``NONE`` where the
+    statistics lack that time, ``END_OF_TIME`` for a file without rows. The number of rows is -1 where they lack it.
     """
     log = table_log(session, location)
     defaults = [getattr(log, f"getSnapshotAt$default${number}")() for number in (2, 3, 4)]
     snapshot = log.getSnapshotAt(version, *defaults)
     names_are_files = str(snapshot.metadata().columnMappingMode().name()) == "none"
-    files = DataFrame(snapshot.allFiles().toDF(), session).select("modificationTime", "path", "stats")
+    files = DataFrame(snapshot.allFiles().toDF(), session)
+    deleted = F.coalesce("deletionVector.cardinality", F.lit(0))
     statistics = F.from_json("stats", "numRecords long, minValues map<string, string>")
     rows = (
         # Delta's own ``DeltaSourceSnapshot`` numbers the files in this order.
         files.orderBy("modificationTime", "path")
-        .select(statistics.alias("known"))
+        .select(statistics.alias("known"), deleted.alias("deleted"))
         .select(
-            F.col("known.numRecords").alias("rows"),
-            F.unix_millis(F.try_to_timestamp(F.try_element_at("known.minValues", F.lit(column)))).alias("least"),
+            (F.col("known.numRecords") - F.col("deleted")).alias("rows"),
+            F.unix_millis(F.try_to_timestamp(F.try_element_at("known.minValues", F.lit(column or "")))).alias("least"),
         )
         .collect()
     )
@@ -235,4 +305,5 @@ def _least_times(session: SparkSession, location: str, version: int, column: str
         # Under column mapping the statistics have other names, and this column's name may be that of another one there.
         return row.least - 1 if names_are_files and row.least is not None else NONE
 
-    return np.array([until(row) for row in rows], dtype=np.int64)
+    counts = [-1 if row.rows is None else row.rows for row in rows]
+    return np.array([until(row) for row in rows], dtype=np.int64), np.array(counts, dtype=np.int64)

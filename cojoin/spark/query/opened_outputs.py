@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining
 from cojoin.checkpoints.spark_state_store import committed_batches
+from cojoin.checkpoints.state_claims import fence_runs
+from cojoin.checkpoints.state_table import STATE_TABLE
 from cojoin.errors import CheckpointError
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.sinks.sink import OutputId, Position
@@ -46,12 +49,19 @@ def open_outputs(
             f"restore_from=cojoin.Checkpoint({files.root!r})"
         )
         raise CheckpointError(msg)
+    # From here on, no earlier run can write a snapshot, or end the inputs.
+    keep_former_runs_from_draining(files, lease.epoch)
+    if lease.takes_over:
+        fence_runs(spark, files.path(STATE_TABLE), lease.epoch)
+    # The first batch of a restored query is planned before it has ever run.
+    is_planned = files.exists(f"spark/offsets/{next_batch}") and (next_batch > 0 or checkpoint.begins_at is None)
     opened = {}
     try:
         for name, sink in sinks.items():
             _, schema = plan.outputs[name]
             writer = sink.open(spark, OutputId(checkpoint.query_id, name, lease.epoch, lease.takes_over, schema))
-            writer.check(Position(files.root, next_batch, {} if last is None else last.outputs.get(name, {})))
+            written = {} if last is None else last.outputs.get(name, {})
+            writer.check(Position(files.root, next_batch, written, is_planned))
             opened[name] = OpenOutput(sink, writer)
     except FencedOffError as error:
         # A checkpoint that was put back from a backup knows older epochs than its outputs. Others fail here.

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_places", "check_unchanged"]
 
+_KINDS = ("delta", "parquet", "kafka", "callable")
+
 
 def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]) -> None:
     """Check that each output has a place of its own, before anything is written.
@@ -58,7 +60,9 @@ def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], i
     found = {_spell(output): (sink.describe(), _place(spark, sink)) for output, sink in sinks.items()}
     outputs = {name: (shown, place) for name, (shown, place) in found.items() if place is not None}
     checkpoint = _resolved(spark, files.root)
-    for output in sinks:
+    sources = [each.source for each in inputs if each.source is not None]
+    for output, sink in sinks.items():
+        sink.check_inputs(sources, _spell(output))
         name = _spell(output)
         if name not in outputs:
             continue
@@ -97,7 +101,7 @@ def check_unchanged(spark: SparkSession, files: Store, last: Manifest | None, si
         stored = {} if last is None else last.outputs.get(output, {})
         if last is None or _is_same(spark, files, last.query_id, output, stored, sink):
             continue
-        before = next(f"{kind} {stored[kind]}" for kind in ("delta", "parquet", "callable") if kind in stored)
+        before = next(f"{kind} {stored[kind]}" for kind in _KINDS if kind in stored)
         msg = (
             f"checkpoint {files.root}: {_spell(output)} went to {before} and would now go to {sink.describe()}: rows "
             f"of one query would lie in two places. Start with the output as it was; or begin a new query with this "
@@ -111,12 +115,15 @@ def _is_same(
 ) -> bool:
     written = stored.get("batch_id")
     if written is None or isinstance(sink, CallableSink):
-        return written is None or not {"delta", "parquet"} & stored.keys()
+        return written is None or not {"delta", "parquet", "kafka"} & stored.keys()
+    topic = sink.place().get("kafka")
     kind = "delta" if isinstance(sink, DeltaSink) else "parquet" if isinstance(sink, ParquetSink) else None
     before = stored.get(kind or "")
     if kind is None or before is None:
         # Sinks of the user's own kinds can't be compared; it only counts whether the stored place is of a known kind.
-        return kind is None or not {"delta", "parquet", "callable"} & stored.keys()
+        # Whether a topic is the same one, by its id, is checked when the output is opened.
+        is_known = bool(set(_KINDS) & stored.keys())
+        return (kind is None and topic == stored.get("kafka")) or not is_known
     place = _place(spark, sink)
     usual = _default_place(output)
     if place == _resolved(spark, _of_table(spark, before) or before):
@@ -168,7 +175,7 @@ def _place(spark: SparkSession, sink: Sink) -> str | None:
     if isinstance(sink, DeltaSink):
         location = _of_table(spark, sink.location)
         return None if location is None else _resolved(spark, location)
-    return None
+    return sink.unique_place()
 
 
 def _of_table(spark: SparkSession, location: str) -> str | None:

@@ -24,6 +24,7 @@ from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.spark.progress.line import ProgressLine
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.query_display import query_display
+from cojoin.spark.restore.source_logs import compact_interval
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
-    from cojoin.checkpoints.manifest import Manifests
+    from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.display import Display
     from cojoin.engine.plan import Plan
+    from cojoin.spark.query.outside import Outside
     from cojoin.spark.query.triggers import Trigger
 
 __all__ = ["Query"]
@@ -61,13 +63,14 @@ class Query:
         checkpoint: ClaimedCheckpoint,
         *,
         span: tuple[int, int] | None = None,
+        outside: Outside,
     ) -> None:
         self._spark, self._plan, self._trigger = spark, plan, trigger
         self._files, self._progress_table = checkpoint.files, checkpoint.progress
         # With Spark Connect, another process writes the batches, and this one reads what it has counted.
         self._manifests = checkpoint.manifests if is_connect(spark) else None
         self._report, self._lease = checkpoint.last_report, checkpoint.lease
-        self._span = span
+        self._span, self._outside = span, outside
         self._batches = 0
         self._error: BaseException | None = None
         self._stopping = False
@@ -151,7 +154,9 @@ class Query:
             stream = self._stream
         if stream is not None:
             stream.stop()
-        self._ended.wait()
+        if not self._outside.is_calling:
+            # The end waits for ``on_progress``, which may be who stops the query.
+            self._ended.wait()
         return self.savepoint() if savepoint else None
 
     def savepoint(self) -> Checkpoint:
@@ -176,10 +181,11 @@ class Query:
                 return
             time.sleep(0.05)
 
-    def take_report(self, report: BatchReport) -> None:
-        """Record a batch's report, once the batch counts."""
-        self._report = report
+    def take_batch(self, manifest: Manifest) -> None:
+        """Record a batch, once it counts."""
+        self._report = manifest.report
         self._batches += 1
+        self._outside.count(manifest)
 
     def run(self, stream: DataStreamWriter, at_end: Callable[[], None] | None) -> None:
         """Start the first phase, and a thread for the following ones.
@@ -188,7 +194,7 @@ class Query:
             stream: The stream, without a trigger.
             at_end: A function that waits for the work beside the batches; None where this process has none.
         """
-        if drain_is_promised(self._files) and plan_drain(self._files, self._lease.check):
+        if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
             self._begin(stream.trigger(once=True))
             last_batch = None
@@ -205,9 +211,12 @@ class Query:
             target=self._follow, args=(stream, last_batch, at_end), name="cojoin-query", daemon=True
         ).start()
 
+    def _plan_drain(self) -> bool:
+        return plan_drain(self._files, self._lease.epoch, self._lease.check, compact_interval(self._spark))
+
     def _plan_last_batch(self) -> bool:
         if self._trigger.drain:
-            return plan_drain(self._files, self._lease.check)
+            return self._plan_drain()
         return self._plan.needs_clock and plan_look_at_the_clock(self._files, int(1000 * time.time()))
 
     def _begin(self, stream: DataStreamWriter) -> None:
@@ -249,6 +258,8 @@ class Query:
             # In any case, waiting callers must learn of the end; a lease that could not be released is taken over.
             with contextlib.suppress(Exception):
                 self._lease.release()
+            with contextlib.suppress(Exception):
+                self._outside.finish()
             self._ended.set()
 
     def _own_words(self, error: BaseException) -> BaseException:
@@ -281,7 +292,7 @@ class Query:
         for batch_id in manifests.batch_ids():
             manifest = manifests.read(batch_id) if batch_id > newest else None
             if manifest is not None:
-                self.take_report(manifest.report)
+                self.take_batch(manifest)
                 if manifest.epoch == self._lease.epoch:
                     self._lease.note_counted(batch_id)
 

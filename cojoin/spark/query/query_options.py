@@ -17,6 +17,9 @@ from cojoin.spark.sinks.sinks import Sink, as_sink, delta
 from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cojoin.engine.batch_report import BatchReport
     from cojoin.engine.plan import Plan
     from cojoin.engine.time.durations import Duration
     from cojoin.storage.store import Store
@@ -42,6 +45,7 @@ class QueryOptions:
     retained_checkpoints: int = 1
     restore_from: Checkpoint | None = None
     restore: RestoreOptions = field(default_factory=RestoreOptions)
+    on_progress: Callable[[BatchReport], Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.trigger, Trigger):
@@ -54,6 +58,9 @@ class QueryOptions:
         object.__setattr__(self, "checkpoint", place)
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             msg = f"name: expected a text or None, got {self.name!r}"
+            raise ConfigurationError(msg)
+        if self.on_progress is not None and not callable(self.on_progress):
+            msg = f"on_progress: expected a function of a batch's report, or None, got {self.on_progress!r}"
             raise ConfigurationError(msg)
         SnapshotCadence.of(self.checkpoint_interval)
         retained = self.retained_checkpoints

@@ -25,6 +25,7 @@ from cojoin.spark.batch.pickling import pickling_error
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.history import HistoryHolds
 from cojoin.spark.query.opened_outputs import open_outputs
+from cojoin.spark.query.table_loads import TableLoads
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.lease_record import LeaseRecord
     from cojoin.engine.plan import Plan
     from cojoin.spark.query.history import InputStreams
+    from cojoin.spark.query.table_loads import StaticSide
     from cojoin.spark.sinks.sink import Sink
 
 __all__ = ["RemoteWriter", "setting_of"]
@@ -60,6 +62,7 @@ class RemoteWriter:
         retained: How many snapshots are kept, not counting savepoints.
         begins_at: For a query that was restored: the source offsets after its first batch, one JSON line each.
         described: The epoch of the run that last wrote ``query.json``.
+        side: The right input, if it is a table beside a stream.
     """
 
     plan: Plan
@@ -71,7 +74,8 @@ class RemoteWriter:
     retained: int
     begins_at: tuple[str, ...] | None = None
     described: int = 0
-    _opened: tuple[BatchWriter, HistoryHolds] | None = field(default=None, init=False, repr=False)
+    side: StaticSide | None = None
+    _opened: tuple[BatchWriter, HistoryHolds, TableLoads | None] | None = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
         """Check that all of it can be sent to the server.
@@ -93,14 +97,15 @@ class RemoteWriter:
         session: Any = emitted.sparkSession
         if self._opened is None:
             self._opened = self._open(session)
-        writer, holds = self._opened
-        facts = BatchFacts(batch_id, holds.after(session, batch_id), writer.state_before(batch_id))
+        writer, holds, tables = self._opened
+        limits, loads = holds.after(session, batch_id)
+        facts = BatchFacts(batch_id, limits, writer.state_before(batch_id), loads)
         session.conf.set(setting_of(self.query_id), facts.to_json())
-        writer(emitted, batch_id)
+        writer.and_then(tables)(emitted, batch_id)
         # The server may end this process after any batch.
         writer.finish()
 
-    def _open(self, session: Any) -> tuple[BatchWriter, HistoryHolds]:
+    def _open(self, session: Any) -> tuple[BatchWriter, HistoryHolds, TableLoads | None]:
         files = open_store(session, self.checkpoint)
         manifests = Manifests(files)
         progress = ProgressTable(session, files, manifests)
@@ -113,8 +118,9 @@ class RemoteWriter:
         )
         outputs = open_outputs(session, self.sinks, opened, self.plan)
         writer = BatchWriter(self.plan, opened, outputs, _ignore, self.retained, row_limit_only=False)
-        return writer, HistoryHolds(self.streams, files, self.begins_at)
+        tables = None if self.side is None else TableLoads(self.side, files, lease.check)
+        return writer, HistoryHolds(self.streams, files, self.begins_at), tables
 
 
-def _ignore(report: object) -> None:
-    """Do nothing: the process that started the query reads the reports in the manifests."""
+def _ignore(manifest: object) -> None:
+    """Do nothing: the process that started the query reads the manifests."""

@@ -7,6 +7,7 @@ begun: first a restoration (``restore``), then a drain (``query``).
 from __future__ import annotations
 
 import contextlib
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.abandoned_files import delete_abandoned_files
 from cojoin.checkpoints.claimed import ClaimedCheckpoint
-from cojoin.checkpoints.control import open_control
+from cojoin.checkpoints.control import drain_is_promised, open_control
 from cojoin.checkpoints.identity import (
     check_description,
     claim_checkpoint,
@@ -36,16 +37,21 @@ from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.failures import explain
+from cojoin.spark.query.feed_positions import check_feeds
 from cojoin.spark.query.history import HistoryHolds, InputStreams
 from cojoin.spark.query.opened_outputs import open_outputs
 from cojoin.spark.query.output_places import check_places, check_unchanged
+from cojoin.spark.query.outside import Outside
+from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
+from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
 from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
 from cojoin.spark.restore.source_logs import check_logs
 from cojoin.spark.session.connect_server import check_server
+from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
@@ -57,6 +63,7 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
+    from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store
 
@@ -104,10 +111,8 @@ def start_query(
         restoration = check_restore(new, options.restore_from, restoration)
     is_new = not files.exists("spark/offsets")
     if restoration is None:
-        for source in new.opened_sources:
-            source.check(is_new=is_new)
-    # A live run has no end.
-    span = _span(new.opened_sources) if options.trigger.is_bounded else None
+        _check_sources(new, inputs, is_new=is_new)
+    span = _span(new.opened_sources, options.trigger)
     # A query that has planned no batch has read nothing yet, so it may still change its sources.
     known = (None, None) if is_new else known_sources(files)
     described = [
@@ -130,8 +135,11 @@ def start_query(
             restoration = write_restoration(new, restoration, lease.check)
             restoration.write(files)
         checkpoint = _open_checkpoint(new, query_id, lease, restoration)
-        query = Query(spark, plan, options.trigger, checkpoint, span=span)
-        _run(query, new, inputs, emit, options, checkpoint, restoration)
+        streams = InputStreams.of(inputs)
+        outside = Outside(options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress)
+        query = Query(spark, plan, options.trigger, checkpoint, span=span, outside=outside)
+        with outside.ended_by_errors():
+            _run(query, new, streams, inputs, emit, options, checkpoint, restoration)
     except BaseException as error:
         cause = lease.explained(error) if isinstance(error, Exception) else error
         with contextlib.suppress(Exception):
@@ -144,8 +152,30 @@ def start_query(
     return query
 
 
-def _span(sources: Sequence[Source]) -> tuple[int, int] | None:
-    """Return the range of event time that the query will read, in epoch milliseconds; None if no source knows it."""
+def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool) -> None:
+    """Check the sources of a query that is not restored, and of a new one the rows that are there.
+
+    Raises:
+        ConfigurationError: The query can't start with a source.
+        CheckpointError: It can't go on with one.
+    """
+    for source in new.opened_sources:
+        source.check(is_new=is_new)
+    if is_new:
+        check_present_validity(inputs)
+    else:
+        check_feeds(new.files, inputs)
+
+
+def _span(sources: Sequence[Source], trigger: Trigger) -> tuple[int, int] | None:
+    """Return the range of event time that the query will read, in epoch milliseconds, and warn of what it leaves.
+
+    None if no source knows it, and for a live run, which has no end.
+    """
+    if not trigger.is_bounded:
+        return None
+    for held_back in [each for source in sources for each in source.held_back()]:
+        warnings.warn(held_back, stacklevel=4)
     known = [span for span in (source.span() for source in sources) if span is not None]
     return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
 
@@ -184,7 +214,20 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
     return ClaimedCheckpoint(files, query_id, lease, manifests, progress, last, begins_at, check_description(files, 0))
 
 
-def _remote(new: NewQuery, streams: InputStreams, options: QueryOptions, checkpoint: ClaimedCheckpoint) -> RemoteWriter:
+def _static_side(plan: Plan, source: Source | None, options: QueryOptions) -> StaticSide | None:
+    """Return the right input as a static side; None where it is a stream."""
+    if not isinstance(source, StaticTable):
+        return None
+    return StaticSide(source, plan.right, plan.key_groups, options.trigger.is_bounded)
+
+
+def _remote(
+    new: NewQuery,
+    streams: InputStreams,
+    options: QueryOptions,
+    checkpoint: ClaimedCheckpoint,
+    side: StaticSide | None,
+) -> RemoteWriter:
     """Return what the server executes and writes the batches with."""
     begins_at = None if checkpoint.begins_at is None else tuple(checkpoint.begins_at)
     found = RemoteWriter(
@@ -197,6 +240,7 @@ def _remote(new: NewQuery, streams: InputStreams, options: QueryOptions, checkpo
         options.retained_checkpoints,
         begins_at,
         checkpoint.described,
+        side,
     )
     found.check()
     return found
@@ -205,6 +249,7 @@ def _remote(new: NewQuery, streams: InputStreams, options: QueryOptions, checkpo
 def _run(
     query: Query,
     new: NewQuery,
+    streams: InputStreams,
     inputs: Sequence[BoundInput],
     emit: Emit,
     options: QueryOptions,
@@ -214,11 +259,12 @@ def _run(
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
     outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
-    streams = InputStreams.of(inputs)
+    side = _static_side(plan, new.sources[1], options)
+    loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
     writer: BatchWriter | None = None
     if not is_connect(new.spark):
         rows_only = not any(runs_python(each.frame) for each in inputs)
-        writer = BatchWriter(plan, checkpoint, outputs, query.take_report, options.retained_checkpoints, rows_only)
+        writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, options.retained_checkpoints, rows_only)
     # Also where only timers need the clock: another run's strategies may follow it.
     last = checkpoint.last
     starts = (
@@ -230,9 +276,9 @@ def _run(
     emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files), told_by)
     batch: Callable[[DataFrame, int], None]
     if writer is None:
-        batch = _remote(new, streams, options, checkpoint)
+        batch = _remote(new, streams, options, checkpoint, side)
     else:
-        batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer)
+        batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(loads))
     stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
     if restoration is not None and restoration.stage == "written":
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
@@ -242,6 +288,10 @@ def _run(
             except PySparkException as error:
                 raise QueryFailedError(explain(error)) from error
         finish_restoration(files, restoration, checkpoint.lease.check).write(files)
+    if loads is not None and not drain_is_promised(files):
+        last = checkpoint.manifests.last()
+        for told in loads.at_start(new.spark, None if last is None else last.report):
+            warnings.warn(told, stacklevel=5)
     if writer is not None:
         writer.prepare()
     query.run(stream.queryName(options.name) if options.name else stream, None if writer is None else writer.finish)

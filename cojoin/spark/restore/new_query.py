@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cojoin.spark.sources.delta_static import StaticTable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -40,6 +42,11 @@ class NewQuery:
     sources: Sequence[Source | None]
     sinks: Mapping[str, Sink]
     allows: RestoreOptions
+
+    @property
+    def streamed_sources(self) -> list[Source]:
+        """Those of the opened sources that Spark reads as streams, each with a line in the offset log."""
+        return [each for each in self.opened_sources if not isinstance(each, StaticTable)]
 
     @property
     def opened_sources(self) -> list[Source]:

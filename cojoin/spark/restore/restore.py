@@ -6,8 +6,8 @@ an ordinary restart, at the exact offset, also in the middle of a Delta version 
 
 ``restored.json`` (``restoration``) records the progress, and a start after a crash continues from there. The old
 checkpoint is only read, with one exception: where an output continues in the old query's table, the old checkpoint is
-retired (its lease is ended), so that the old query can't write there again. A restoration costs one read and one write
-of the whole state before batch 0.
+retired (its lease is ended), so that the old query can't write there again. So is the one of which ``write_state`` or
+``erase`` has made the old checkpoint. A restoration costs one read and one write of the whole state before batch 0.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from cojoin.checkpoints.offset_log import NOTHING_READ, begin_after, plan_first_
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
+from cojoin.checkpoints.written_state import WrittenState
 from cojoin.engine import rescaling
 from cojoin.errors import CheckpointError, FunctionError
 from cojoin.spark.batch.restored_state import state_messages
 from cojoin.spark.restore import source_logs
 from cojoin.spark.restore.restoration import Restoration
+from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
+from cojoin.storage.document_text import IDENTITY
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -57,9 +60,6 @@ it stood still, is no message.
 _FORMER_ROWS = "restored"
 """The name of that folder in release 0.5.0. Spark finds the files in it."""
 
-_CONTROL_SOURCE = 2
-"""The number of the control input, which reads these rows: it comes after the left and the right input."""
-
 
 def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | None) -> Restoration:
     """Check everything that a restoration depends on; nothing is written.
@@ -82,20 +82,34 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     check_evolution(stored["query"], new.description, origin.root)
     offsets = _check_sources(new, stored["sources"], snapshot.manifest.offsets)
     logs = snapshot.manifest.logs
-    source_logs.check_logs(origin, {n: each for n, each in logs.items() if int(n) != _CONTROL_SOURCE})
+    # The last source is the control input, whose rows are in the state.
+    control = len(snapshot.manifest.offsets) - 1
+    source_logs.check_logs(origin, {n: each for n, each in logs.items() if int(n) != control})
     table = StateTable(new.spark, origin)
     table.check(snapshot)
     _check_states(new.plan, StoredState.of_snapshot(table, snapshot))
     # This is checked again after an earlier start, since other writers may have written to the tables.
     cut, shared_tables = _check_outputs(new, snapshot)
     cuts = [(each.location, each.version) for each in cut]
-    if shared_tables and (ended(origin) or "") != _retirement_reason(snapshot.batch_id, new.files) and is_live(origin):
-        msg = (
-            f"restore_from: a query runs on checkpoint {origin.root} ({holder(origin)}) and writes to "
-            f"{shared_tables[0]}: stop it, or name a new table"
-        )
-        raise CheckpointError(msg)
+    for each in _former(new.spark, origin) if shared_tables else ():
+        if (ended(each) or "") != _retirement_reason(snapshot.batch_id, new.files) and is_live(each):
+            msg = (
+                f"restore_from: a query runs on checkpoint {each.root} ({holder(each)}) and writes to "
+                f"{shared_tables[0]}: stop it, or name a new table"
+            )
+            raise CheckpointError(msg)
     return Restoration(origin.root, snapshot.batch_id, offsets, cuts, takes_over=bool(shared_tables))
+
+
+def _former(spark: SparkSession, origin: Store) -> list[Store]:
+    """Return the old checkpoint, and those of which ``write_state`` or ``erase`` has made it, as far as they exist."""
+    found = [origin]
+    while (written := WrittenState.read(found[-1])) is not None and written.origin is not None:
+        before = open_store(spark, written.origin)
+        if not before.exists(IDENTITY) or before.root in {each.root for each in found}:
+            break
+        found.append(before)
+    return found
 
 
 def _snapshot_of(origin: Store, checkpoint: Checkpoint, begun: Restoration | None, new: NewQuery) -> Snapshot:
@@ -151,6 +165,9 @@ def _check_sources(new: NewQuery, stored: Sequence[Mapping[str, Any] | None], of
             raise CheckpointError(msg)
         # This applies also where losses are allowed: records of another topic do not continue those that were read.
         source.recognised(spark, what, old)
+        if source not in new.streamed_sources:
+            # A table's rows are in the state, with its version.
+            continue
         offset = offsets[position]
         lost = source.lost_since(spark, what, offset)
         losses += lost
@@ -186,8 +203,14 @@ def _check_states(plan: Plan, state: StoredState) -> None:
         operator.close()
 
 
-def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutBack], list[str]]:
-    """Check the outputs; return the tables to roll back, and all tables that the old query wrote to as well."""
+def _check_outputs(new: NewQuery, snapshot: Snapshot, *, ends: bool = False) -> tuple[list[outputs.CutBack], list[str]]:
+    """Check the outputs; return the tables to roll back, and all places that the old query wrote to as well.
+
+    Args:
+        new: The query.
+        snapshot: The snapshot.
+        ends: Whether the old query is ended by now, so that it is fenced off where that is possible.
+    """
     cut: list[outputs.CutBack] = []
     shared_tables: list[str] = []
     manifest = snapshot.manifest
@@ -204,6 +227,9 @@ def _check_outputs(new: NewQuery, snapshot: Snapshot) -> tuple[list[outputs.CutB
             )
             raise CheckpointError(msg)
         if not isinstance(sink, DeltaSink):
+            former = OutputId(manifest.query_id, name)
+            if sink.goes_on_in(written, former, successor=new.files.root, ends=ends):
+                shared_tables.append(sink.describe())
             continue
         is_same = "delta" in written and outputs.is_same_table(new.spark, written["delta"], sink.location)
         version = written["version"] if is_same else None
@@ -242,7 +268,7 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
         CheckpointError: Another writer has changed an output since it was checked, or the snapshot was removed
             meanwhile.
     """
-    spark, files, plan, sources = new.spark, new.files, new.plan, new.opened_sources
+    spark, files, plan, sources = new.spark, new.files, new.plan, new.streamed_sources
     origin = open_store(spark, restoration.origin)
     snapshot = find_snapshot(origin, restoration.batch_id)
     check()
@@ -253,7 +279,8 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     messages.write.mode("overwrite").parquet(files.path(rows))
     _check_still_there(origin, snapshot)
     names = [f"{rows}/{name}" for name in files.names(rows) if name.endswith(".parquet")]
-    register_messages(files, _CONTROL_SOURCE, names, 0, check)
+    # The control input comes after the streams.
+    register_messages(files, len(sources), names, 0, check)
     for number, (source, offset) in enumerate(zip(sources, restoration.offsets, strict=True)):
         if source.has_log:
             last = -1 if offset == NOTHING_READ else int(json.loads(offset)["logOffset"])
@@ -264,9 +291,10 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     # This comes last, since it can't be undone. Everything that is needed of the old query has been read.
     check()
     if restoration.takes_over:
-        end(origin, _retirement_reason(restoration.batch_id, files))
+        for former in _former(spark, origin):
+            end(former, _retirement_reason(restoration.batch_id, files))
         # Commits of the old query since the first check are rolled back, too; now it is fenced off.
-        cut, _ = _check_outputs(new, snapshot)
+        cut, _ = _check_outputs(new, snapshot, ends=True)
         for each in cut:
             outputs.cut_back(spark, each)
     return restoration.at("written")

@@ -98,6 +98,29 @@ class BatchMarker:
             found.append(f"its {self.rows:,} rows are others now")
         return found
 
+    def refusal(self, stored: BatchMarker, place: str, cure: str) -> str | None:
+        """Return why a batch that an output has is not this one, and what to do; None if both executions are the same.
+
+        Args:
+            stored: The marker that the output has of the batch.
+            place: The output, such as ``"the table"``.
+            cure: What to do where the source offsets differ, as the end of a sentence.
+        """
+        differences = self.differences(stored)
+        if not differences:
+            return None
+        changed = self.changed_settings(stored)
+        told = f" Since then {'; '.join(changed)}." if changed else ""
+        if stored.offsets == self.offsets:
+            cure = (
+                f"start it once with the settings and the code that the batch was run with, and change them after "
+                f"that run; where that can't be, {cure}"
+            )
+        return (
+            f"{place} has the query's batch {self.batch_id} already, from another execution: "
+            f"{'; '.join(differences)}.{told} Nothing was written: {cure}"
+        )
+
     def changed_settings(self, stored: BatchMarker) -> list[str]:
         """Return the settings that differ from those of a stored marker, as descriptions."""
         names = dict.fromkeys([*stored.settings, *self.settings])

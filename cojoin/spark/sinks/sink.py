@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.written_files import FileTarget
+    from cojoin.spark.sources.sources import Source
     from cojoin.storage.delta_files import WrittenFile
 
 __all__ = ["OutputId", "Position", "Sink", "SinkWriter"]
@@ -60,11 +61,13 @@ class Position:
         checkpoint: The checkpoint's directory, for messages.
         next_batch: The batch that runs next: the one after the last in Spark's commit log.
         written: The newest manifest's entry for the output: its place, and the last batch that was written to it.
+        is_planned: Whether Spark has planned the next batch already, so that an earlier run may have written it.
     """
 
     checkpoint: str
     next_batch: int
     written: Mapping[str, Any]
+    is_planned: bool = False
 
     @property
     def last_batch(self) -> int | None:
@@ -117,6 +120,36 @@ class Sink(ABC):
     def place(self) -> dict[str, Any]:
         """Return a manifest's entry for it before anything is written."""
         return {}
+
+    def unique_place(self) -> str | None:
+        """Return what tells its place from those of other sinks; None if it has a directory or its place is unknown."""
+        return None
+
+    def check_inputs(self, sources: Sequence[Source], output: str) -> None:  # noqa: B027 - directories are compared
+        """Check that the place is not one that the query reads, where it is no directory.
+
+        Args:
+            sources: The inputs that are sources of cojoin's.
+            output: The output, for the message.
+
+        Raises:
+            ConfigurationError: It is.
+        """
+
+    def goes_on_in(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
+        """Return whether a restored query goes on in the place of the query whose snapshot it begins with.
+
+        Args:
+            written: The snapshot's entry for the output.
+            former: The output of that query.
+            successor: The checkpoint of the new query.
+            ends: Whether that query is ended by now; then it is fenced off here.
+
+        Raises:
+            CheckpointError: It would, and something was written there after the snapshot.
+        """
+        del written, former, successor, ends
+        return False
 
     def check_columns(self, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most take all columns
         """Check that an output's columns can be written.

@@ -1,7 +1,9 @@
-"""The sinks of a query: ``delta``, ``parquet``, or a callable.
+"""The sinks of a query: ``delta``, ``kafka``, ``parquet``, or a callable.
 
 - ``delta`` is exactly once: each batch is one transaction with the query's and the batch's ids, so a batch that is run
   again is skipped (``delta_sink``).
+- ``kafka`` is exactly once for consumers that read committed records: each batch is one transaction with the batch's
+  marker (``cojoin.kafka.sink``).
 - ``parquet`` is exactly once for readers that read the whole folder between two batches: each batch has its own folder,
   which is replaced if the batch is run again (``parquet_sink``).
 - A callable receives ``(DataFrame, batch_id)`` and may receive a batch twice, with the same id.
@@ -9,14 +11,16 @@
 A driver that was suspended, and whose checkpoint another driver has taken over meanwhile, is *fenced off* by a Delta
 table: its commit compares the epoch of its lease within Delta's own transaction. That holds where the workers write the
 files. Where Spark writes them (partitions, writer options), the epoch is compared right before; what is committed after
-that is a batch that the table does not have yet. The other sinks are not fenced: the lease is read right before they
-are called, and what they have begun by then they may finish.
+that is a batch that the table does not have yet. A Kafka topic fences it as well: Kafka refuses its producer, and the
+marker has the later epoch. The other sinks are not fenced: the lease is read right before they are called, and what
+they have begun by then they may finish.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,10 +36,15 @@ from cojoin.storage.locations import Location, as_location
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cojoin.kafka.sink.kafka_sink import KafkaSink
+    from cojoin.kafka.sink.sink_arguments import kafka
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sinks.sink import OutputId
 
-__all__ = ["DeltaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "parquet"]
+__all__ = ["DeltaSink", "KafkaSink", "ParquetSink", "Sink", "SinkLike", "as_sink", "delta", "kafka", "parquet"]
+
+# Imported at first use: they are of a layer above, and need confluent-kafka, which is an extra.
+_KAFKA = {"KafkaSink": "cojoin.kafka.sink.kafka_sink", "kafka": "cojoin.kafka.sink.sink_arguments"}
 
 
 SinkLike: TypeAlias = Sink | Callable[[DataFrame, int], Any]
@@ -138,19 +147,25 @@ def as_sink(declared: Any, role: str) -> Sink:
     """
     if isinstance(declared, Sink):
         return declared
-    if callable(declared) and declared not in (delta, parquet):
+    is_sink_function = getattr(declared, "__module__", None) in {__name__, _KAFKA["kafka"]}
+    if callable(declared) and not is_sink_function:
         return CallableSink(declared)
     hint = f"; did you mean cojoin.sinks.delta({declared!r})?" if isinstance(declared, (str, PathLike)) else ""
     if callable(declared):
         hint = "; call it with a location"
-    msg = f"{role}: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable, got {declared!r}{hint}"
+    msg = (
+        f"{role}: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...) or a callable, "
+        f"got {declared!r}{hint}"
+    )
     raise ConfigurationError(msg)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _KAFKA:
+        return getattr(import_module(_KAFKA[name]), name)
     # Spark's writers have one method per format, so the error for such a name says what to use instead.
     msg = (
-        f"module 'cojoin.sinks' has no attribute {name!r}; it has delta and parquet, and for any other format a query "
-        f"takes a callable: output=lambda frame, batch_id: frame.write..."
+        f"module 'cojoin.sinks' has no attribute {name!r}; it has delta, kafka and parquet, and for any other format a "
+        f"query takes a callable: output=lambda frame, batch_id: frame.write..."
     )
     raise AttributeError(msg)

@@ -64,22 +64,9 @@ class StoredMarkers:
                 f"rows; nothing was written: {self.cure}"
             )
             raise QueryFailedError(msg)
-        differences = marker.differences(stored)
-        if not differences:
-            return
-        changed = marker.changed_settings(stored)
-        told = f" Since then {'; '.join(changed)}." if changed else ""
-        cure = self.cure
-        if stored.offsets == marker.offsets:
-            cure = (
-                f"start it once with the settings and the code that the batch was run with, and change them after "
-                f"that run; where that can't be, {self.cure}"
-            )
-        msg = (
-            f"the table has the query's batch {marker.batch_id} already, from another execution: "
-            f"{'; '.join(differences)}.{told} Nothing was written: {cure}"
-        )
-        raise QueryFailedError(msg)
+        refusal = marker.refusal(stored, "the table", self.cure)
+        if refusal is not None:
+            raise QueryFailedError(refusal)
 
     def _stored(self, batch_id: int) -> BatchMarker | None:
         """Return the marker of a batch in the table; None if the table's log no longer has it."""

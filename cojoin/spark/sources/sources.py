@@ -7,196 +7,36 @@ its partitions and its span of time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.values.choices import check_flag
 from cojoin.engine.values.types import as_schema, parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.sources.format_options import as_options
-from cojoin.spark.sources.secrets import without_login
-from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
-from cojoin.storage.locations import Location, as_location, is_path
-from cojoin.storage.session_settings import active_session
-from cojoin.storage.stores import open_store
+from cojoin.spark.sources.source import PlacedAt, Source
+from cojoin.storage.locations import Location, as_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["PlacedAt", "Source", "delta", "files"]
+    from cojoin.engine.time.durations import Duration
 
-PlacedAt: TypeAlias = "Callable[[pa.Table], list[int]]"
-"""A function that returns, for each row of a source, the number of the first position after it."""
+__all__ = ["PlacedAt", "Source", "delta", "files"]
 
 _FORMATS = ("parquet", "json", "csv", "orc", "avro", "text", "xml")
 
 
-@dataclass(frozen=True, repr=False)
-class Source:
-    """A description of where rows come from, made by ``delta``, ``files`` or ``cojoin.kafka.source``.
-
-    Attributes:
-        format: Spark's name of the format.
-        location: A path or a table's name; None for formats that have none.
-        schema: The columns as DDL, if the format does not know them itself.
-        options: Spark's options for the format. They may contain secrets, so they are never shown.
-        partition: The source's columns that identify a row's source partition.
-        sequence: The source's columns that order the rows of one partition.
-    """
-
-    format: str
-    location: str | None
-    schema: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    partition: tuple[str, ...] = ()
-    sequence: tuple[str, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """The source in words, without secrets."""
-        return f"{self.format} {without_login(self.location or '')}".rstrip()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.title})"
-
-    def identity(self, spark: SparkSession) -> dict[str, str | None]:
-        """Return what identifies the source, independent of spelling and without options, which may contain secrets.
-
-        Args:
-            spark: The session, whose file systems make paths absolute.
-        """
-        location = self.location
-        if location is not None and is_path(location):
-            location = open_store(spark, location, "source").root
-        return {"format": self.format, "location": location}
-
-    def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Check that this is the source that the checkpoint has read, and return what the checkpoint stores of it.
-
-        Args:
-            spark: The session.
-            what: The input, for messages.
-            known: What the checkpoint stores, possibly by an earlier release; None if nothing was read yet.
-
-        Raises:
-            CheckpointError: It is another source with the same name.
-        """
-        del what, known
-        return dict(self.identity(spark))
-
-    def together_with(self, other: Source) -> Source:
-        """Return this source as it is read together with the other input's; most sources do not change."""
-        del other
-        return self
-
-    def with_max_ahead(self, max_ahead_ms: int) -> Source:
-        """Return this source with a limit for its own timestamps; most sources have none and do not change.
-
-        Args:
-            max_ahead_ms: The input's ``max_ahead``, in milliseconds: timestamps further ahead of the clock are ignored.
-        """
-        del max_ahead_ms
-        return self
-
-    def why_endless(self) -> str | None:
-        """Return why a static read of the source is not what a stream of it reads, and what to do; None if it is."""
-        given = [name for name in self.options if name.lower() in ("startingversion", "startingtimestamp")]
-        if not given:
-            return None
-        return f"{given[0]} is an option of streams; leave it out, or read the range with spark.read"
-
-    def check(self, *, is_new: bool) -> None:
-        """Check the source before the query starts.
-
-        Args:
-            is_new: Whether the query is new; False if it resumes from a checkpoint.
-
-        Raises:
-            ConfigurationError: The query can't start with this source.
-        """
-
-    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
-        """Return what the source no longer has after a position: a description of each loss.
-
-        Args:
-            spark: The session.
-            what: The input, for messages.
-            offset: The line of Spark's offset log; None if nothing was read yet.
-
-        Raises:
-            CheckpointError: The query can't continue with this source.
-        """
-        return check_position(spark, what, self.format, self.location, offset)
-
-    def with_losses_accepted(self, spark: SparkSession, what: str, offset: str | None) -> str | None:
-        """Return the position moved past what ``lost_since`` returns for the same arguments."""
-        return with_losses_accepted(spark, what, self.format, self.location, offset)
-
-    def between(self, what: str, begin: str | None, ends: Sequence[str]) -> tuple[DataFrame, PlacedAt] | None:
-        """Return the rows between positions as a static DataFrame, if the source can tell which row is where.
-
-        Args:
-            what: The input, for messages.
-            begin: The first position, a line of Spark's offset log; None if nothing was read before.
-            ends: The positions after it, one or more, ascending.
-
-        Returns:
-            The rows from the first position to the last, and a function that returns, for each collected row, the
-            number of the first of ``ends`` that is after it (their count if none is). None for a source that only
-            Spark's own stream reads by position, as Delta tables and folders of files.
-        """
-        del what, begin, ends
-        return None
-
-    def span(self) -> tuple[int, int] | None:
-        """Return the first and the last time of its present content, in epoch milliseconds; None if unknown."""
-        return None
-
-    @property
-    def max_apart_ms(self) -> int | None:
-        """How far record timestamps may be after the rows' event times, in milliseconds; None if it has none."""
-        return None
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the location is a table's name, not a path."""
-        return self.format == "delta" and not is_path(str(self.location))
-
-    @property
-    def has_log(self) -> bool:
-        """Whether Spark keeps its own log of what it has read from this source, as it does for files."""
-        return self.format != "delta"
-
-    def open(self, *, streaming: bool = True) -> DataFrame:
-        """Open the source with the active Spark session.
-
-        Args:
-            streaming: Whether to return a streaming DataFrame; False returns the present content as a static one.
-
-        Returns:
-            The rows.
-
-        Raises:
-            ConfigurationError: There is no active session.
-        """
-        spark = active_session()
-        if spark is None:
-            msg = (
-                f"source {self.format} {self.location or ''}: there is no Spark session; "
-                f"make one with cojoin.spark_session()"
-            )
-            raise ConfigurationError(msg)
-        reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
-        if self.schema is not None:
-            reader = reader.schema(self.schema)
-        frame: DataFrame = reader.table(self.location) if self.is_named else reader.load(self.location)
-        return frame
-
-
-def delta(location: Location, *, options: Mapping[str, Any] | None = None) -> Source:
+def delta(
+    location: Location,
+    *,
+    changes: bool = False,
+    static: bool = False,
+    refresh: Duration | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Source:
     """Return a source that reads a Delta table.
 
     A stream first reads the table's present snapshot, ``maxFilesPerTrigger`` files (1,000 by default) per micro-batch
@@ -211,20 +51,57 @@ def delta(location: Location, *, options: Mapping[str, Any] | None = None) -> So
     Rows ahead of the watermark wait in the state. For a large table whose files overlap in event time, set a larger
     ``maxFilesPerTrigger`` or cluster the table by event time.
 
+    With ``changes=True`` the table's changes are read after its present rows, from Delta's change data feed: inserted
+    and updated rows are versions, and deleted rows are deletes, which ``temporal_join`` takes without being told. The
+    feed is switched on with ``ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')``. Each row has
+    ``_deleted``, ``_commit_version`` and ``_commit_timestamp`` beside the table's columns; a join's result leaves them
+    out, except for the one that is the event time. If event time is a column of the table, a deleted row takes effect
+    at the later of that column and its commit's time. The other input's rows wait until the present rows are all in the
+    state; the progress says how many of them are read.
+
+    With ``static=True`` the table is the right side of a stream, as one version of it: the newest at the query's first
+    start, which the query then keeps over all its runs. It is loaded as a whole before the first left row is joined,
+    and does not hold time. With ``event_time=None`` in its ``Input`` its rows are known from the beginning of time, one
+    for each key. With ``refresh="1 hour"``, the newest version takes the place of the rows at the first boundary of
+    micro-batches an hour or more after the last load, by the micro-batches' processing times; a bounded run looks at
+    its start. A refresh changes the rows that come out after it, and none that are out.
+
     Args:
         location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name.
-        options: Options of Delta's source, such as ``maxFilesPerTrigger``.
+        changes: Whether the table's changes are read after its present rows.
+        static: Whether the table is read as one version beside a stream.
+        refresh: How long after a load the newest version is loaded, such as ``"1 hour"`` or a ``timedelta``, in as-of
+            and temporal joins; it implies ``static``. None is never.
+        options: Options of Delta's source, such as ``maxFilesPerTrigger``. With ``static`` they are those of Delta's
+            reader; ``versionAsOf`` then names the version.
 
     Returns:
         The source, for ``cojoin.Input``.
 
     Raises:
-        ConfigurationError: The location or the options are invalid.
+        ConfigurationError: The location, the refresh or the options are invalid, or contradict each other.
 
     Example:
         >>> trades = delta("/lake/trades", options={"maxFilesPerTrigger": 100})
+        >>> customers = delta("/lake/customers", refresh="1 hour")
     """
     place = as_location(location, "sources.delta", expected="a path or a table's name")
+    check_flag("sources.delta: static", static)
+    check_flag("sources.delta: changes", changes)
+    if changes:
+        from cojoin.spark.sources.delta_changes import delta_changes  # noqa: PLC0415 - it extends this module
+
+        if static or refresh is not None:
+            msg = (
+                f"sources.delta {place!r}: expected changes=True, or static=True or refresh=, got both: a static table "
+                f"has no changes; leave one out"
+            )
+            raise ConfigurationError(msg)
+        return delta_changes(place, as_options(options, f"sources.delta {place!r}"))
+    if static or refresh is not None:
+        from cojoin.spark.sources.delta_static import static_table  # noqa: PLC0415 - it extends this module
+
+        return static_table(place, options, refresh)
     return Source("delta", place, None, as_options(options, f"sources.delta {place!r}"))
 
 

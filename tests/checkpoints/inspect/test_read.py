@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 import cojoin as cj
 from cojoin.checkpoints.inspect.state_rows import find
+from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.checkpoints.state_cleaner import StateCleaner
+from cojoin.checkpoints.state_table import StateTable
 from cojoin.engine.formats import format_time
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
-from tests.checkpoints.lakes import CLOCK_FAR
+from cojoin.storage.stores import open_store
+from tests.checkpoints.lakes import CLOCK_FAR, asof_lake
 from tests.spark.data import MORNING, rows
 
 if TYPE_CHECKING:
@@ -187,3 +193,22 @@ def test_a_savepoint_keeps_a_batch(spark: SparkSession, watched: Lake) -> None:
         cj.savepoint(spark, taken)
     later = datetime.now(timezone.utc) + timedelta(days=1)
     assert cj.read_state(spark, watched.checkpoint, at=later).key(2)
+
+
+@pytest.mark.slow
+def test_a_snapshot_that_is_cleaned_while_it_is_read_is_an_error_and_not_fewer_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = asof_lake(tmp_path)
+    files = open_store(spark, lake.checkpoint)
+    opened = cj.read_state(spark, lake.checkpoint, at=0)
+    assert opened.buffered["trades"].count() == 1
+    snapshot = Snapshots(files).read(0)
+    assert snapshot is not None
+    # Between its index and its rows, a query may remove it.
+    StateCleaner(spark, files).clean([0])
+    with pytest.raises(CheckpointError, match="its query has removed it while it was opened"):
+        StateTable(spark, files).pinned(snapshot)
+    with pytest.raises((PySparkException, Py4JJavaError)):
+        opened.buffered["trades"].collect()
+    assert cj.read_state(spark, lake.checkpoint).buffered["trades"].count() == 1

@@ -101,6 +101,13 @@ def test_late_rows_are_shown_until_the_end():
     assert "(1,032 late)" in postfix(run.after(1, final=True))
 
 
+def test_how_far_a_snapshot_is_read_is_shown():
+    last = report(1_000, 100, NOON)
+    trades, customers = last.inputs
+    shown = Run().batch(5, replace(last, inputs=(trades, replace(customers, snapshot_rows=(100, 5_000_000)))))
+    assert "customers 12:00:00 (100 of 5,000,000 rows of the snapshot read)" in postfix(shown)
+
+
 def test_what_can_not_be_printed_of_a_name_is_a_question_mark():
     shown = Run().batch(1, report(1, names=("a\nb\x1b[31m", "取\0引\udcff")))
     assert "a?b?[31m 12:00:00, 取?引? 12:00:00" in postfix(shown)

@@ -226,7 +226,7 @@ def test_a_crash_between_the_drains_plan_and_its_end_reads_nothing_newer(spark: 
     folders.add_customers(customers([(1, 1, 5)]))
     job = Job(spark, tmp_path, folders)
     assert "1 row of 'trades'" in job.run().ending()
-    assert plan_drain(open_store(spark, job.checkpoint))
+    assert plan_drain(open_store(spark, job.checkpoint), 1)
     folders.add_trades(trades([(2, 1, 20)]))
     folders.add_customers(customers([(2, 1, 20)]))
     report = job.run(cj.Trigger.processing_time("0 seconds"))

@@ -1,0 +1,114 @@
+"""Which writers may still commit to the ``state`` table: transaction ids of Delta's, written with the rows.
+
+Two applications are numbered in the table's log. The runs of the query write an epoch and a batch with every snapshot,
+and a run that takes over writes its epoch first. Savepoints write a number that grows with each, and with each
+cleaning that takes a savepoint for interrupted. A commit whose number is not the next one is skipped by Delta, or in
+conflict where the other one came since its transaction began. So a run that stood still does not write over what its
+successor has written, and a savepoint that stood still does not bring files back that a cleaning has deleted.
+
+In a session of Spark Connect, Spark's own writer commits, which knows the same ids (``txnAppId``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from cojoin.storage.delta_files import commit_applications, table_log
+from cojoin.storage.session_settings import is_connect
+from cojoin.storage.table_version import read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Claim", "end_savepoints", "fence_runs", "has_claim", "is_conflict", "next_savepoint"]
+
+_RUNS, _SAVEPOINTS = "cojoin-state-runs", "cojoin-state-savepoints"
+_BATCHES = 1 << 32
+_TRIES = 5
+_CONFLICT = "ConcurrentTransactionException"
+
+
+class Claim(NamedTuple):
+    """The transaction id of one commit: an application, and the version that it writes.
+
+    >>> Claim.of_run(3, 7)
+    Claim(app_id='cojoin-state-runs', version=12884901896)
+    """
+
+    app_id: str
+    version: int
+
+    @classmethod
+    def of_run(cls, epoch: int, batch_id: int) -> Claim:
+        """Return the claim of a run's snapshot; a later batch or run has a greater one."""
+        return cls(_RUNS, epoch * _BATCHES + batch_id + 1)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether a commit failed because another one has written its application since it began."""
+    return _CONFLICT in str(error)
+
+
+def next_savepoint(spark: SparkSession, path: str) -> Claim:
+    """Return the claim of a savepoint that begins now.
+
+    Args:
+        spark: The session.
+        path: The table's folder.
+    """
+    table = read_table(spark, path)
+    found = None if table is None else table.transaction(_SAVEPOINTS)
+    return Claim(_SAVEPOINTS, 1 + (-1 if found is None else found))
+
+
+def has_claim(spark: SparkSession, path: str, claim: Claim) -> bool:
+    """Return whether a commit with a claim is the newest one of its application."""
+    table = read_table(spark, path)
+    return table is not None and table.transaction(claim.app_id) == claim.version
+
+
+def end_savepoints(spark: SparkSession, path: str) -> None:
+    """Let no savepoint commit any more that has begun before; where there is no table yet, nothing happens.
+
+    Args:
+        spark: The session.
+        path: The table's folder.
+    """
+    app_id, version = next_savepoint(spark, path)
+    # One that has begun would write this version, and must not take this commit for its own.
+    _write(spark, path, Claim(app_id, version + 1))
+
+
+def fence_runs(spark: SparkSession, path: str, epoch: int) -> None:
+    """Let no earlier run of the query commit any more; where there is no table yet, nothing happens.
+
+    Args:
+        spark: The session.
+        path: The table's folder.
+        epoch: The epoch of the lease.
+    """
+    _write(spark, path, Claim(_RUNS, epoch * _BATCHES))
+
+
+def _write(spark: SparkSession, path: str, claim: Claim) -> None:
+    """Write a claim without rows, unless its application has written it or a later one."""
+    if is_connect(spark):
+        if read_table(spark, path) is not None:
+            rows = spark.read.format("delta").load(path).limit(0)
+            writer = rows.write.format("delta").mode("append")
+            writer.option("txnAppId", claim.app_id).option("txnVersion", str(claim.version)).save(path)
+        return
+    for number in range(_TRIES):
+        transaction = table_log(spark, path).startTransaction()
+        if transaction.readVersion() < 0 or int(transaction.txnVersion(claim.app_id)) >= claim.version:
+            return
+        try:
+            commit_applications(spark, transaction, {claim.app_id: claim.version}, query_id="")
+        except (Py4JError, PySparkException) as error:
+            if not is_conflict(error) or number == _TRIES - 1:
+                raise
+            continue
+        return

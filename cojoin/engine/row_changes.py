@@ -1,0 +1,268 @@
+"""Rows that delete: a table's change feed, and rows with a span of validity (SCD2), as versions and deletes.
+
+A *version* is valid from its event time. A *delete* (``_deleted``) ends the version of its key that is valid then. The
+rows of a source are made into versions and deletes where they enter (``expanded``), the same way in each surrounding:
+
+- A row of a change feed is one of them already. Its commit is its place in the source's order. If event time is a
+  column of the table, a delete takes effect at the later of the deleted row's time and its commit's time, because the
+  column only says since when the row was valid. If event time is the commit's time, the rows of the feed's initial
+  snapshot are valid from the beginning of time (``EARLIEST``).
+- A row with a span of validity is a version at its begin and, unless it is still valid, a delete at its end. A row that
+  ends where it begins was never valid. A deleted row of a feed is a delete at its begin.
+
+A delete that is replaced in its own commit, as by an overwrite or a MERGE, is *superseded*: it is dropped and counted
+as done. What it is replaced by has its key, and with validity also its begin.
+
+Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
+before versions. So a version that begins where another ends is valid. An end only ends the version of its own row.
+
+It keeps nothing, and costs some vectorised passes over the columns of time and of commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.engine.values.keys import encode_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["COMMIT", "COMMITTED_AT", "DELETED", "EARLIEST", "NEVER_ENDS", "VALID_AT", "RowChanges"]
+
+DELETED, VALID_AT = "_deleted", "_valid_at"
+"""The columns that are added to the rows: whether it is a delete, and for rows with validity their event time."""
+
+COMMIT, COMMITTED_AT = "_commit_version", "_commit_timestamp"
+"""Delta's columns of a change feed."""
+
+EARLIEST = -2_208_988_800_000_000
+"""1900-01-01 00:00 UTC in epoch microseconds, which stands for the beginning of time.
+
+Earlier times fail somewhere on their way: pandas' nanoseconds begin in 1677, Python's local times in the year 1 UTC are
+out of range west of Greenwich, and Spark refuses Parquet times before 1900 where it is set to ask which calendar is
+meant (``spark.sql.parquet.datetimeRebaseModeInRead``).
+"""
+
+NEVER_ENDS = 253_370_764_800_000_000
+"""9999-01-01 00:00 UTC in epoch microseconds. Warehouses write an end from then on where there is none."""
+
+_TIME = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class RowChanges:
+    """How an input's rows are versions and deletes.
+
+    Attributes:
+        event_time: The event-time column of the versions and deletes; None if they have none.
+        is_feed: Whether the rows are those of a change feed, with the columns ``COMMIT`` and ``COMMITTED_AT``.
+        valid_from: The column with the begin of a row's validity; None if rows have no span of validity.
+        valid_to: The column with its end.
+    """
+
+    event_time: str | None
+    is_feed: bool = False
+    valid_from: str | None = None
+    valid_to: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what decides how rows are made into versions and deletes, as JSON values."""
+        return {"feed": self.is_feed, "valid_from": self.valid_from, "valid_to": self.valid_to}
+
+    @classmethod
+    def read(cls, described: Mapping[str, Any] | None, event_time: str | None) -> RowChanges | None:
+        """Return what ``describe`` described; None for None."""
+        if described is None:
+            return None
+        return cls(event_time, bool(described["feed"]), described["valid_from"], described["valid_to"])
+
+    @property
+    def added(self) -> tuple[pa.Field, ...]:
+        """The columns that ``expanded`` adds to the rows of the source, after theirs."""
+        if self.valid_from is None:
+            return ()
+        return (pa.field(VALID_AT, _TIME), *(() if self.is_feed else (pa.field(DELETED, pa.bool_()),)))
+
+    @property
+    def technical(self) -> tuple[str, ...]:
+        """The columns that a join's result leaves out."""
+        names = [DELETED, *([COMMIT, COMMITTED_AT] if self.is_feed else []), *([VALID_AT] if self.valid_from else [])]
+        # The commit's time stays where it is what the user named as event time.
+        return tuple(name for name in names if name != self.event_time or name == VALID_AT)
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The columns by which versions and deletes are told, besides the key."""
+        validity = [] if self.valid_from is None else [VALID_AT, self.valid_from]
+        return (DELETED, *([COMMIT] if self.is_feed else []), *validity)
+
+    @property
+    def begins_with_the_first(self) -> bool:
+        """Whether the rows of the initial snapshot are valid from the beginning of time."""
+        return self.event_time == COMMITTED_AT
+
+    @property
+    def deletes_move_time(self) -> bool:
+        """Whether deletes count for the watermark, since their times are in the order of the source."""
+        return self.event_time == COMMITTED_AT
+
+    def expanded(self, rows: pa.Table) -> tuple[pa.Table, NDArray[np.int64] | None]:
+        """Return rows of the source as versions and deletes, with the columns of ``added``.
+
+        Returns:
+            The versions and deletes, and the place in ``rows`` from which each comes; None where they are one to one.
+        """
+        if self.valid_from is None:
+            return self._at_its_commit(rows), None
+        begins, ends = rows.column(self.valid_from), rows.column(str(self.valid_to))
+        deleted = self._deleted(rows) if self.is_feed else np.zeros(rows.num_rows, dtype=bool)
+        has_end = _mask(pc.and_(pc.is_valid(begins), pc.is_valid(ends))) & ~deleted
+        first, last = _micros(begins), _micros(ends)
+        never = has_end & (first == last)
+        ending = np.flatnonzero(has_end & (last > first) & (last < NEVER_ENDS))
+        places = np.concatenate([np.arange(rows.num_rows), ending])
+        begins, ends = begins.combine_chunks(), ends.combine_chunks()
+        valid_at = pa.chunked_array([begins, ends.take(pa.array(ending))], _TIME)
+        is_deleted = pa.array(np.concatenate([deleted | never, np.ones(len(ending), dtype=bool)]))
+        table = rows if not len(ending) else rows.combine_chunks().take(pa.array(places))
+        if self.is_feed:
+            place = table.column_names.index(DELETED)
+            return table.set_column(place, DELETED, is_deleted).append_column(self.added[0], valid_at), places
+        return table.append_column(self.added[0], valid_at).append_column(self.added[1], is_deleted), places
+
+    def _at_its_commit(self, rows: pa.Table) -> pa.Table:
+        """Return rows of a feed where a delete's event time is not before its commit."""
+        if self.event_time in (None, COMMITTED_AT):
+            return rows
+        deleted = rows.column(DELETED)
+        if not pc.any(deleted).as_py():
+            return rows
+        times = rows.column(self.event_time)
+        # Arrow has no maximum of times.
+        pair = times.cast(pa.int64()), rows.column(COMMITTED_AT).cast(pa.int64())
+        late = pc.max_element_wise(*pair).cast(_TIME)
+        place = rows.column_names.index(self.event_time)
+        return rows.set_column(place, rows.schema.field(place), pc.if_else(deleted, late, times))
+
+    def from_the_beginning(self, rows: pa.Table, snapshot: int | None) -> pa.Table:
+        """Return rows where those of the initial snapshot are valid from the beginning of time.
+
+        Args:
+            rows: Versions and deletes.
+            snapshot: The version of the table that is the feed's snapshot; None where the rows are all of later ones.
+        """
+        if snapshot is None or not self.begins_with_the_first or not rows.num_rows:
+            return rows
+        times = rows.column(COMMITTED_AT)
+        is_known = pc.less_equal(rows.column(COMMIT), snapshot)
+        first = pa.scalar(EARLIEST, pa.int64()).cast(_TIME)
+        place = rows.column_names.index(COMMITTED_AT)
+        return rows.set_column(place, rows.schema.field(place), pc.if_else(is_known, first, times))
+
+    def ends_before_it_begins(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Return which versions are of rows whose validity ends before it begins."""
+        if self.valid_from is None:
+            return np.zeros(rows.num_rows, dtype=bool)
+        wrong = pc.fill_null(pc.less(rows.column(self.valid_to), rows.column(self.valid_from)), False)
+        return _mask(wrong) & ~self._deleted(rows)
+
+    def moves_time(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Return which rows count for the watermark, and may be too far ahead of the clock."""
+        return np.ones(rows.num_rows, dtype=bool) if self.deletes_move_time else ~self._deleted(rows)
+
+    def without_superseded(self, rows: pa.Table, key: Sequence[str]) -> pa.Table:
+        """Return rows without the superseded deletes."""
+        superseded = self.superseded(rows, key)
+        return rows.filter(pa.array(~superseded)) if superseded.any() else rows
+
+    def superseded(self, rows: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows are deletes whose key, and begin of validity, has a version of the same commit."""
+        nothing = np.zeros(rows.num_rows, dtype=bool)
+        if not self.is_feed:
+            return nothing
+        deleted = self._deleted(rows)
+        own = deleted & ~self._ends(rows)
+        if not own.any() or deleted.all():
+            return nothing
+        same = rows.select([*key, COMMIT, *([] if self.valid_from is None else [self.valid_from])])
+        (codes,), count = encode_keys([_without_nulls(same)])
+        replaced = np.zeros(count, dtype=bool)
+        replaced[codes[~deleted]] = True
+        return own & replaced[codes]
+
+    def ranks(self, rows: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+        """Return what decides between rows of one microsecond before the source's own order, and what after it."""
+        return (~self._ends(rows)).astype(np.int8), (~self._deleted(rows)).astype(np.int8)
+
+    def ineffective(
+        self, rows: pa.Table, key: Sequence[str], codes: NDArray[np.int64], micros: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which rows change nothing, given all that is known of their keys.
+
+        Superseded deletes do not: Delta may read an overwrite's versions in one batch and its deletes in a later one.
+        With validity, the newest of several rows of a table with one begin counts: the older ones, and all if the
+        newest is a delete, are left out as if they had never been. An end counts if the version before it is its own
+        row.
+
+        Args:
+            rows: Versions and deletes in the total order of each key.
+            key: The key columns.
+            codes: Their key codes.
+            micros: Their event times in epoch microseconds.
+        """
+        dropped = self.superseded(rows, key)
+        if self.valid_from is None or not rows.num_rows:
+            return dropped
+        ends, places = self._ends(rows), np.arange(rows.num_rows)
+        counts = ~ends & ~dropped
+        later = np.zeros(len(places), dtype=bool)
+        # Ends are the first of their microsecond, so the others of one begin follow each other.
+        found = places[counts]
+        later[found[:-1]] = (codes[found[1:]] == codes[found[:-1]]) & (micros[found[1:]] == micros[found[:-1]])
+        valid = counts & ~self._deleted(rows) & ~later
+        before = np.maximum.accumulate(np.where(valid, places, -1))
+        own = (before >= 0) & (codes[before] == codes)
+        own &= micros[before] == _micros(rows.column(self.valid_from))
+        if self.is_feed:
+            commits = rows.column(COMMIT).to_numpy()
+            own &= commits[before] == commits
+        counted: NDArray[np.bool_] = valid | (ends & own)
+        return ~counted
+
+    def _deleted(self, rows: pa.Table) -> NDArray[np.bool_]:
+        return _mask(pc.fill_null(rows.column(DELETED), False))
+
+    def _ends(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Return which rows are ends of validity; other deletes are of a feed, and at the begin of their own row."""
+        if self.valid_from is None:
+            return np.zeros(rows.num_rows, dtype=bool)
+        deleted = self._deleted(rows)
+        if not self.is_feed:
+            return deleted
+        later: NDArray[np.bool_] = _micros(rows.column(VALID_AT)) != _micros(rows.column(self.valid_from))
+        return deleted & later
+
+
+def _mask(values: pa.ChunkedArray | pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy())
+
+
+def _micros(times: pa.ChunkedArray) -> NDArray[np.int64]:
+    return np.asarray(times.cast(pa.int64()).fill_null(0).to_numpy())
+
+
+def _without_nulls(table: pa.Table) -> pa.Table:
+    """Return key columns without nulls: a null has no version and no delete of its own, so any value serves."""
+    columns = [
+        each.cast(pa.int64()).fill_null(0) if each.null_count and pa.types.is_timestamp(each.type) else each
+        for each in table.columns
+    ]
+    return pa.table(columns, names=[f"k{place}" for place in range(table.num_columns)])

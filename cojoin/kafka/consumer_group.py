@@ -1,0 +1,128 @@
+"""Commits of offsets to a consumer group that has no members, so that every lag tool sees how far a query is.
+
+The group is the user's own; nothing is ever read from it. A consumer commits that never subscribes, so it is no member
+either: Kafka takes such a commit only while the group has none, and keeps it for ``offsets.retention.minutes``, a week
+by default. (librdkafka's admin request for the same ends the process where its connection breaks at the wrong moment.)
+It costs one request a commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cojoin.errors import ConfigurationError
+from cojoin.kafka.client import Cluster
+from cojoin.kafka.connection import PERMISSION_ERRORS
+
+with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from confluent_kafka import Consumer
+
+    from cojoin.kafka.client import ClusterOptions, Partition
+
+__all__ = ["ConsumerGroup"]
+
+_HAS_MEMBERS = {"UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"}
+_NO_COORDINATOR_YET = {
+    *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+    *("GROUP_LOAD_IN_PROGRESS", "GROUP_COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR_FOR_GROUP"),
+}
+# How long librdkafka itself keeps a commit for which it finds no coordinator, or no answer.
+_BOUNDS = {"session.timeout.ms": "6000", "socket.timeout.ms": "6000", "group.protocol": "classic"}
+_POLL_SECONDS = 0.05
+
+
+class ConsumerGroup(Cluster):
+    """A consumer group of a Kafka cluster, and the cluster itself; for its further errors see ``Cluster``.
+
+    Args:
+        options: How the cluster is reached.
+        what: The caller, for messages.
+        group: The group's id.
+    """
+
+    def __init__(self, options: ClusterOptions, what: str, group: str) -> None:
+        super().__init__(options, what)
+        self._group = group
+        self._committer: Consumer | None = None
+        self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []
+
+    def commit(self, positions: Mapping[Partition, int]) -> None:
+        """Commit offsets to the group.
+
+        Args:
+            positions: The next offset to be read of each partition.
+
+        Raises:
+            ConfigurationError: The group has members, or this user may not commit to it.
+            QueryFailedError: No broker answers in time, or it answers with another error.
+        """
+        if positions:
+            self._patiently(lambda timeout: self._commit(positions, timeout))
+
+    def is_passing(self, error: KafkaError) -> bool:
+        """Return whether an error may pass by itself, as when the group's coordinator moves."""
+        return error.name() in _NO_COORDINATOR_YET or super().is_passing(error)
+
+    def close(self) -> None:
+        """Close the connections; a second call does nothing."""
+        committer, self._committer = self._committer, None
+        if committer is not None:
+            committer.close()
+        super().close()
+
+    def _commit(self, positions: Mapping[Partition, int], timeout: float) -> None:
+        if self._committer is None:
+            settings: Any = {"group.id": self._group, "on_commit": self._answered, **_BOUNDS}
+            self._committer = self.consumer(settings)
+        deadline = time.monotonic() + timeout
+        self._answers = []
+        wanted = [TopicPartition(topic, number, offset) for (topic, number), offset in sorted(positions.items())]
+        self._committer.commit(offsets=wanted, asynchronous=True)
+        while time.monotonic() < deadline:
+            # It runs the callback, and returns only errors: nothing is subscribed or assigned.
+            heard = self._committer.poll(_POLL_SECONDS)
+            if heard is not None and (error := heard.error()) is not None:
+                self._check(error)
+            for failed, answered in self._answers:
+                # An answer that is late belongs to an earlier commit, which said something else.
+                if {(each.topic, each.partition): each.offset for each in answered} == positions:
+                    errors = [failed, *(each.error for each in answered)]
+                    self._check(next((each for each in errors if each is not None), None), is_answer=True)
+                    return
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout:.0f} s"))  # noqa: SLF001
+
+    def _answered(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        self._answers = [*self._answers, (error, partitions)]
+
+    def _check(self, error: KafkaError | None, *, is_answer: bool = False) -> None:
+        """Raise what the brokers have said; what is not about this commit only where asking again does not help."""
+        if error is None:
+            return
+        if error.name() in _HAS_MEMBERS:
+            self._refuse_commit(
+                f"consumer group {self._group!r} has members, so offsets can't be committed to it from outside: stop "
+                f"these consumers, or give this query a group of its own with group="
+            )
+        if error.name() == "GROUP_AUTHORIZATION_FAILED":
+            self._refuse_commit(
+                f"{self._servers} do not let this user commit to consumer group {self._group!r}: grant it READ on the "
+                f"group"
+            )
+        if error.name() in PERMISSION_ERRORS:
+            self._refuse_commit(
+                f"{self._servers} do not let this user commit to consumer group {self._group!r}: grant it READ on the "
+                f"topics and on the group: {self.text(error)}"
+            )
+        if is_answer:
+            raise KafkaException(error)
+
+    def _refuse_commit(self, why: str) -> NoReturn:
+        msg = f"{self._what}: {why}"
+        raise ConfigurationError(msg)

@@ -1,0 +1,201 @@
+"""How a task decodes values and keys whose schema is in a registry: all records of one schema at once.
+
+The schema of each id is looked up once a process, and what decodes it, its *reading*, is made once and kept. A record
+without a schema id, of an id that the registry does not know, of a schema that can't become the columns of the query,
+or whose bytes do not fit its schema has a fault with the reason. The columns are fixed when the source is opened.
+
+It keeps up to 1,000 readings a process.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from cojoin.kafka.formats.schema_lookup import SchemaLookup
+from cojoin.kafka.formats.wire_format import HEADER, by_schema, undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cojoin.kafka.formats.registry import Registry
+    from cojoin.kafka.formats.schema_lookup import FoundSchema
+
+__all__ = ["Decoder", "FramedJson", "Reading", "RegistryDecoder", "in_order", "rows_by_themselves"]
+
+Faults: TypeAlias = "list[str | None]"
+"""For each value what is wrong with it; None where nothing is."""
+
+Reading: TypeAlias = "Callable[[list[bytes]], tuple[pa.StructArray | None, Faults]]"
+"""Decodes whole values of one schema: a row for each value, null where it has a fault; None where all have one."""
+
+_MOST_KEPT = 1_000
+_READINGS: dict[tuple[str, int], Any] = {}
+
+
+class Decoder(Protocol):
+    """Decodes values or keys; it is sent to the workers."""
+
+    @property
+    def dtype(self) -> pa.DataType:
+        """The type of what it returns: a struct of columns, or ``binary`` for JSON that Spark parses."""
+        ...
+
+    def decode(self, values: Sequence[bytes | None], faults: list[str | None]) -> pa.Array:
+        """Return the decoded values; one that can't be decoded is null and becomes a fault."""
+        ...
+
+
+@dataclass(frozen=True)
+class RegistryDecoder:
+    """Decodes values of a kind of schema.
+
+    Attributes:
+        registry: Where the schemas are.
+        kind: ``"AVRO"`` or ``"PROTOBUF"``.
+        columns: The columns of the query.
+        make: Makes the reading of a writer's schema; raises ``ValueError`` where it can't become the columns.
+        part: ``"value"`` or ``"key"``, for messages.
+        what: The input, for messages.
+        number: What a process knows the readings by.
+    """
+
+    registry: Registry
+    kind: str
+    columns: pa.StructType
+    make: Callable[[FoundSchema], Reading]
+    part: str
+    what: str
+    number: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def dtype(self) -> pa.DataType:
+        """The type of the decoded values."""
+        return self.columns
+
+    def decode(self, values: Sequence[bytes | None], faults: list[str | None]) -> pa.Array:
+        """Return the decoded values.
+
+        Raises:
+            QueryFailedError: The registry does not answer.
+            ConfigurationError: It refuses the login.
+        """
+        parts: list[tuple[list[int], pa.Array]] = []
+        for number, places in by_schema(values, faults, self.part).items():
+            reading = self._reading(number)
+            if isinstance(reading, str):
+                for at in places:
+                    faults[at] = undecodable(reading)
+                continue
+            rows, found = reading([values[at] for at in places])  # type: ignore[misc]  # none of them is None
+            for at, fault in zip(places, found, strict=True):
+                if fault is not None:
+                    faults[at] = undecodable(f"the {self.part} does not fit schema {number}: {fault}")
+            if rows is not None:
+                parts.append((places, rows))
+        return in_order(parts, len(values), self.columns)
+
+    def _reading(self, number: int) -> Reading | str:
+        """Return the reading of an id, or why there is none."""
+        kept = _READINGS.get((self.number, number))
+        if kept is not None:
+            return kept  # type: ignore[no-any-return]
+        found = SchemaLookup(self.registry, self.what).by_id(number)
+        if found is None:
+            # Not kept, since it may be registered a moment later.
+            return f"the {self.part}'s schema {number} is not in the registry {self.registry.title}"
+        if found.kind != self.kind:
+            made: Any = f"the {self.part}'s schema {number} is {found.kind}, expected {self.kind}"
+        else:
+            try:
+                made = self.make(found)
+            except ValueError as error:
+                made = f"the {self.part}'s schema {number} can't be read as the columns of the query: {error}"
+        if len(_READINGS) >= _MOST_KEPT:
+            _READINGS.clear()
+        _READINGS[self.number, number] = made
+        return made  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class FramedJson:
+    """Takes JSON out of the wire format, for Spark to parse.
+
+    Attributes:
+        registry: Where the schemas are.
+        part: ``"value"`` or ``"key"``, for messages.
+        what: The input, for messages.
+    """
+
+    registry: Registry
+    part: str
+    what: str
+
+    @property
+    def dtype(self) -> pa.DataType:
+        """The type of JSON."""
+        return pa.binary()
+
+    def decode(self, values: Sequence[bytes | None], faults: list[str | None]) -> pa.Array:
+        """Return the JSON of values."""
+        found: list[bytes | None] = [None] * len(values)
+        lookup = SchemaLookup(self.registry, self.what)
+        for number, places in by_schema(values, faults, self.part).items():
+            schema = lookup.by_id(number)
+            if schema is None or schema.kind != "JSON":
+                why = (
+                    f"not in the registry {self.registry.title}" if schema is None else f"{schema.kind}, expected JSON"
+                )
+                for at in places:
+                    faults[at] = undecodable(f"the {self.part}'s schema {number} is {why}")
+                continue
+            for at in places:
+                found[at] = (values[at] or b"")[HEADER:]
+        return pa.array(found, pa.binary())
+
+
+def in_order(parts: Sequence[tuple[list[int], pa.Array]], count: int, dtype: pa.DataType) -> pa.Array:
+    """Return rows of several schemas in the order of their records; those of none are null.
+
+    Args:
+        parts: The rows, each with its place.
+        count: The number of records.
+        dtype: The type of the rows.
+    """
+    if len(parts) == 1 and len(parts[0][0]) == count:
+        return parts[0][1]
+    source: list[int | None] = [None] * count
+    begin = 0
+    for places, rows in parts:
+        for number, at in enumerate(places, begin):
+            source[at] = number
+        begin += len(rows)
+    together = pa.concat_arrays([rows for _, rows in parts]) if parts else pa.nulls(0, dtype)
+    return together.take(pa.array(source, pa.int64()))
+
+
+def rows_by_themselves(values: Sequence[Any], faults: list[str | None], dtype: pa.DataType) -> pa.Array:
+    """Return values as rows where some can't be: those become null and faults, found one by one.
+
+    Args:
+        values: Values that Arrow takes, if they fit; None for null.
+        faults: Their faults, to which new ones are added.
+        dtype: The rows' type.
+    """
+    try:
+        return pa.array(values, dtype)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        pass
+    kept: list[Any] = []
+    for at, value in enumerate(values):
+        try:
+            pa.array([value], dtype)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # noqa: PERF203 - one by one
+            faults[at] = f"{type(error).__name__}: {error}"
+            kept.append(None)
+        else:
+            kept.append(value)
+    return pa.array(kept, dtype)

@@ -1,0 +1,365 @@
+"""What a user says about the form of values and keys, and the columns and decoder that this resolves to.
+
+A format is a description. It is resolved when its source is opened: the reader's columns are then fixed for the query,
+and are part of what its checkpoint knows of its inputs. So a query that names no version, and starts again after the
+subject has got another one, is refused as any query whose columns differ: it goes on with ``schema=`` the version that
+it had, or with ``restore_from=`` in a new checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from cojoin.engine.values.types import parse_schema, schema_to_ddl
+from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, DELETED, envelope_of, row_of
+from cojoin.kafka.formats.decoding import FramedJson, RegistryDecoder
+from cojoin.kafka.formats.registry import Registry, as_registry
+from cojoin.kafka.formats.schema_lookup import SchemaLookup, check_packages
+
+if TYPE_CHECKING:
+    from cojoin.kafka.formats.decoding import Decoder
+    from cojoin.kafka.formats.schema_lookup import FoundSchema
+
+__all__ = [
+    "AvroFormat",
+    "DebeziumFormat",
+    "JsonFormat",
+    "JsonSchemaFormat",
+    "ProtobufFormat",
+    "ResolvedFormat",
+    "ValueFormat",
+    "avro",
+    "debezium",
+    "json",
+    "json_schema",
+    "protobuf",
+    "resolve",
+]
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """Plain JSON; ``json`` makes one.
+
+    Attributes:
+        schema: The columns, as DDL.
+    """
+
+    schema: str
+
+
+@dataclass(frozen=True)
+class _RegistryFormat:
+    """A format whose schemas are in a registry.
+
+    Attributes:
+        registry: The registry.
+        schema: A version of the subject, or the columns as DDL; None is the newest version.
+        subject: The subject; None is that of the topic, such as ``trades-value``.
+    """
+
+    registry: Registry
+    schema: int | str | None = None
+    subject: str | None = None
+
+
+@dataclass(frozen=True)
+class AvroFormat(_RegistryFormat):
+    """Avro; ``avro`` makes one."""
+
+
+@dataclass(frozen=True)
+class ProtobufFormat(_RegistryFormat):
+    """Protobuf; ``protobuf`` makes one.
+
+    Attributes:
+        message: The name of the message type; None is the first one of the schema.
+    """
+
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class JsonSchemaFormat(_RegistryFormat):
+    """JSON with a schema in a registry; ``json_schema`` makes one."""
+
+
+RowFormat: TypeAlias = JsonFormat | AvroFormat | ProtobufFormat | JsonSchemaFormat
+
+
+@dataclass(frozen=True)
+class DebeziumFormat:
+    """Debezium's envelope; ``debezium`` makes one.
+
+    Attributes:
+        value: The format that the envelope has.
+    """
+
+    value: RowFormat
+
+
+ValueFormat: TypeAlias = RowFormat | DebeziumFormat
+"""What ``value=`` of ``cojoin.kafka.source`` takes."""
+
+
+def json(schema: str) -> JsonFormat:
+    """Return the format of plain JSON, which Spark parses; ``value=json(schema)`` is the same as ``schema=schema``.
+
+    Args:
+        schema: DDL of the columns.
+
+    Raises:
+        SchemaError: It does not parse.
+
+    Example:
+        >>> json("trade_id long, tier string")
+        JsonFormat(schema='trade_id long, tier string')
+    """
+    parse_schema(schema, what="json")
+    return JsonFormat(schema)
+
+
+def avro(registry: str | Registry, *, schema: int | str | None = None, subject: str | None = None) -> AvroFormat:
+    """Return the format of Avro in the wire format of a schema registry: a zero byte, the schema's id, the record.
+
+    Each record is decoded by the schema that it was written with, and resolved to the reader's as Avro says. So the
+    schema may change in the middle of a topic.
+
+    Args:
+        registry: The registry's address, or what ``cojoin.kafka.registry`` returned.
+        schema: The reader's schema: a version of the subject, the newest for None, or the columns as DDL. With DDL,
+            fields are matched by name; one that the writer's schema lacks is null.
+        subject: The subject of the reader's schema; None is the topic's own, such as ``trades-value``. Sources of
+            several topics need it, unless the columns are DDL.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+        SchemaError: DDL does not parse.
+
+    Example:
+        >>> avro("http://localhost:8081", schema=2)
+        AvroFormat(registry=Registry(http://localhost:8081), schema=2, subject=None)
+    """
+    return AvroFormat(as_registry(registry, "avro"), *_checked(schema, subject, "avro"))
+
+
+def protobuf(
+    registry: str | Registry,
+    message: str | None = None,
+    *,
+    schema: int | str | None = None,
+    subject: str | None = None,
+) -> ProtobufFormat:
+    """Return the format of Protobuf in the wire format of a schema registry.
+
+    Args:
+        registry: The registry's address, or what ``cojoin.kafka.registry`` returned.
+        message: The name of the message type, such as ``"shop.Trade"``; None is the first one of the schema. A record
+            of another type is undecodable.
+        schema: The reader's schema, as in ``avro``.
+        subject: The subject of the reader's schema, as in ``avro``.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+        SchemaError: DDL does not parse.
+
+    Example:
+        >>> protobuf("http://localhost:8081", "shop.Trade").message
+        'shop.Trade'
+    """
+    if message is not None and (not isinstance(message, str) or not message.strip()):
+        msg = f"protobuf: message: expected a message type's name, such as 'shop.Trade', got {message!r}"
+        raise ConfigurationError(msg)
+    return ProtobufFormat(as_registry(registry, "protobuf"), *_checked(schema, subject, "protobuf"), message)
+
+
+def json_schema(
+    registry: str | Registry, *, schema: int | str | None = None, subject: str | None = None
+) -> JsonSchemaFormat:
+    """Return the format of JSON in the wire format of a schema registry; Spark parses it as plain JSON.
+
+    Args:
+        registry: The registry's address, or what ``cojoin.kafka.registry`` returned.
+        schema: The reader's schema, as in ``avro``. Only its types are used: whether a value is in a range or matches a
+            pattern is not looked at.
+        subject: The subject of the reader's schema, as in ``avro``.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+        SchemaError: DDL does not parse.
+
+    Example:
+        >>> json_schema("http://localhost:8081", subject="trades-value").subject
+        'trades-value'
+    """
+    return JsonSchemaFormat(as_registry(registry, "json_schema"), *_checked(schema, subject, "json_schema"))
+
+
+def debezium(value: RowFormat) -> DebeziumFormat:
+    """Return the format of Debezium's change events, as versions and deletes for a ``temporal_join``.
+
+    A create, update or snapshot read is a row of ``after``, a delete a row of ``before``. Beside the row's columns
+    there are ``_deleted``, a boolean for ``temporal_join(deletes="_deleted")``, and ``_source_timestamp``, the time of
+    the change in the database (``source.ts_ms``), which is a good event time: that of a deleted row's own columns is
+    its version's. The tombstone that Debezium writes after a delete is no row, and neither kept nor rejected. Any other
+    event, such as a truncation, is rejected as undecodable.
+
+    Args:
+        value: The format of the envelope. Where the columns are given as DDL, they are those of the row. JSON may have
+            the envelope in ``payload``, beside its ``schema``, or not.
+
+    Raises:
+        ConfigurationError: It is no such format.
+
+    Example:
+        >>> debezium(json("customer_id long, tier string"))
+        DebeziumFormat(value=JsonFormat(schema='customer_id long, tier string'))
+    """
+    if not isinstance(value, (JsonFormat, _RegistryFormat)):
+        msg = f"debezium: expected json(), avro(), protobuf() or json_schema() of cojoin.kafka, got {value!r}"
+        raise ConfigurationError(msg)
+    return DebeziumFormat(value)
+
+
+def _checked(schema: Any, subject: Any, what: str) -> tuple[int | str | None, str | None]:
+    if isinstance(schema, str):
+        parse_schema(schema, what=f"{what}: schema")
+    elif schema is not None and (isinstance(schema, bool) or not isinstance(schema, int) or schema < 1):
+        msg = f"{what}: schema: expected a version such as 2, or columns as DDL, got {schema!r}"
+        raise ConfigurationError(msg)
+    if subject is not None and (not isinstance(subject, str) or not subject.strip()):
+        msg = f"{what}: subject: expected a name such as 'trades-value', got {subject!r}"
+        raise ConfigurationError(msg)
+    return schema, subject
+
+
+@dataclass(frozen=True)
+class ResolvedFormat:
+    """A format with its columns.
+
+    Attributes:
+        columns: What a value or key is decoded to; for Debezium the parts of its envelope that are read.
+        decoder: What decodes it on the workers; None leaves plain JSON to Spark.
+        row: The columns of the row in Debezium's envelope; None for other formats.
+    """
+
+    columns: pa.StructType
+    decoder: Decoder | None
+    row: pa.StructType | None = None
+
+    @property
+    def in_python(self) -> bool:
+        """Whether the workers decode it to columns; otherwise Spark parses it as JSON."""
+        return self.decoder is not None and pa.types.is_struct(self.decoder.dtype)
+
+    @property
+    def row_names(self) -> list[str]:
+        """The names of the columns that rows have of it."""
+        if self.row is None:
+            return [field.name for field in self.columns]
+        return [*(field.name for field in self.row), DELETED, CHANGED_AT]
+
+    @property
+    def ddl(self) -> str:
+        """The columns as DDL, without Debezium's own."""
+        return schema_to_ddl(pa.schema(list(self.columns if self.row is None else self.row)))
+
+
+_BY_REGISTRY = {AvroFormat: ("AVRO", ("fastavro",)), ProtobufFormat: ("PROTOBUF", ("google.protobuf",))}
+
+
+def resolve(chosen: ValueFormat, subject: str | None, part: str, what: str) -> ResolvedFormat:
+    """Return a format with its columns, asked of its registry.
+
+    Args:
+        chosen: The format.
+        subject: The subject of its topic; None where there are several topics.
+        part: ``"value"`` or ``"key"``.
+        what: The input, for messages.
+
+    Raises:
+        ConfigurationError: The subject or version does not exist, or the registry refuses the login.
+        SchemaError: A type has no column.
+        QueryFailedError: The registry does not answer.
+    """
+    if isinstance(chosen, DebeziumFormat):
+        inner = chosen.value
+        given = _given(inner)
+        found = None if given is not None else _reader(inner, subject, what)
+        whole = envelope_of(given) if given is not None else _columns(inner, found, part, what)
+        columns, row = row_of(whole, what)
+        return ResolvedFormat(columns, _decoder(inner, columns, found, part, what), row)
+    given = _given(chosen)
+    found = None if given is not None else _reader(chosen, subject, what)
+    columns = given if given is not None else _columns(chosen, found, part, what)
+    return ResolvedFormat(columns, _decoder(chosen, columns, found, part, what))
+
+
+def _given(chosen: RowFormat) -> pa.StructType | None:
+    """Return the columns that the user gave as DDL."""
+    if not isinstance(chosen.schema, str):
+        return None
+    return pa.struct([field.with_nullable(True) for field in parse_schema(chosen.schema, what="schema")])
+
+
+def _reader(chosen: Any, subject: str | None, what: str) -> FoundSchema:
+    name = chosen.subject or subject
+    if name is None:
+        msg = f"{what}: expected subject=, the subject of the reader's schema, because it reads several topics"
+        raise ConfigurationError(msg)
+    check_packages(what, ())
+    found = SchemaLookup(chosen.registry, what, at_start=True).of_subject(name, chosen.schema)
+    kind = "JSON" if isinstance(chosen, JsonSchemaFormat) else _BY_REGISTRY[type(chosen)][0]
+    if found.kind != kind:
+        formats = {"AVRO": "avro()", "PROTOBUF": "protobuf()", "JSON": "json_schema()"}
+        msg = (
+            f"{what}: subject {name!r} of the schema registry {chosen.registry.title} is {found.kind}, expected "
+            f"{kind}: use cojoin.kafka.{formats.get(found.kind, 'decode=')}"
+        )
+        raise SchemaError(msg)
+    return found
+
+
+def _columns(chosen: Any, found: FoundSchema | None, part: str, what: str) -> pa.StructType:
+    """Return the columns of a reader's schema."""
+    assert found is not None
+    if isinstance(chosen, AvroFormat):
+        check_packages(what, ("fastavro",))
+        from cojoin.kafka.formats.avro_decoder import avro_columns  # noqa: PLC0415 - optional
+
+        columns = avro_columns(found, part, what)
+    elif isinstance(chosen, ProtobufFormat):
+        check_packages(what, ("google.protobuf",))
+        from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
+
+        columns = proto_columns(found, chosen.message, what)
+    else:
+        from cojoin.kafka.formats.json_columns import json_columns  # noqa: PLC0415 - as above
+
+        columns = json_columns(found, what)
+    schema_to_ddl(pa.schema(list(columns)), what=f"{what}: the {part}'s schema")  # refuses names that differ by case
+    return columns
+
+
+def _decoder(chosen: Any, columns: pa.StructType, found: FoundSchema | None, part: str, what: str) -> Decoder | None:
+    if isinstance(chosen, JsonFormat):
+        return None
+    if isinstance(chosen, JsonSchemaFormat):
+        check_packages(what, ())
+        return FramedJson(chosen.registry, part, what)
+    kind, packages = _BY_REGISTRY[type(chosen)]
+    check_packages(what, packages)
+    make: Any
+    if isinstance(chosen, AvroFormat):
+        from cojoin.kafka.formats.avro_decoder import AvroReadings  # noqa: PLC0415 - optional
+
+        make = AvroReadings(columns, found, part)
+    else:
+        from cojoin.kafka.formats.proto_decoder import ProtoReadings  # noqa: PLC0415 - optional
+
+        make = ProtoReadings(columns, found, chosen.message)
+    return RegistryDecoder(chosen.registry, kind, columns, make, part, what)

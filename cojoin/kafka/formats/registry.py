@@ -1,0 +1,138 @@
+"""Where a schema registry is and how it is reached: any server of the API that Confluent's has.
+
+A registry can be pickled and shown: its login is in no ``repr``, message, plan or checkpoint. A token may be a function
+of the user's, which is called on the driver and on the workers before each request.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import ConfigurationError
+from cojoin.spark.batch.pickling import pickling_error
+from cojoin.spark.sources.secrets import Secrets, without_login
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Registry", "as_registry", "registry"]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A schema registry; ``registry`` makes one.
+
+    Attributes:
+        url: Its address, or several with commas between them.
+        settings: Settings of confluent-kafka's ``SchemaRegistryClient``; they may hold secrets.
+        token: The user's function that returns a token; None for other logins.
+        number: What a process knows its client by where it has a function.
+
+    >>> registry("http://ali:opensesame@localhost:8081")
+    Registry(http://***@localhost:8081)
+    """
+
+    url: str = field(repr=False)
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    token: Callable[[], str] | None = field(default=None, repr=False)
+    number: str = field(default="", repr=False)
+
+    def __repr__(self) -> str:
+        return f"Registry({self.title})"
+
+    @property
+    def title(self) -> str:
+        """The address, without a login."""
+        return without_login(self.url)
+
+    @property
+    def known_by(self) -> tuple[object, ...]:
+        """What is equal for registries that share a client in a process."""
+        return (self.url, self.settings, self.number)
+
+    def mask(self, text: str) -> str:
+        """Return a text in which the login is masked."""
+        settings = dict(self.settings)
+        password = settings.get("basic.auth.user.info", "").partition(":")[2]
+        return Secrets.of_settings({**settings, "url": self.url, "password": password}).mask(text)
+
+
+def registry(
+    url: str,
+    *,
+    username: str | None = None,
+    password: str | None = None,
+    token: str | Callable[[], str] | None = None,
+    ca: str | None = None,
+    certificate: str | None = None,
+    private_key: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Registry:
+    """Return a schema registry with its login, for ``avro``, ``protobuf`` and ``json_schema``.
+
+    Args:
+        url: The address of its API, such as ``"http://localhost:8081"``, or Apicurio's
+            ``"http://localhost:8080/apis/ccompat/v7"``; several of one registry have commas between them.
+        username: The user's name, for a login by password.
+        password: The password.
+        token: A bearer token, or your own function without arguments that returns one.
+        ca: A file with the certificates that are trusted, on the driver and on the workers.
+        certificate: A file with the client's certificate, for mutual TLS.
+        private_key: A file with its private key.
+        options: Further settings of confluent-kafka's ``SchemaRegistryClient``, such as
+            ``{"bearer.auth.logical.cluster": "lsrc-1"}``.
+
+    Returns:
+        The registry. Its ``repr`` shows the address without a login.
+
+    Raises:
+        ConfigurationError: The address is none, or the logins contradict each other.
+
+    Example:
+        >>> registry("http://localhost:8081", username="ali", password="opensesame")
+        Registry(http://localhost:8081)
+    """
+    if not isinstance(url, str) or not url.strip().startswith(("http://", "https://")):
+        msg = f"registry: expected an address such as 'http://localhost:8081', got {without_login(str(url))!r}"
+        raise ConfigurationError(msg)
+    if (username is None) != (password is None):
+        msg = "registry: expected both username= and password=, or neither"
+        raise ConfigurationError(msg)
+    if username is not None and token is not None:
+        msg = "registry: expected a password or a token, got both"
+        raise ConfigurationError(msg)
+    settings = {} if username is None else {"basic.auth.user.info": f"{username}:{password}"}
+    number = ""
+    if token is not None:
+        settings |= {"bearer.auth.logical.cluster": ""}
+        if isinstance(token, str):
+            settings |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": token}
+        elif not callable(token):
+            msg = f"registry: token: expected a text or a function that returns one, got a {type(token).__name__}"
+            raise ConfigurationError(msg)
+        elif (reason := pickling_error(token)) is not None:
+            msg = f"registry: token: the function can't be sent to the workers: {reason}"
+            raise ConfigurationError(msg)
+        else:
+            number = uuid.uuid4().hex
+    files = {"ssl.ca.location": ca, "ssl.certificate.location": certificate, "ssl.key.location": private_key}
+    settings |= {name: value for name, value in files.items() if value is not None}
+    settings |= {str(name): str(value) for name, value in (options or {}).items()}
+    asked = token if token is not None and not isinstance(token, str) else None
+    return Registry(url.strip(), tuple(sorted(settings.items())), asked, number)
+
+
+def as_registry(given: Any, what: str) -> Registry:
+    """Return the registry that a user's argument names: an address, or what ``registry`` returned.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if isinstance(given, Registry):
+        return given
+    if isinstance(given, str):
+        return registry(given)
+    msg = f"{what}: registry: expected an address or cojoin.kafka.registry(...), got a {type(given).__name__}"
+    raise ConfigurationError(msg)

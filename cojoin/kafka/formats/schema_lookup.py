@@ -1,0 +1,224 @@
+"""Schemas of a registry, asked for once a process and kept, by confluent-kafka's own client.
+
+What an id stands for never changes, so it is kept as long as the process lives. An id that the registry does not know
+is asked for again after half a minute. A registry that does not answer is an error that names it: within seconds before
+a query starts, and after about half a minute while it runs. An answer costs a request of some milliseconds, and the
+first one in a process half a second more, for the client's imports.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cojoin.kafka.formats.registry import Registry
+
+__all__ = ["FoundSchema", "SchemaLookup", "check_packages"]
+
+_AT_START = {"timeout": 4, "max.retries": 1, "retries.wait.ms": 200}
+_RUNNING = {"timeout": 10, "max.retries": 8, "retries.wait.ms": 500, "retries.max.wait.ms": 8_000}
+_UNKNOWN_SECONDS = 30.0
+_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
+_MOST_KEPT = 10_000
+
+_PACKAGES = {
+    "confluent_kafka": "confluent-kafka",
+    "httpx2": "confluent-kafka[schemaregistry]",
+    "fastavro": "fastavro",
+    "google.protobuf": "protobuf",
+}
+
+_CLIENTS: dict[tuple[object, ...], Any] = {}
+_FOUND: dict[tuple[object, ...], FoundSchema] = {}
+_UNKNOWN: dict[tuple[object, ...], float] = {}
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class FoundSchema:
+    """A schema of the registry.
+
+    Attributes:
+        kind: ``"AVRO"``, ``"PROTOBUF"`` or ``"JSON"``.
+        text: The schema.
+        references: The schemas that it refers to, each with the name by which it does, those first that others need.
+    """
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class SchemaLookup:
+    """Looks up schemas of one registry.
+
+    Args:
+        registry: The registry.
+        what: The input, for messages.
+        at_start: Whether no query runs yet: then the registry is not waited for.
+    """
+
+    def __init__(self, registry: Registry, what: str, *, at_start: bool = False) -> None:
+        self._registry, self._what, self._at_start = registry, what, at_start
+
+    def by_id(self, number: int) -> FoundSchema | None:
+        """Return the schema of an id; None where the registry does not know it.
+
+        Raises:
+            ConfigurationError: The registry refuses the login, or there is none at the address.
+            QueryFailedError: It does not answer.
+        """
+        place = (*self._registry.known_by, number)
+        with _LOCK:
+            if (known := _FOUND.get(place)) is not None:
+                return known
+            if time.monotonic() < _UNKNOWN.get(place, 0.0):
+                return None
+            answer = self._ask(lambda client: client.get_schema(number), {_NO_SCHEMA})
+            if answer is None:
+                _forget_some(_UNKNOWN)
+                _UNKNOWN[place] = time.monotonic() + _UNKNOWN_SECONDS
+                return None
+            _forget_some(_FOUND)
+            return _FOUND.setdefault(place, self._found(answer))
+
+    def of_subject(self, subject: str, version: int | None) -> FoundSchema:
+        """Return a version of a subject, the newest for None.
+
+        Raises:
+            ConfigurationError: There is no such subject or version, or what ``by_id`` raises.
+            QueryFailedError: The registry does not answer.
+        """
+        with _LOCK:
+            answer = self._ask(
+                lambda client: _newest(client, subject) if version is None else client.get_version(subject, version),
+                {_NO_SUBJECT, _NO_VERSION},
+            )
+            if answer is None:
+                there = self._ask(lambda client: client.get_versions(subject), {_NO_SUBJECT, _NO_VERSION})
+                if there:
+                    missing = f"subject {subject!r} has no version {version}; it has {', '.join(map(str, there))}"
+                else:
+                    missing = f"there is no subject {subject!r}; name another with subject=, or give the columns as DDL"
+                msg = f"{self._what}: schema registry {self._registry.title}: {missing}"
+                raise ConfigurationError(msg)
+            return self._found(answer.schema)
+
+    def _found(self, schema: Any) -> FoundSchema:
+        references: dict[str, str] = {}
+        self._add_references(schema, references)
+        return FoundSchema(str(schema.schema_type or "AVRO"), str(schema.schema_str), tuple(references.items()))
+
+    def _add_references(self, schema: Any, found: dict[str, str]) -> None:
+        for each in schema.references or ():
+            if each.name in found:
+                continue
+            asked = lambda client, each=each: client.get_version(each.subject, each.version)  # noqa: E731
+            answer = self._ask(asked, {_NO_SUBJECT, _NO_VERSION})
+            if answer is None:
+                msg = (
+                    f"{self._what}: schema registry {self._registry.title}: a schema refers to version {each.version} "
+                    f"of subject {each.subject!r}, which is not there; register it again"
+                )
+                raise QueryFailedError(msg)
+            self._add_references(answer.schema, found)
+            found[each.name] = str(answer.schema.schema_str)
+
+    def _ask(self, question: Callable[[Any], Any], absent: set[int]) -> Any:
+        """Return the client's answer; None for the codes of ``absent``."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - takes half a second
+
+        try:
+            return question(self._client())
+        except SchemaRegistryError as error:
+            if error.error_code in absent:
+                return None
+            raise self._refusal(error) from None
+        except (ConfigurationError, QueryFailedError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the client raises those of its HTTP library
+            said = self._registry.mask(f"{type(error).__name__}: {error}")
+            lost = "" if self._at_start else "no record is lost, those of this batch are read again by the next start: "
+            msg = (
+                f"{self._what}: schema registry {self._registry.title} gave no answer: {said}; {lost}see that the "
+                f"registry runs at this address"
+            )
+            raise QueryFailedError(msg) from None
+
+    def _refusal(self, error: Any) -> ConfigurationError | QueryFailedError:
+        said, status = self._registry.mask(str(error.error_message)), error.http_status_code
+        place = f"{self._what}: schema registry {self._registry.title}"
+        if status in (401, 403):
+            return ConfigurationError(f"{place} refused the login (HTTP {status}): {said}; see cojoin.kafka.registry()")
+        if status == 404:
+            msg = (
+                f"{place}: there is no registry at this address (HTTP 404): expected the address of its API, such as "
+                f"http://localhost:8081, or Apicurio's http://localhost:8080/apis/ccompat/v7"
+            )
+            return ConfigurationError(msg)
+        return QueryFailedError(f"{place} answered with HTTP {status}: {said}; start the query again when it is well")
+
+    def _client(self) -> Any:
+        place = (*self._registry.known_by, self._at_start)
+        if place not in _CLIENTS:
+            from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
+
+            settings: dict[str, Any] = {"url": self._registry.url} | (_AT_START if self._at_start else _RUNNING)
+            settings |= dict(self._registry.settings)
+            if self._registry.token is not None:
+                settings |= {
+                    "bearer.auth.credentials.source": "CUSTOM",
+                    "bearer.auth.custom.provider.function": _fields,
+                    "bearer.auth.custom.provider.config": {
+                        "ask": self._registry.token,
+                        "cluster": settings.pop("bearer.auth.logical.cluster", ""),
+                    },
+                }
+            try:
+                _CLIENTS[place] = SchemaRegistryClient(settings)
+            except (ValueError, TypeError, OSError) as error:
+                msg = f"{self._what}: schema registry {self._registry.title}: {self._registry.mask(str(error))}"
+                raise ConfigurationError(msg) from None
+        return _CLIENTS[place]
+
+
+def _newest(client: Any, subject: str) -> Any:
+    client.clear_latest_caches()  # the client would keep the version that was the newest when it was first asked
+    return client.get_latest_version(subject)
+
+
+def _fields(config: dict[str, Any]) -> dict[str, Any]:
+    return {"bearer.auth.token": config["ask"](), "bearer.auth.logical.cluster": config["cluster"]}
+
+
+def _forget_some(kept: dict[Any, Any]) -> None:
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+
+
+def check_packages(what: str, needed: tuple[str, ...]) -> None:
+    """Check that the packages of a format are installed.
+
+    Args:
+        what: The input, for the message.
+        needed: The modules.
+
+    Raises:
+        EnvironmentSetupError: One is missing.
+    """
+    for module in ("confluent_kafka", "httpx2", *needed):
+        try:
+            is_there = find_spec(module) is not None
+        except ModuleNotFoundError:
+            is_there = False
+        if not is_there:
+            msg = f'{what}: expected the package {_PACKAGES[module]}, found none; run: pip install "cojoin[registry]"'
+            raise EnvironmentSetupError(msg)

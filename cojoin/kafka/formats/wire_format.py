@@ -1,0 +1,85 @@
+"""The wire format of values and keys whose schema is in a registry: a zero byte, an id of four bytes, then the record.
+
+Protobuf has, after the id, the place of the message's type in its file: how many numbers follow, and the numbers, as
+zigzag varints; a zero alone is the first type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["HEADER", "by_schema", "message_place", "undecodable"]
+
+HEADER = 5
+_SHOWN = 24
+
+
+def by_schema(values: Sequence[bytes | None], faults: list[str | None], part: str) -> dict[int, list[int]]:
+    r"""Return the places of values by the ids of their schemas; a value without such a header becomes a fault.
+
+    Args:
+        values: The values or keys; None is in no list.
+        faults: The records' faults, to which new ones are added.
+        part: ``"value"`` or ``"key"``, for messages.
+
+    >>> faults = [None, None]
+    >>> by_schema([b"\0\0\0\0\7abc", b"{}"], faults, "value"), faults[1]
+    ({7: [0]}, "undecodable: the value has no schema id: expected a zero byte and an id of four bytes, got b'{}'")
+    """
+    heads: dict[bytes, list[int]] = {}
+    for at, value in enumerate(values):
+        if value is not None:
+            heads.setdefault(value[:HEADER], []).append(at)
+    found: dict[int, list[int]] = {}
+    for head, places in heads.items():
+        if len(head) == HEADER and not head[0]:
+            found[int.from_bytes(head[1:], "big")] = places
+            continue
+        for at in places:
+            got = (values[at] or b"")[:_SHOWN]
+            msg = f"the {part} has no schema id: expected a zero byte and an id of four bytes, got {got!r}"
+            faults[at] = undecodable(msg)
+    return found
+
+
+def message_place(value: bytes) -> tuple[tuple[int, ...], int]:
+    r"""Return the place of a Protobuf record's message type in its file, and where the record begins.
+
+    Raises:
+        ValueError: The place is cut off.
+
+    >>> message_place(b"\0\0\0\0\7\4\2\0abc")
+    ((1, 0), 8)
+    """
+    count, at = _varint(value, HEADER)
+    if not count:
+        return (0,), at
+    if not 0 < count < len(value):
+        msg = f"the place of its message's type has {count} numbers"
+        raise ValueError(msg)
+    numbers = []
+    for _ in range(count):
+        number, at = _varint(value, at)
+        numbers.append(number)
+    return tuple(numbers), at
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    found = shift = 0
+    while True:
+        if at >= len(value) or shift > 63:
+            msg = "it is cut off within the place of its message's type"
+            raise ValueError(msg)
+        byte = value[at]
+        found |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (found >> 1) ^ -(found & 1), at
+
+
+def undecodable(what: str) -> str:
+    """Return the fault of a record that can't be decoded."""
+    return f"undecodable: {what}".encode(errors="backslashreplace").decode()

@@ -1,0 +1,131 @@
+"""How a row becomes a Kafka record: which columns make its key, value, headers and timestamp, and in which form.
+
+Spark's own ``to_json`` writes JSON, in the JVM. Timestamps are in UTC with microseconds where they have some
+(``2026-01-05T09:30:00.000125Z``), ``timestamp_ntz`` the same without the zone, dates ``2026-01-05``, binary as base64,
+decimals as numbers, NaN and infinities as the texts ``"NaN"`` and ``"Infinity"``, maps as objects whose keys are texts.
+Fields that are null are left out, and those of an object in an object, too; elements of lists stay as ``null``.
+``cojoin.kafka.source`` reads all of it back. A column that is written as it is becomes UTF-8 or its bytes; a null value
+is a tombstone. A number, boolean, date or decimal as a key is its text, as ``cojoin.kafka.key("long")`` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType
+
+from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.types import type_to_ddl
+from cojoin.errors import ConfigurationError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["HEADERS", "JSON", "KEY", "TIMESTAMP", "VALUE", "RecordEncoding"]
+
+KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
+"""The columns of encoded rows: two of bytes, a list of bytes in the order of the headers, and epoch milliseconds."""
+
+JSON = "json"
+"""The value that holds all columns."""
+
+Columns: TypeAlias = "str | tuple[str, ...]"
+"""One column as it is, or several columns as a JSON object."""
+
+_JSON_OPTIONS = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+}
+_PLAIN_TYPE, _TEXTS_OR_BYTES, _TIMES = "texts, bytes, numbers, booleans or dates", "texts or bytes", "timestamps"
+_BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_WITH_A_TEXT = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal, pa.types.is_floating)
+_TYPES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    _PLAIN_TYPE: (*_BYTES, *_WITH_A_TEXT),
+    _TEXTS_OR_BYTES: _BYTES,
+    _TIMES: (lambda dtype: pa.types.is_timestamp(dtype) and dtype.tz is not None,),
+}
+
+
+@dataclass(frozen=True)
+class RecordEncoding:
+    """How rows become records.
+
+    Attributes:
+        key: The key: a column, several as JSON, or None.
+        value: The value: ``JSON`` for all columns, several as JSON, or a column of texts or bytes.
+        headers: Each header's name, and the column that holds its value.
+        timestamp: The column of the record's timestamp; None has the time at which the record is sent.
+    """
+
+    key: Columns | None = None
+    value: Columns = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+    timestamp: str | None = None
+
+    def check(self, schema: pa.Schema, what: str) -> None:
+        """Check that the columns exist, and that each has a type that can be written where it is to go.
+
+        Args:
+            schema: The output's columns.
+            what: The output and the sink, for messages.
+
+        Raises:
+            ConfigurationError: A column is missing, or has another type.
+        """
+        if isinstance(self.key, str):
+            hint = f"key=[{self.key!r}] writes it as JSON"
+            _check_type(schema, self.key, f"{what}: key", _PLAIN_TYPE, hint)
+        for column in () if self.key is None or isinstance(self.key, str) else self.key:
+            _field(schema, column, f"{what}: key")
+        if isinstance(self.value, tuple):
+            for column in self.value:
+                _field(schema, column, f"{what}: value")
+        elif self.value != JSON:
+            hint = f"value=[{self.value!r}] writes it as JSON, and value={JSON!r} all columns"
+            _check_type(schema, self.value, f"{what}: value", _TEXTS_OR_BYTES, hint)
+        for name, column in self.headers:
+            _check_type(schema, column, f"{what}: header {name!r}", _PLAIN_TYPE, "give another column")
+        if self.timestamp is not None:
+            _check_type(schema, self.timestamp, f"{what}: timestamp", _TIMES, "give a column of type timestamp")
+
+    def encode(self, frame: DataFrame) -> DataFrame:
+        """Return rows as records: ``KEY``, ``VALUE``, and where they are asked for ``HEADERS`` and ``TIMESTAMP``."""
+        fields = {field.name.lower(): field for field in frame.schema.fields}
+
+        def named(column: str) -> Column:
+            return F.col(back_quoted(fields[column.lower()].name))
+
+        def part(columns: Columns) -> Column:
+            if not isinstance(columns, str):
+                return F.to_json(F.struct(*map(named, columns)), _JSON_OPTIONS).cast("binary")
+            is_binary = fields[columns.lower()].dataType == BinaryType()
+            return named(columns) if is_binary else named(columns).cast("string").cast("binary")
+
+        key = F.lit(None).cast("binary") if self.key is None else part(self.key)
+        columns = [key.alias(KEY), part(tuple(frame.columns) if self.value == JSON else self.value).alias(VALUE)]
+        if self.headers:
+            columns.append(F.array(*(part(column) for _, column in self.headers)).alias(HEADERS))
+        if self.timestamp is not None:
+            columns.append(F.unix_millis(named(self.timestamp)).alias(TIMESTAMP))
+        return frame.select(*columns)
+
+
+def _field(schema: pa.Schema, column: str, what: str) -> pa.Field:
+    for field in schema:
+        if field.name.lower() == column.lower():
+            return field
+    msg = f"{what}: the output has no column {column!r}{did_you_mean(column, schema.names)}"
+    raise ConfigurationError(msg)
+
+
+def _check_type(schema: pa.Schema, column: str, what: str, wanted: str, hint: str) -> None:
+    field = _field(schema, column, what)
+    if not any(is_kind(field.type) for is_kind in _TYPES[wanted]):
+        msg = f"{what}: expected a column of {wanted}, got {column!r}, which is {type_to_ddl(field.type)}; {hint}"
+        raise ConfigurationError(msg)

@@ -1,0 +1,174 @@
+"""The arguments of ``cojoin.sinks.kafka``: checked, and made into a ``KafkaSink``.
+
+Each argument is refused here if it can't be right, before any broker is asked. What only the brokers know, such as
+whether the topic exists, is checked when a query starts (``KafkaSink.check_place``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.sink.kafka_sink import Delivery, KafkaSink
+from cojoin.kafka.sink.record_encoding import JSON, RecordEncoding
+from cojoin.spark.sources.format_options import as_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cojoin.engine.time.durations import Duration
+    from cojoin.kafka.tokens import Token
+
+__all__ = ["kafka"]
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OURS = {
+    "transactional.id": "each query and output has one of its own",
+    "enable.idempotence": "it is always on",
+    "group.id": "each query and output has one of its own",
+    "bootstrap.servers": "give bootstrap_servers",
+}
+_TASKS = 4
+
+
+def kafka(
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    key: str | Sequence[str] | None = None,
+    value: str | Sequence[str] = JSON,
+    headers: Mapping[str, str] | None = None,
+    timestamp: str | None = None,
+    delivery: Delivery = "exactly_once",
+    tasks: int | None = None,
+    patience: Duration | None = "1 minute",
+    token: Callable[[], Token | tuple[str, float]] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> KafkaSink:
+    """Return a sink that writes each row as a record of a Kafka topic, exactly once for ``read_committed`` consumers.
+
+    Each batch is one transaction, which also commits the batch's marker, as an offset of the consumer group
+    ``cojoin-QUERY-OUTPUT``. A batch that is run again is skipped if the marker says that it is the same, and refused if
+    it is another one. A transaction can't span processes, so one task writes all rows of a batch. Consumers see
+    committed batches only with ``isolation.level=read_committed``, which is not the default of Kafka's own clients; for
+    librdkafka's it is.
+
+    The rows of a key are in one partition, by Kafka's own partitioner, in the order in which the join emits them.
+
+    JSON is written as Spark's ``to_json`` writes it, in UTC and with microseconds: ``2026-01-05T09:30:00.000125Z``.
+    Binary is base64, decimals are numbers, NaN is ``"NaN"``, maps are objects, and fields that are null are left out.
+    ``cojoin.kafka.source`` reads all of these back.
+
+    Kafka deletes a group's offset, and with it the marker, ``offsets.retention.minutes`` after the last commit, 7 days
+    by default. A running query refreshes it. A query that was stopped between two batches goes on without the marker.
+    One that was killed within a batch, and stood still for longer, is refused: it can't be known whether the topic has
+    that batch.
+
+    A run that takes over fences off earlier ones: Kafka refuses their producers, and the marker holds the epoch of the
+    run. A topic can't be cut back, so a restored query goes on in the same topic only from a snapshot after which
+    nothing was written.
+
+    Args:
+        bootstrap_servers: The brokers' addresses, such as ``"localhost:9092"``.
+        topic: The topic, which must exist.
+        key: The column of the record's key: its text or its bytes; a number, a boolean or a date as text. Or several
+            columns, which make a JSON object. None writes records without a key, to any partition.
+        value: ``"json"`` writes all columns as JSON, and a list of columns those. The name of a column of texts or
+            bytes writes that alone, as it is; its null is a tombstone.
+        headers: Headers by name, each with the column that holds its value.
+        timestamp: The column of the record's timestamp, such as the event time; None takes the time of writing.
+        delivery: ``"exactly_once"``; ``"exactly_once_parallel"``, where several tasks write a batch in a transaction
+            each: exactly once, not atomic by batch; or ``"at_least_once"``, where all tasks write without transactions,
+            and a batch that is run again is in the topic twice.
+        tasks: With ``"exactly_once_parallel"``, in how many tasks a batch is written; 4 by default.
+        patience: How long to wait while no broker answers, before the query ends with an error; None waits forever.
+        token: A function that returns tokens for OAUTHBEARER; see ``cojoin.kafka.source``.
+        options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
+            shown where they may be secret. ``transaction.timeout.ms``, 5 minutes by default, must be longer than
+            writing a batch takes; while a killed run's transaction is open, consumers wait at most for so long. The
+            user needs WRITE, READ and DESCRIBE on the topic (Kafka asks for READ where the marker is committed), WRITE
+            on the transactional ids and READ on the groups that begin with ``cojoin-``. At least once, WRITE and
+            DESCRIBE on the topic are enough.
+
+    Returns:
+        The sink, for ``Joined.start``.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+
+    Example:
+        >>> kafka("localhost:9092", "enriched", key="customer_id").topic
+        'enriched'
+    """
+    what = "sinks.kafka" if not isinstance(topic, str) else f"sinks.kafka {topic!r}"
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        msg = f"{what}: topic: expected a topic's name of letters, digits, '.', '_' and '-', got {topic!r}"
+        raise ConfigurationError(msg)
+    if delivery not in get_args(Delivery):
+        valid = get_args(Delivery)
+        msg = f"{what}: delivery: expected {', '.join(map(repr, valid))}, got {delivery!r}"
+        raise ConfigurationError(msg + did_you_mean(str(delivery), valid))
+    settings = as_options(options, what)
+    for name, why in _OURS.items():
+        if name in settings:
+            msg = f"{what}: option {name!r} can't be given: {why}"
+            raise ConfigurationError(msg)
+    if settings.get("acks", settings.get("request.required.acks", "all")) not in {"all", "-1"}:
+        msg = f"{what}: option 'acks': expected 'all', got {settings.get('acks')!r}: fewer acknowledgements lose rows"
+        raise ConfigurationError(msg)
+    encoding = RecordEncoding(
+        None if key is None else _columns(key, f"{what}: key"),
+        _columns(value, f"{what}: value"),
+        _headers(headers, what),
+        timestamp if timestamp is None else _column(timestamp, f"{what}: timestamp"),
+    )
+    cluster = ClusterOptions.of(bootstrap_servers, settings, patience, token, what)
+    return KafkaSink(cluster, topic, encoding, delivery, _checked_tasks(tasks, delivery, what))
+
+
+def _checked_tasks(tasks: Any, delivery: Delivery, what: str) -> int:
+    """Return in how many tasks a batch is written."""
+    if tasks is None:
+        return _TASKS if delivery == "exactly_once_parallel" else 1
+    if delivery != "exactly_once_parallel":
+        msg = f"{what}: tasks: expected none with delivery={delivery!r}; it belongs to 'exactly_once_parallel'"
+        raise ConfigurationError(msg)
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 2:
+        msg = f"{what}: tasks: expected a whole number of 2 or more, got {tasks!r}"
+        raise ConfigurationError(msg)
+    return tasks
+
+
+def _columns(declared: Any, what: str) -> str | tuple[str, ...]:
+    """Return one column, or several."""
+    if isinstance(declared, str):
+        return _column(declared, what)
+    is_list = isinstance(declared, Sequence) and not isinstance(declared, (bytes, bytearray))
+    if not is_list or not declared:
+        msg = f"{what}: expected a column's name, or a list of names, got {declared!r}"
+        raise ConfigurationError(msg)
+    columns = tuple(_column(each, what) for each in declared)
+    if len({each.lower() for each in columns}) < len(columns):
+        msg = f"{what}: expected each column once, got {declared!r}"
+        raise ConfigurationError(msg)
+    return columns
+
+
+def _column(declared: Any, what: str) -> str:
+    if not isinstance(declared, str) or not declared:
+        msg = f"{what}: expected a column's name, got {declared!r}"
+        raise ConfigurationError(msg)
+    return declared
+
+
+def _headers(declared: Any, what: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers' names, each with its column."""
+    if declared is None:
+        return ()
+    if not isinstance(declared, Mapping) or not all(isinstance(name, str) and name for name in declared):
+        msg = f"{what}: headers: expected a dict of names with their columns, got {declared!r}"
+        raise ConfigurationError(msg)
+    return tuple((name, _column(column, f"{what}: header {name!r}")) for name, column in declared.items())

@@ -1,0 +1,298 @@
+"""A producer for one task: it sends records to a topic, and every record is taken, or an error says which was not.
+
+It keeps librdkafka's queue of at most 128 MB. Keys are spread over the partitions as by Kafka's own clients in Java
+(murmur2), so the records of a key are in one partition, in the order in which they were sent; records without a key
+go to any partition. A record is sent once, also if a broker fails meanwhile (``enable.idempotence``), unless the
+producer itself ends.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cojoin.errors import ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.kafka.connection import PERMISSION_ERRORS, UNKNOWN_ERRORS, Connection
+from cojoin.kafka.sink.record_encoding import HEADERS, KEY, TIMESTAMP, VALUE
+from cojoin.kafka.sink.sink_refusals import PASSING, send_problem
+
+try:
+    from confluent_kafka import KafkaException, Producer, TopicCollection
+    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+except ImportError:
+    pass  # an optional dependency: ``check_installed`` reports it
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import KafkaError
+
+    from cojoin.kafka.cluster_options import ClusterOptions
+
+__all__ = ["TopicConnection", "TopicFacts", "TopicProducer", "TopicTarget"]
+
+DEFAULT_TRANSACTION_TIMEOUT_MS = 300_000
+_DEFAULTS = {
+    "partitioner": "murmur2_random",
+    "compression.type": "lz4",
+    "linger.ms": "20",
+    "queue.buffering.max.messages": "200000",
+    "queue.buffering.max.kbytes": "131072",
+    "transaction.timeout.ms": str(DEFAULT_TRANSACTION_TIMEOUT_MS),
+}
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
+_ROOM_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """What the brokers know of a topic.
+
+    Attributes:
+        cluster_id: The cluster's id; None where it has none.
+        topic_id: The topic's id; None before Kafka 2.8.
+        max_bytes: The topic's ``max.message.bytes``; None where this user may not read it.
+    """
+
+    cluster_id: str | None
+    topic_id: str | None
+    max_bytes: int | None
+
+
+@dataclass(frozen=True)
+class TopicTarget:
+    """One output of a query in a topic, as the workers need it.
+
+    Attributes:
+        cluster: How the cluster is reached.
+        topic: The topic.
+        application: The beginning of the transactional ids and of the groups: ``cojoin-QUERY-OUTPUT``.
+        what: The output, for messages.
+        headers: The headers' names.
+        epoch: The epoch of the run's lease.
+        tasks: In how many parts a batch is written.
+        facts: What the brokers said of the topic at the start of the run.
+        is_transactional: Whether batches are written in transactions.
+    """
+
+    cluster: ClusterOptions
+    topic: str
+    application: str
+    what: str
+    headers: tuple[str, ...] = ()
+    epoch: int = 0
+    tasks: int = 1
+    facts: TopicFacts = field(default_factory=lambda: TopicFacts(None, None, None))
+    is_transactional: bool = True
+
+    @property
+    def needs(self) -> set[str]:
+        """What a user must be allowed to do with the topic; Kafka asks for READ where offsets of it are committed."""
+        return {"WRITE", "READ"} if self.is_transactional else {"WRITE"}
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """How long a transaction may take."""
+        return int(self.cluster.settings.get("transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS))
+
+    def producer_settings(self) -> dict[str, str]:
+        """Return librdkafka's settings of a producer; those of the user come first."""
+        most = self.facts.max_bytes
+        # The brokers hold a whole batch of records against the topic's limit, with what frames them.
+        size = (
+            {}
+            if most is None
+            else {"message.max.bytes": str(max(1_000, most)), "batch.size": str(min(1_000_000, max(1, most * 9 // 10)))}
+        )
+        return {**_DEFAULTS, **size, **self.cluster.settings, "enable.idempotence": "true"}
+
+
+class TopicConnection(Connection):
+    """A connection to a topic's cluster, which explains what the brokers refuse to a sink.
+
+    Args:
+        target: The output.
+        at_start: Whether no query runs yet; see ``Connection``.
+    """
+
+    def __init__(self, target: TopicTarget, *, at_start: bool = False) -> None:
+        super().__init__(target.cluster, target.what, at_start=at_start)
+        self._target = target
+
+    def facts(self) -> TopicFacts:
+        """Return what the brokers know of the topic, after a check that it exists and that this user may write to it.
+
+        Raises:
+            ConfigurationError: It does not exist, or this user may not write to it.
+            QueryFailedError: No broker answers in time.
+        """
+        topic, cluster_id = self._target.topic, ""
+
+        def ask(timeout: float) -> Any:
+            nonlocal cluster_id
+            # Asked for one topic, brokers might create it.
+            cluster_id = str(self._client.list_topics(timeout=timeout).cluster_id or "")
+            asked = TopicCollection([topic])
+            answers = self._client.describe_topics(asked, include_authorized_operations=True, request_timeout=timeout)
+            try:
+                return answers[topic].result()
+            except KafkaException as error:
+                if error.args[0].name() in UNKNOWN_ERRORS:
+                    return None
+                raise
+
+        found = self._patiently(ask)
+        if found is None:
+            self._refuse_unknown()
+        # Brokers before Kafka 2.3 do not report the authorized operations.
+        allowed = {str(getattr(each, "name", each)) for each in found.authorized_operations or ()}
+        lacking = sorted(self._target.needs - allowed)
+        if allowed and "ALL" not in allowed and lacking:
+            msg = (
+                f"{self._what}: {self._servers} do not let this user {' and '.join(lacking)} topic {topic!r}: grant it "
+                f"WRITE, READ and DESCRIBE on the topic; without READ, only delivery='at_least_once' can be had"
+            )
+            raise ConfigurationError(msg)
+        topic_id = None if str(found.topic_id) == _NO_ID else str(found.topic_id)
+        return TopicFacts(cluster_id or None, topic_id, self._max_bytes())
+
+    def _max_bytes(self) -> int | None:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self._target.topic)
+
+        def ask(timeout: float) -> int | None:
+            (answer,) = self._client.describe_configs([resource], request_timeout=timeout).values()
+            try:
+                return int(answer.result()["max.message.bytes"].value)
+            except KafkaException as error:
+                if error.args[0].name() in PERMISSION_ERRORS:
+                    return None
+                raise
+
+        return self._patiently(ask)
+
+    def _refuse_unknown(self) -> NoReturn:
+        topic = self._target.topic
+        names = self._patiently(lambda timeout: list(self._client.list_topics(timeout=timeout).topics))
+        near = did_you_mean(topic, [name for name in names if not name.startswith("__")])
+        msg = f"{self._what}: {self._servers} have no topic {topic!r}, and cojoin creates none; create it{near}"
+        raise ConfigurationError(msg)
+
+    def is_passing(self, error: KafkaError) -> bool:
+        """Return whether an error may pass by itself; also that of a coordinator that is just starting."""
+        return error.name() in PASSING or super().is_passing(error)
+
+    def _give_up(self, waited: float, reason: KafkaError) -> NoReturn:
+        if reason.name() in UNKNOWN_ERRORS:
+            # It was waited for, since a broker that has just started knows no topics yet.
+            self._refuse(reason)
+        super()._give_up(waited, reason)
+
+    def _refuse(self, reason: KafkaError) -> NoReturn:
+        found = send_problem(
+            reason.name(), self.text(reason), topic=self._target.topic, application=self._target.application
+        )
+        if found is None:
+            super()._refuse(reason)
+        msg = f"{self._what}: {found}"
+        raise ConfigurationError(msg) from None
+
+
+class TopicProducer(TopicConnection):
+    """Sends a task's records, each at least once.
+
+    Args:
+        target: The output.
+        settings: Further settings of the producer.
+    """
+
+    def __init__(self, target: TopicTarget, settings: dict[str, str] | None = None, *, at_start: bool = False) -> None:
+        super().__init__(target, at_start=at_start)
+        self._failed: list[KafkaError] = []
+        config: dict[str, Any] = {**target.producer_settings(), **(settings or {})}
+        config |= {"delivery.report.only.error": True, "on_delivery": self._undelivered}
+        self._producer: Producer = self._made(Producer, config)
+
+    def send(self, records: pa.RecordBatch) -> None:
+        """Send records, in their order; returns when they are queued.
+
+        Raises:
+            QueryFailedError: The brokers do not take them.
+        """
+        names = records.schema.names
+        keys, values = (records.column(name).to_pylist() for name in (KEY, VALUE))
+        count, topic, produce = len(values), self._target.topic, self._producer.produce
+        times = records.column(TIMESTAMP).to_pylist() if TIMESTAMP in names else None
+        headers = records.column(HEADERS).to_pylist() if HEADERS in names else None
+        # Without a time, or with 0, a record has that at which it is sent.
+        further: list[dict[str, Any]] = [{} for _ in range(0 if times is None and headers is None else count)]
+        for at, sent_at in enumerate(times or ()):
+            further[at]["timestamp"] = sent_at or 0
+        for at, named in enumerate(() if headers is None else self._named(headers)):
+            further[at]["headers"] = named
+        try:
+            for key, value, options in zip(keys, values, further or repeat({}), strict=False):
+                while True:
+                    try:
+                        produce(topic, value, key, **options)
+                        break
+                    except BufferError:
+                        self._make_room()
+        except KafkaException as error:
+            raise self._failure(error.args[0], key, value) from None
+        self._producer.poll(0)
+        self._check_delivered()
+
+    def flush(self) -> None:
+        """Wait until the brokers have taken all records that were sent.
+
+        Raises:
+            QueryFailedError: They do not take one, or do not answer.
+        """
+        left, moved = len(self._producer), time.monotonic()
+        while left:
+            still = self._producer.flush(1)
+            self._check_delivered()
+            moved = time.monotonic() if still < left else moved
+            self._check_moving(moved)
+            left = still
+
+    def _make_room(self) -> None:
+        before, begin = len(self._producer), time.monotonic()
+        while len(self._producer) >= before:
+            self._producer.poll(_ROOM_SECONDS)
+            self._check_delivered()
+            self._check_moving(begin)
+
+    def _check_moving(self, since: float) -> None:
+        waited = time.monotonic() - since
+        if self.patience_ms is not None and waited > self.patience_ms / 1_000:
+            msg = (
+                f"{self._what}: {self._servers} have taken no record for {waited:.0f} s; see that the brokers run and "
+                f"can be reached, or wait for longer with patience=, and start the query again"
+            )
+            raise QueryFailedError(msg)
+
+    def _named(self, headers: list[list[bytes | None]]) -> list[list[tuple[str, bytes | None]]]:
+        names = self._target.headers
+        return [list(zip(names, each, strict=True)) for each in headers]
+
+    def _undelivered(self, error: KafkaError | None, _: object) -> None:
+        if error is not None and len(self._failed) < 10:
+            self._failed.append(error)
+
+    def _check_delivered(self) -> None:
+        if self._failed:
+            raise self._failure(self._failed[0])
+
+    def _failure(self, error: KafkaError, key: bytes | None = None, value: bytes | None = None) -> QueryFailedError:
+        """Return the error of a record that was not taken; the record is named by its key and its size."""
+        said = self.text(error)
+        if value is not None and error.name() == "MSG_SIZE_TOO_LARGE":
+            shown = "no key" if key is None else f"the key {key[:80].decode(errors='replace')!r}"
+            said = f"{len(value):,} bytes, with {shown}, where {self._largest()} is the most"
+        found = send_problem(error.name(), said, topic=self._target.topic, application=self._target.application)
+        return QueryFailedError(f"{self._what}: {found or f'the brokers do not take a record: {said}'}")
+
+    def _largest(self) -> str:
+        return f"{int(self._target.producer_settings().get('message.max.bytes', 1_000_000)):,}"

@@ -1,0 +1,160 @@
+"""Transactions that write a batch's rows and its marker to a topic, or neither.
+
+A transaction can't span processes, so each task of a batch has a transactional id of its own; an exactly-once output
+has one task. ``take_over`` comes first: Kafka then ends what an earlier producer of that id has begun, and refuses all
+that it still tries. Only then the marker is read, without those that are not yet certain (``require_stable``). So of
+two processes that write the same batch, whichever comes later sees what the other has committed, or has aborted it.
+
+It costs a connection and some 50 ms for each batch and task, on one machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.kafka.sink.sink_refusals import LOST, timeout_problem
+from cojoin.kafka.sink.topic_marker import TopicMarker
+from cojoin.kafka.sink.topic_producer import TopicProducer, TopicTarget
+
+with contextlib.suppress(ImportError):  # an optional dependency: ``check_installed`` reports it
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+__all__ = ["FencedError", "TopicTransactions"]
+
+_PARTITION = 0
+"""The partition of the topic whose offset is the marker."""
+
+_ABORT_SECONDS = 10.0
+
+
+class FencedError(QueryFailedError):
+    """Another producer of the same transactional id has begun meanwhile."""
+
+
+class TopicTransactions(TopicProducer):
+    """The transactions of one task of an output.
+
+    Args:
+        target: The output.
+        task: Which of its tasks.
+        at_start: Whether no query runs yet; see ``Connection``.
+    """
+
+    def __init__(self, target: TopicTarget, task: int = 0, *, at_start: bool = False) -> None:
+        self._id = target.application if target.tasks == 1 else f"{target.application}-{task}"
+        super().__init__(target, {"transactional.id": self._id}, at_start=at_start)
+        self._begun: float | None = None
+        # It never joins the group. Offsets of a transaction that is still being ended are waited for; the AdminClient,
+        # which does so too, has been seen to end the process where a coordinator is slow to answer.
+        settings = {**target.cluster.settings, "group.id": self._id, "isolation.level": "read_committed"}
+        self._member: Consumer = self._made(Consumer, settings)
+
+    def take_over(self) -> TopicMarker | None:
+        """End what earlier producers of the id have begun, and return the marker; None if there is none.
+
+        Raises:
+            CheckpointError: The group has an offset that is no marker.
+            ConfigurationError: The brokers do not let this user.
+            QueryFailedError: No broker answers in time.
+        """
+        self._patiently(self._producer.init_transactions)
+        return self.marker()
+
+    def marker(self) -> TopicMarker | None:
+        """Return the marker as it is committed; None if there is none. Nothing is written, and nobody is fenced off."""
+        place = TopicPartition(self._target.topic, _PARTITION)
+
+        def ask(timeout: float) -> TopicPartition:
+            try:
+                (found,) = self._member.committed([place], timeout)
+            except KafkaException:
+                # What keeps it from its coordinator, such as a missing permission, is only told here.
+                heard = self._member.poll(0)
+                reason = None if heard is None else heard.error()
+                if reason is None:
+                    raise
+                raise KafkaException(reason) from None
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found
+
+        found = self._patiently(ask)
+        try:
+            return TopicMarker.read(found.offset, found.metadata)
+        except ValueError as error:
+            msg = (
+                f"{self._what}: consumer group {self._id!r} has an offset for topic {self._target.topic!r} that this "
+                f"version of cojoin has not written, or can't read: {error}; use the version that wrote it, and let no "
+                f"other program commit to that group"
+            )
+            raise CheckpointError(msg) from error
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._begun = time.monotonic()
+        self._patiently(lambda _: self._producer.begin_transaction())
+
+    def mark(self, marker: TopicMarker) -> None:
+        """Write the marker in the transaction."""
+        offset = TopicPartition(self._target.topic, _PARTITION, marker.offset, marker.to_metadata())
+        group = self._member.consumer_group_metadata()
+        self._patiently(lambda timeout: self._producer.send_offsets_to_transaction([offset], group, timeout))
+
+    def commit(self) -> None:
+        """Commit the transaction, once the brokers have taken all records.
+
+        Raises:
+            FencedError: Another producer of the id has begun.
+            QueryFailedError: A record was not taken, or the transaction took too long. Nothing is written.
+        """
+        self.flush()
+        self._patiently(self._producer.commit_transaction)
+        self._begun = None
+
+    def abort(self) -> None:
+        """Abort the transaction if one is open; errors do not matter, since the next producer of the id aborts it."""
+        if self._begun is not None:
+            self._begun = None
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(_ABORT_SECONDS)
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        self._member.close()
+        super().close()
+
+    def write_marker(self, marker: TopicMarker) -> None:
+        """Write a marker in a transaction without rows."""
+        try:
+            self.begin()
+            self.mark(marker)
+            self.commit()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _refuse(self, reason: KafkaError) -> NoReturn:
+        if reason.name() in LOST:
+            raise self._lost(reason) from None
+        super()._refuse(reason)
+
+    def _failure(self, error: KafkaError, key: bytes | None = None, value: bytes | None = None) -> QueryFailedError:
+        return self._lost(error) if error.name() in LOST else super()._failure(error, key, value)
+
+    def _lost(self, error: KafkaError) -> QueryFailedError:
+        """Return the error of a transaction that was ended by others."""
+        took, most = 0.0 if self._begun is None else time.monotonic() - self._begun, self._target.transaction_timeout_ms
+        if took * 1_000 >= most:
+            return QueryFailedError(f"{self._what}: {timeout_problem(took, most)}")
+        msg = (
+            f"{self._what}: fenced off: another process has begun to write this output (transactional id "
+            f"{self._id!r}), as another run of this query does that has taken over: {self.text(error)}; see that "
+            f"only one runs, and start it again, which goes on where it stopped"
+        )
+        return FencedError(msg)

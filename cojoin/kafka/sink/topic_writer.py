@@ -1,0 +1,264 @@
+"""Writes one output of a query to a topic: each batch in one transaction, or in one for each task.
+
+At the start of a run it fences off all earlier ones, compares the marker of the topic (``topic_marker``) with the
+checkpoint, and writes the run's epoch into it. Then a task of each batch writes the rows (``batch_tasks``); the driver
+writes none. What fences what:
+
+- Kafka refuses the producer of an earlier run, or of an earlier attempt at a task, once a later one has begun.
+- An earlier run that wakes up later begins a producer of its own, which ends what the later run is writing. It then
+  reads the epoch of the later run in the marker, and writes nothing. The later run sees that it was fenced, and writes
+  its batch again.
+
+The marker expires with the group's offset, ``offsets.retention.minutes`` after the last commit (7 days by default). A
+run refreshes it at its start, with each batch that has rows, and after an hour with one that has none. When it has
+expired, the query goes on only if no batch was planned that does not count: otherwise it can't be known whether the
+topic has that batch.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.kafka.sink.batch_tasks import OUTCOME, BatchTask, check_marker
+from cojoin.kafka.sink.record_encoding import KEY, VALUE, RecordEncoding
+from cojoin.kafka.sink.topic_marker import NO_BATCH, TopicMarker
+from cojoin.kafka.sink.topic_producer import TopicConnection, TopicFacts, TopicTarget
+from cojoin.kafka.sink.topic_transactions import TopicTransactions
+from cojoin.spark.sinks.batch_marker import BatchMarker
+from cojoin.spark.sinks.sink import Position, SinkWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = ["TopicWriter"]
+
+_TRIES = 3
+_REFRESH_SECONDS = 3_600.0
+
+
+class TopicWriter(SinkWriter):
+    """Writes one output of a query to a topic.
+
+    Args:
+        target: The output.
+        encoding: How rows become records.
+        is_transactional: Whether batches are written in transactions.
+        place: The manifest's entry before anything is written.
+    """
+
+    def __init__(
+        self, target: TopicTarget, encoding: RecordEncoding, *, is_transactional: bool, place: Mapping[str, Any]
+    ) -> None:
+        self._target, self._encoding, self._place = target, encoding, place
+        self._is_transactional = is_transactional
+        self._markers: list[TopicMarker] = []
+        self._cure, self._marked = "start the query again", 0.0
+
+    def check(self, position: Position) -> None:
+        """Fence off earlier runs, and check that the topic has the batches that the checkpoint knows, and none after.
+
+        Args:
+            position: The query's position in the checkpoint.
+
+        Raises:
+            CheckpointError: The topic has later batches, lacks some, or is another topic.
+            ConfigurationError: The brokers do not let this user write.
+            QueryFailedError: A later run has taken over, or no broker answers in time.
+        """
+        facts = TopicConnection(self._target, at_start=True).facts()
+        self._target = replace(self._target, facts=facts)
+        written = position.written if position.written.get("kafka") == self._target.topic else {}
+        self._check_topic(written, facts, position)
+        if not self._is_transactional:
+            return
+        self._cure = (
+            f"restore it into a new checkpoint, with restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new "
+            f"topic, or put back the newest copy of the checkpoint"
+        )
+        known = NO_BATCH if written.get("batch_id") is None else int(written["batch_id"])
+        former = int(written.get("tasks") or self._target.tasks)
+        if former != self._target.tasks:
+            if position.is_planned:
+                msg = (
+                    f"{self._where(position)}: it was written in {former} tasks, and would now be written in "
+                    f"{self._target.tasks}, while batch {position.next_batch} may be there in part; start the query "
+                    f"once with delivery= and tasks= as they were"
+                )
+                raise CheckpointError(msg)
+            for task in range(former):
+                self._taken_over(replace(self._target, tasks=former), task, known, position)
+        is_new = former != self._target.tasks
+        self._markers = [
+            self._taken_over(self._target, task, known, position, is_new=is_new) for task in range(self._target.tasks)
+        ]
+        self._marked = time.monotonic()
+
+    def _check_topic(self, written: Mapping[str, Any], facts: TopicFacts, position: Position) -> None:
+        """Check that the topic is that of the checkpoint, and not one that was created anew, or of another cluster."""
+        for name, found in (("cluster", facts.cluster_id), ("topic_id", facts.topic_id)):
+            known = written.get(name)
+            if None not in (known, found) and known != found:
+                kind = "topic of that name" if name == "topic_id" else "Kafka cluster"
+                msg = (
+                    f"{self._where(position)}: the checkpoint knows that batch {written.get('batch_id')} was written "
+                    f"there, and it is another {kind} (its id was {known} and is {found}). Going on would leave rows "
+                    f"out; restore into a new checkpoint, with "
+                    f"restore_from=cojoin.Checkpoint({position.checkpoint!r}) and a new output"
+                )
+                raise CheckpointError(msg)
+
+    def _taken_over(
+        self, target: TopicTarget, task: int, known: int, position: Position, *, is_new: bool = False
+    ) -> TopicMarker:
+        """Fence off earlier runs from one task; returns its marker, which then has the run's epoch.
+
+        Args:
+            target: The output.
+            task: The task.
+            known: The last batch that the topic has, according to the checkpoint.
+            position: The query's position in the checkpoint.
+            is_new: Whether the task had no part in that batch.
+        """
+        with closing(TopicTransactions(target, task, at_start=True)) as transactions:
+            found = self._checked(transactions.take_over(), target, known, position, is_new=is_new)
+            ours = replace(found, epoch=target.epoch, tasks=target.tasks)
+            transactions.write_marker(ours)
+        return ours
+
+    def _checked(
+        self, found: TopicMarker | None, target: TopicTarget, known: int, position: Position, *, is_new: bool
+    ) -> TopicMarker:
+        """Return the marker of a task, after a check that it is as the checkpoint left it."""
+        if found is None and position.is_planned and (position.written.get("kafka") or not position.written):
+            self._refuse_gone(known, position)
+        if found is not None:
+            check_marker(found, target, max(found.newest, position.next_batch), NO_BATCH)
+        if found is None or is_new:
+            batch = None if known == NO_BATCH else BatchMarker(known, 0, None, None)
+            found = TopicMarker(known, 0, target.tasks, batch)
+        there = f"it has the query's batches up to {found.newest}"
+        if found.newest > position.next_batch:
+            msg = (
+                f"{self._where(position)}: {there}, and the checkpoint goes on with batch {position.next_batch}: the "
+                f"checkpoint is older than its output, as one that was put back from a backup. Going on would write "
+                f"rows twice or leave some out; {self._cure}"
+            )
+            raise CheckpointError(msg)
+        if found.newest < known:
+            msg = (
+                f"{self._where(position)}: the checkpoint knows that batch {known} was written there, and {there}: it "
+                f"was put back from a backup. Going on would leave rows out; {self._cure}"
+            )
+            raise CheckpointError(msg)
+        return found
+
+    def _refuse_gone(self, known: int, position: Position) -> NoReturn:
+        last = "no batch was counted yet" if known == NO_BATCH else f"the checkpoint knows batch {known}"
+        msg = (
+            f"{self._where(position)}: the marker that says which batches the topic has is gone (consumer group "
+            f"{self._target.application!r}), {last}, and batch {position.next_batch} was begun, so it can't be known "
+            f"whether the topic has it. The brokers delete a marker offsets.retention.minutes after the query stopped "
+            f"(7 days by default), or with the topic or the group. {self._cure[0].upper()}{self._cure[1:]}; and give "
+            f"the brokers a longer offsets.retention.minutes where a query may stand still for longer"
+        )
+        raise CheckpointError(msg)
+
+    def _where(self, position: Position) -> str:
+        return f"checkpoint {position.checkpoint}: {self._target.what}"
+
+    def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
+        """Write a batch's rows, unless the topic has them already; return the manifest's entry.
+
+        Raises:
+            QueryFailedError: The topic has this batch from a different execution, or later batches; another run has
+                taken over; or the brokers do not take the rows.
+        """
+        if not self._markers or any(each.newest != marker.batch_id for each in self._markers):
+            self._write(self._in_parts(self._encoding.encode(frame)), marker)
+        return {
+            **self._place,
+            "cluster": self._target.facts.cluster_id,
+            "topic_id": self._target.facts.topic_id,
+        }
+
+    def _in_parts(self, records: DataFrame) -> DataFrame:
+        """Return a batch's records in as many parts as there are tasks; the rows of a key keep their order."""
+        if not self._is_transactional:
+            return records
+        if self._target.tasks == 1:
+            return records.repartition(1)
+        # A batch that is run again must have the same rows in each part.
+        return records.repartition(self._target.tasks, VALUE if self._encoding.key is None else KEY)
+
+    def _write(self, records: DataFrame, marker: BatchMarker) -> None:
+        known = min((each.newest for each in self._markers), default=NO_BATCH)
+        task = BatchTask(self._target, marker if self._is_transactional else None, known, self._cure)
+        tried = 0
+        while True:
+            outcomes = records.mapInArrow(_on_workers(task), OUTCOME).collect()
+            tried += 1
+            failed = next((each.message for each in outcomes if each.result == "failed"), None)
+            fenced = next((each.message for each in outcomes if each.result == "fenced"), None)
+            if failed is not None or (fenced is not None and tried == _TRIES):
+                raise QueryFailedError(failed or fenced)
+            # Another run has begun to write: if it has taken over, the next try finds its epoch in the marker.
+            if fenced is None:
+                break
+        rows = sum(each.rows for each in outcomes)
+        if rows != marker.rows:
+            msg = (
+                f"{self._target.what}: expected {marker.rows:,} rows, and {rows:,} were written: the batch gave other "
+                f"rows when it was read again; start a new query, with a new topic"
+            )
+            raise QueryFailedError(msg)
+        self._markers = [each.of_batch(marker) for each in self._markers]
+        self._marked = time.monotonic()
+
+    def compare(self, marker: BatchMarker) -> None:
+        """Check that the topic does not have this batch from a different execution, even if this one has no rows.
+
+        Raises:
+            QueryFailedError: It does, or it has later batches.
+        """
+        place = f"topic {self._target.topic!r}"
+        for found in self._markers:
+            if found.newest > marker.batch_id:
+                msg = f"{place} has the query's batches up to {found.newest} already; nothing was written: {self._cure}"
+                raise QueryFailedError(msg)
+            if found.batch is not None and found.newest == marker.batch_id:
+                refusal = marker.refusal(found.batch, place, self._cure)
+                if refusal is not None:
+                    raise QueryFailedError(refusal)
+
+    def write_nothing(self, marker: BatchMarker, check: Callable[[], None] = lambda: None) -> None:
+        """Refresh the markers now and then, since the brokers delete those that are not written for days.
+
+        Args:
+            marker: The batch.
+            check: Raises an error where another run has taken over.
+        """
+        del marker
+        if not self._markers or time.monotonic() - self._marked < _REFRESH_SECONDS:
+            return
+        check()
+        for task, ours in enumerate(self._markers):
+            with closing(TopicTransactions(self._target, task)) as transactions:
+                check_marker(transactions.take_over(), self._target, ours.newest, ours.newest)
+                transactions.write_marker(ours)
+        self._marked = time.monotonic()
+
+
+def _on_workers(task: BatchTask) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a task as a function, which is what Spark takes."""
+
+    def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batches)
+
+    return written

@@ -1,0 +1,267 @@
+"""Logins by a token (SASL's OAUTHBEARER), which a function of the user's returns on the driver and on the workers.
+
+The function is called where a client is made, and again when three quarters of a token's lifetime have passed. A
+process keeps each source's last token, so that its tasks do not ask for one each; a token that the brokers refuse is
+forgotten. No message, log line, file or ``repr`` has a token. Before a query starts, a function that fails is an error
+at once; while a query runs, it is called again until the patience ends.
+
+A token costs what the function costs, and with confluent-kafka 2.13 or later a second for each client that is made.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import traceback
+import uuid
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
+
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.spark.batch.pickling import pickling_error
+from cojoin.storage.locations import MASK
+from cojoin.storage.secret_names import may_be_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cojoin.spark.sources.secrets import Secrets
+
+__all__ = ["Token", "TokenFunction", "Tokens", "with_token_login"]
+
+_REFRESHED_AT = 0.75
+"""The share of a token's lifetime after which another one is asked for; librdkafka asks after 0.8."""
+
+_PAUSE_SECONDS = 0.5
+_LONGEST_SECONDS = 10 * 365 * 86_400
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+_EXTENSION = re.compile(r"(?!auth$)[A-Za-z]+")
+_MECHANISM, _OWN_MECHANISM = ("sasl.mechanism", "sasl.mechanisms"), "OAUTHBEARER"
+_JWT = re.compile(r"eyJ[\w-]+\.[\w-]*(?:\.[\w-]*)*")
+_PARAMETER = re.compile(r"(?P<name>[\w.-]+)(?P<sign>=|%3D)(?P<value>[^&\s\"']+)", re.IGNORECASE)
+_EXPECTED = "expected the token's text and its lifetime in seconds, or a cojoin.kafka.Token"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token with which brokers let a client in; its ``repr`` does not show it.
+
+    Attributes:
+        text: The token, such as a JWT.
+        lifetime: How long it is valid from now on: seconds, or a ``timedelta``.
+        principal: The user's name, where the brokers want one beside the token.
+        extensions: SASL extensions, such as ``{"logicalCluster": "lkc-1"}``.
+
+    >>> Token("eyJhbGciOiJub25lIn0.e30.", timedelta(hours=1))
+    Token(lifetime=datetime.timedelta(seconds=3600))
+    """
+
+    text: str = field(repr=False)
+    lifetime: float | timedelta
+    principal: str = field(default="", repr=False)
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class TokenFunction:
+    """A user's function that returns tokens; it is sent to the workers.
+
+    Attributes:
+        ask: The function.
+        number: What a process knows its last token by; it is the same wherever the function was sent.
+    """
+
+    ask: Callable[[], Token | tuple[str, float]] = field(repr=False, compare=False)
+    number: str = field(default_factory=lambda: uuid.uuid4().hex, repr=False)
+
+    @classmethod
+    def of(cls, function: Any, what: str) -> TokenFunction:
+        """Return a user's function, checked as far as possible without a call.
+
+        Raises:
+            ConfigurationError: It is no function, or it can't be sent to the workers.
+        """
+        if not callable(function):
+            msg = f"{what}: token: expected a function that returns a token, got a {type(function).__name__}"
+            raise ConfigurationError(msg)
+        made = cls(function)
+        reason = pickling_error(function)
+        if reason is not None:
+            msg = f"{what}: token: {made.name} can't be sent to the workers: {_masked(reason)}"
+            raise ConfigurationError(msg)
+        return made
+
+    @property
+    def name(self) -> str:
+        """The function's name, without its arguments, which may be secret."""
+        found = getattr(self.ask, "__qualname__", None)
+        return f"the function {found}" if isinstance(found, str) else f"the {type(self.ask).__qualname__}"
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A token with the times between which it is used, in epoch seconds."""
+
+    token: Token = field(repr=False)
+    refreshed_at: float
+    expires_at: float
+
+
+_KEPT: dict[str, _Kept] = {}
+"""This process' last token of each function."""
+
+_LOCK = threading.Lock()
+
+Answer: TypeAlias = tuple[str, float, str, dict[str, str]]
+"""What confluent-kafka takes: the token, when it expires in epoch seconds, the principal, the extensions."""
+
+
+class Tokens:
+    """The tokens of a connection; confluent-kafka calls it as ``oauth_cb``.
+
+    Args:
+        function: The user's function.
+        what: The input, for messages.
+        secrets: The values of settings that must not be shown.
+    """
+
+    def __init__(self, function: TokenFunction, what: str, secrets: Secrets) -> None:
+        self._function, self._what, self._secrets = function, what, secrets
+        self.problem: str | None = None
+        """What was wrong when the function was last called, without secrets; None where nothing was."""
+
+    def __call__(self, config: str = "") -> Answer:
+        """Return a token for confluent-kafka; it is asked for again where an exception ends this."""
+        del config
+        kept = self._kept()
+        if kept is None:
+            msg = f"{self._what}: {self.problem}"
+            raise QueryFailedError(msg)
+        return kept.token.text, kept.expires_at, kept.token.principal, dict(kept.token.extensions)
+
+    def fetch(self, patience_ms: int | None, *, at_start: bool) -> None:
+        """See that there is a token.
+
+        Args:
+            patience_ms: How long a function that fails is asked again, in milliseconds; None does so forever.
+            at_start: Whether no query runs yet: then it is not asked again.
+
+        Raises:
+            ConfigurationError: The function fails before a query starts.
+            QueryFailedError: It fails for longer than the patience allows.
+        """
+        begin = time.monotonic()
+        while self._kept() is None:
+            msg = f"{self._what}: token: {self.problem}"
+            if at_start:
+                raise ConfigurationError(msg)
+            waited = time.monotonic() - begin
+            if patience_ms is not None and waited + _PAUSE_SECONDS >= patience_ms / 1_000:
+                msg = f"{msg}; it was asked for {waited:.0f} s: wait for longer with patience="
+                raise QueryFailedError(msg)
+            time.sleep(_PAUSE_SECONDS)
+
+    def forget(self) -> None:
+        """Forget the last token, because the brokers have refused it."""
+        _KEPT.pop(self._function.number, None)
+
+    def mask(self, text: str) -> str:
+        """Return a text without the token and without what may be secret."""
+        kept = _KEPT.get(self._function.number)
+        return _masked(self._secrets.mask(text if kept is None else text.replace(kept.token.text, MASK)))
+
+    def _kept(self) -> _Kept | None:
+        """Return a token that is valid, a new one where the last one is old; None where the function fails."""
+        number, now = self._function.number, time.time()
+        with _LOCK:
+            kept = _KEPT.get(number)
+            if kept is not None and now < kept.refreshed_at:
+                return kept
+            asked, self.problem = self._asked()
+            if asked is not None:
+                _KEPT[number] = asked
+                return asked
+        return kept if kept is not None and now < kept.expires_at else None
+
+    def _asked(self) -> tuple[_Kept | None, str | None]:
+        """Call the function, and return its token or what is wrong; no exception of the user's leaves this."""
+        begun = time.time()
+        try:
+            answer = self._function.ask()
+        except Exception as error:  # noqa: BLE001 - the user's own code
+            frames = traceback.extract_tb(error.__traceback__)
+            place = f"{PurePath(frames[-1].filename).name}, line {frames[-1].lineno}" if frames[1:] else "its call"
+            return None, f"{self._function.name} failed: {type(error).__name__}: {self.mask(str(error))} (in {place})"
+        found = _as_token(answer)
+        if isinstance(found, str):
+            return None, f"{self._function.name}: {_EXPECTED}; got {found}"
+        seconds = found.lifetime.total_seconds() if isinstance(found.lifetime, timedelta) else float(found.lifetime)
+        if not seconds > 0:
+            return None, f"{self._function.name} returned a token that has expired: its lifetime is {seconds:g} s"
+        if seconds > _LONGEST_SECONDS:
+            return None, (
+                f"{self._function.name} returned a lifetime of {seconds:g} s: expected seconds from now on; if it is a "
+                f"time in epoch seconds, subtract time.time()"
+            )
+        return _Kept(found, begun + _REFRESHED_AT * seconds, begun + seconds), None
+
+
+def _as_token(answer: Any) -> Token | str:
+    """Return what a function answered as a token; if it is none, return what it is, without its content."""
+    if isinstance(answer, (tuple, list)) and len(answer) == 2:
+        answer = Token(*answer)
+    if not isinstance(answer, Token):
+        return f"a {type(answer).__name__}"
+    if not isinstance(answer.text, str):
+        return f"a {type(answer.text).__name__} as the text"
+    if _PRINTABLE.fullmatch(answer.text) is None:
+        return "a text that is empty, or has blanks or control characters"
+    if isinstance(answer.lifetime, bool) or not isinstance(answer.lifetime, (int, float, timedelta)):
+        return f"a {type(answer.lifetime).__name__} as the lifetime"
+    texts = [answer.principal, *answer.extensions, *answer.extensions.values()]
+    if not all(isinstance(each, str) for each in texts):
+        return "a principal or extensions that are no texts"
+    wrong = [name for name in answer.extensions if _EXTENSION.fullmatch(name) is None]
+    return answer if not wrong else f"the extension {wrong[0]!r}, whose name is not one of SASL's: letters, not 'auth'"
+
+
+def _masked(text: str) -> str:
+    """Return a text without what looks like a token, and without parameters whose names suggest a secret."""
+
+    def shown(found: re.Match[str]) -> str:
+        secret = may_be_secret(unquote(found["name"]))
+        return f"{found['name']}{found['sign']}{MASK}" if secret else found[0]
+
+    return _PARAMETER.sub(shown, _JWT.sub(MASK, text))
+
+
+def with_token_login(settings: Mapping[str, str], what: str) -> dict[str, str]:
+    """Return librdkafka's settings with those of a login by a token: OAUTHBEARER, by TLS unless they say otherwise.
+
+    Args:
+        settings: The user's settings.
+        what: The input, for messages.
+
+    Raises:
+        ConfigurationError: They are those of another login.
+
+    >>> with_token_login({}, "source")
+    {'security.protocol': 'SASL_SSL', 'sasl.mechanism': 'OAUTHBEARER'}
+    """
+    protocol = settings.get("security.protocol", "SASL_SSL")
+    named = next((name for name in _MECHANISM if name in settings), None)
+    if named is not None and settings[named] != _OWN_MECHANISM:
+        msg = f"{what}: token: expected the option {named} to be {_OWN_MECHANISM}, got {settings[named]!r}"
+        raise ConfigurationError(msg)
+    if protocol.lower() not in {"sasl_ssl", "sasl_plaintext"}:
+        msg = f"{what}: token: expected the option security.protocol to be SASL_SSL, got {protocol!r}"
+        raise ConfigurationError(msg)
+    if settings.get("sasl.oauthbearer.method", "default").lower() == "oidc":
+        msg = f"{what}: token: by the option sasl.oauthbearer.method=oidc librdkafka gets tokens itself; leave one out"
+        raise ConfigurationError(msg)
+    own = {} if named is not None else {"sasl.mechanism": _OWN_MECHANISM}
+    return {"security.protocol": "SASL_SSL", **settings, **own}

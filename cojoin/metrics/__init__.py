@@ -1,0 +1,1 @@
+"""A query's figures as metrics of OpenTelemetry."""

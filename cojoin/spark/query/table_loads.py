@@ -1,0 +1,263 @@
+"""The loads of a static side: versions of a Delta table, copied into the checkpoint for the calls to take.
+
+The driver writes a load between two micro-batches, where Spark plans nothing: before the query starts, or after a batch
+counted. So the next batch that is planned reads all of it. Spark's log of what the control input has read pins the
+files, and a batch that runs again reads the same ones. A load is a folder ``control/load-<number>-<id>`` with the
+packed rows, and beside it the file with the closing messages, written last (``spark.batch.loaded_table``).
+
+The first load is the newest version at the first start, or the one that the source names. A refresh is due once so much
+time has passed since the batch that took the last load: by the processing times of the micro-batches, as Spark logged
+them, while the query runs, and by the clock at a start. A bounded run has planned what it reads when it begins, so it
+looks for a refresh at its start alone. Where the table has no newer version, nothing is loaded, and the next look is
+after the same time.
+
+What a killed driver has left is removed at the next start, unless Spark has read it. The files of a load are removed
+once a later batch than the one that took it is committed: the rows are in the state.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.control import CONTROL_FOLDER
+from cojoin.checkpoints.offset_log import COMMITS, newest_id
+from cojoin.engine.values.texts import back_quoted
+from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.spark.batch.loaded_table import closing_messages, packed_load
+from cojoin.spark.query.failures import explain
+from cojoin.spark.restore import source_logs
+from cojoin.storage.locations import literally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.engine.batch_report import BatchReport
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.spark.sources.delta_static import StaticTable, TableAt
+    from cojoin.storage.store import Store
+
+__all__ = ["StaticSide", "TableLoads"]
+
+_LOG = logging.getLogger(__name__)
+
+_NAME = re.compile(r"load-(\d+)-[0-9a-f]{32}")
+_CLOSED = ".closed.parquet"
+_SOURCES = "spark/sources"
+
+
+@dataclass(frozen=True)
+class StaticSide:
+    """The right input of a query, if it is a table beside a stream.
+
+    Attributes:
+        source: The table.
+        spec: The input.
+        key_groups: The number of the query's key groups.
+        is_bounded: Whether the run reads only what is there at its start.
+    """
+
+    source: StaticTable
+    spec: InputSpec
+    key_groups: int
+    is_bounded: bool
+
+    def frame(self, session: SparkSession, table: TableAt) -> DataFrame:
+        """Return a version's rows, whose columns are checked.
+
+        Raises:
+            ConfigurationError: The version can't be read, or lacks a column.
+        """
+        found = self.source.at(session, table)
+        self.source.check_columns(found, self.spec, table.version)
+        return found
+
+
+class TableLoads:
+    """Writes the loads of one query's static side.
+
+    Args:
+        side: The static side.
+        files: The query's checkpoint.
+        check: Raises an error where another run has taken over.
+    """
+
+    def __init__(self, side: StaticSide, files: Store, check: Callable[[], None]) -> None:
+        self._side, self._files, self._check = side, files, check
+        self._looked_at: int | None = None
+        self._written = 0
+        self._uncleaned = True
+
+    def at_start(self, session: SparkSession, last: BatchReport | None) -> list[str]:
+        """Write the load that the run begins with, where one is due; remove what a killed driver has left.
+
+        Args:
+            session: The session.
+            last: The report of the last batch that counts; None before the first.
+
+        Returns:
+            Warnings for the user.
+
+        Raises:
+            ConfigurationError: The table can't be read, or is not what it was.
+        """
+        loaded = _loaded(last)
+        read, closed = self._read()
+        for name in self._files.names(CONTROL_FOLDER):
+            found = _NAME.match(name)
+            if found is not None and found[0] not in read:
+                self._delete(name)
+        self._clean(loaded)
+        self._written = max([_number_of(loaded), *map(_number, read)])
+        if any(_number(each) > _number_of(loaded) for each in closed):
+            # Spark has it in its log and has not yet processed it: the next batch does.
+            return []
+        if loaded is not None:
+            refresh = self._side.source.refresh_ms
+            if refresh is None or int(1000 * time.time()) - loaded["loaded_at"] < refresh:
+                return []
+        table = self._newest(session, loaded)
+        return [] if table is None else self._write(session, table)
+
+    def after(self, session: SparkSession, report: BatchReport | None) -> None:
+        """Remove files that are no longer needed, and write the next load where it is due, after a batch that counts.
+
+        Args:
+            session: The batch's session.
+            report: The report of the last batch that counts.
+
+        Raises:
+            QueryFailedError: The table can't be read, or is not what it was.
+        """
+        loaded, refresh = _loaded(report), self._side.source.refresh_ms
+        if report is None or loaded is None:
+            return
+        self._written = max(self._written, _number_of(loaded))
+        if self._uncleaned:
+            self._clean(loaded)
+        if refresh is None or self._side.is_bounded or report.drained or self._written > _number_of(loaded):
+            return
+        now, since = report.processing_time, max(loaded["loaded_at"], self._looked_at or 0)
+        if now - since < refresh:
+            return
+        try:
+            table = self._newest(session, loaded)
+            for told in [] if table is None else self._write(session, table):
+                _LOG.warning("%s", told)
+        except (ConfigurationError, PySparkException, Py4JJavaError) as error:
+            msg = (
+                f"refresh of input {self._side.spec.name!r}: {explain(error)}. The state has version "
+                f"{loaded['version']}; batch {report.batch_id} counts, and nothing is lost. Start the query again once "
+                f"the table can be read; without refresh= it goes on with that version"
+            )
+            raise QueryFailedError(msg) from error
+        self._looked_at = now
+
+    def _newest(self, session: SparkSession, loaded: Mapping[str, Any] | None) -> TableAt | None:
+        """Return the version to load; None where it is the one that is loaded."""
+        found = self._side.source.newest(session)
+        if loaded is None:
+            return found
+        if found.table_id != loaded["table_id"]:
+            msg = (
+                f"the table is another one than before: its id was {loaded['table_id']} and is {found.table_id}, so it "
+                f"was replaced, or dropped and created again; put the former one back, or begin anew with another "
+                f"checkpoint="
+            )
+            raise ConfigurationError(msg)
+        return None if found.version == loaded["version"] else found
+
+    def _write(self, session: SparkSession, table: TableAt) -> list[str]:
+        """Write a load, and return warnings."""
+        side = self._side
+        there = [_number(found[0]) for each in self._files.names(CONTROL_FOLDER) if (found := _NAME.match(each))]
+        number = 1 + max(self._written, *there, 0)
+        name = f"load-{number}-{uuid.uuid4().hex}"
+        folder = f"{CONTROL_FOLDER}/{name}"
+        frame = side.frame(session, table)
+        told = [] if side.spec.event_time is not None else list(_repeated(frame, side.spec, table.version))
+        self._check()
+        packed = packed_load(frame, side.spec, side.key_groups, name)
+        packed.write.option("compression", "snappy").parquet(self._files.path(folder))
+        notes = session.read.schema("key_group int, note string").parquet(literally(self._files.path(folder)))
+        counted = [(row.key_group, row.note) for row in notes.where(F.col("note").isNotNull()).collect()]
+        closing = io.BytesIO()
+        pq.write_table(closing_messages(name, table.table_id, table.version, side.key_groups, counted), closing)
+        self._check()
+        self._files.write_bytes(f"{folder}{_CLOSED}", closing.getvalue())
+        self._written, self._uncleaned = number, True
+        return told
+
+    def _read(self) -> tuple[set[str], set[str]]:
+        """Return the loads of which Spark's log has files, and those of which it has the closing messages."""
+        control = newest_id(self._files, _SOURCES)
+        paths = [] if control is None else [each["path"] for each in source_logs.entries(self._files, control)]
+        found = {path: name[0] for path in paths if (name := _NAME.search(path)) is not None}
+        return {*found.values()}, {name for path, name in found.items() if path.endswith(_CLOSED)}
+
+    def _clean(self, loaded: Mapping[str, Any] | None) -> None:
+        """Remove the files of loads that no batch needs: of those that were taken, once a later batch is committed."""
+        committed = newest_id(self._files, COMMITS)
+        if loaded is None or committed is None or committed <= loaded["batch_id"]:
+            return
+        self._uncleaned = False
+        for name in self._files.names(CONTROL_FOLDER):
+            if (found := _NAME.match(name)) is not None and _number(found[0]) <= _number_of(loaded):
+                self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        self._check()
+        if name.endswith(_CLOSED):
+            self._files.delete(f"{CONTROL_FOLDER}/{name}")
+        else:
+            self._files.delete_directory(f"{CONTROL_FOLDER}/{name}")
+
+
+def _loaded(report: BatchReport | None) -> Mapping[str, Any] | None:
+    return None if report is None else report.inputs[1].table
+
+
+def _number(name: str) -> int:
+    return int(name.split("-")[1])
+
+
+def _number_of(loaded: Mapping[str, Any] | None) -> int:
+    return 0 if loaded is None else _number(loaded["load"])
+
+
+def _repeated(frame: DataFrame, spec: InputSpec, version: int) -> list[str]:
+    """Return a warning if keys of a table without event time have several rows, with an example."""
+    key = [frame[back_quoted(name)].alias(f"k{at}") for at, name in enumerate(spec.key)]
+    # Hashes are counted first: where all differ, which is usual, no key is looked at.
+    hashes = frame.select(F.xxhash64(*key).alias("hash")).groupBy("hash").count().where("count > 1")
+    if not hashes.limit(1).collect():
+        return []
+    names = [f"k{at}" for at in range(len(key))]
+    keyed = frame.select(*key).dropna()
+    several = keyed.groupBy(*names).count().where("count > 1")
+    found = several.agg(
+        F.count(F.lit(1)).alias("keys"), F.max_by(F.struct(*names), "count").alias("key"), F.max("count").alias("most")
+    )
+    row: Any = found.first()
+    if not row["keys"]:
+        return []
+    shown = ", ".join(f"{name}={value!r}" for name, value in zip(spec.key, row["key"], strict=True))
+    several_keys = "1 key has" if row["keys"] == 1 else f"{row['keys']:,} keys have"
+    told = (
+        f"input {spec.name!r}: {several_keys} several rows in version {version} of the table, such as "
+        f"{shown} with {row['most']:,}: without event time the last in the order of their content is in force. Name "
+        f"the column that says which is newer as event_time=, or leave one row a key in the table"
+    )
+    return [told]

@@ -1,0 +1,203 @@
+"""Packs the parts of a state by key group, in tasks: each key group's tables become the content of a snapshot's row.
+
+Spark computes the key group of each row as it does for an input. A task of the first stage checks its rows and cuts
+them by key group; one of the second stage has all of a key group, looks for keys that come twice, and encodes the
+tables. What is wrong is returned, so that nothing is written where anything is. It costs one shuffle of the rows as
+packed Arrow, and the memory of one key group for each task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.inspect.key_state import BUFFERS, STATE
+from cojoin.engine import rescaling
+from cojoin.engine.formats import show_row
+from cojoin.engine.key_groups import group_labels
+from cojoin.engine.values import codec
+from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.values.keys import encode_keys
+from cojoin.engine.values.rows import decode_rows
+from cojoin.engine.values.tables import event_micros, event_millis, take_rows
+from cojoin.errors import CheckpointError
+from cojoin.spark.batch.packing import key_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.spark.savepoints.state_shapes import PartShape
+
+__all__ = ["CONTENT_DDL", "Part", "assemble_group", "content_row", "largest_times", "pack_rows", "packed_contents"]
+
+CONTENT_DDL = "key_group int, content binary, told string"
+"""A key group's number, its tables as bytes, and JSON: ``faults``, the rows of each table, and the largest times."""
+
+_PIECE_DDL, _FAULTS = "label int, name string, payload binary", "@faults"
+_PIECE = pa.schema([("label", pa.int32()), ("name", pa.string()), ("payload", pa.binary())])
+_CHUNK_ROWS = 100_000
+_TIMERS = ("timers", "processing_timers")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a state: its rows, with columns named by position, and its shape."""
+
+    frame: DataFrame
+    shape: PartShape
+
+
+def packed_contents(
+    spark: SparkSession,
+    parts: Sequence[Part],
+    schemas: Mapping[str, pa.Schema],
+    inputs: tuple[InputSpec, InputSpec],
+    key_groups: int,
+) -> DataFrame:
+    """Return the content of each key group, as rows of ``CONTENT_DDL``.
+
+    Args:
+        spark: The session.
+        parts: The parts.
+        schemas: The columns of each table that the operator has; all of them are in each key group.
+        inputs: The inputs of the query.
+        key_groups: The number of its key groups.
+    """
+    labels = group_labels(key_groups)
+    # Each key group has a row, also one without a key.
+    pieces = spark.createDataFrame(
+        pa.table([pa.array(labels, pa.int32()), [""] * key_groups, [b""] * key_groups], schema=_PIECE)
+    )
+    for part in parts:
+        pieces = pieces.unionByName(_pieces(part, labels))
+    numbers = {label: number for number, label in enumerate(labels)}
+
+    def assemble(table: pa.Table) -> pa.Table:
+        label, names = int(table.column("label")[0].as_py()), table.column("name").to_pylist()
+        payloads = [each.as_buffer() for each in table.column("payload")]
+        tables, faults = assemble_group(zip(names, payloads, strict=True), schemas, inputs)
+        return content_row(numbers[label], tables, faults, largest=largest_times(tables, inputs))
+
+    # Spark would put small key groups together, and one core would encode them all.
+    return pieces.repartition(key_groups, "label").groupBy("label").applyInArrow(assemble, CONTENT_DDL)
+
+
+def _pieces(part: Part, labels: tuple[int, ...]) -> DataFrame:
+    shape = part.shape
+    group = key_group([F.col(f"c{at}") for at in shape.keys], len(labels)).alias("group")
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(each.num_rows for each in waiting) >= _CHUNK_ROWS:
+                yield pack_rows(pa.Table.from_batches(waiting), shape, labels)
+                waiting = []
+        if waiting:
+            yield pack_rows(pa.Table.from_batches(waiting), shape, labels)
+
+    return part.frame.select("*", group).mapInArrow(pack, _PIECE_DDL)
+
+
+def pack_rows(numbered: pa.Table, shape: PartShape, labels: Sequence[int]) -> pa.RecordBatch:
+    """Return rows of a part, cut by key group, as pieces of the state's tables; or what is wrong with them.
+
+    Args:
+        numbered: The rows, with their key group's number as the last column.
+        shape: The part.
+        labels: The label of each key group.
+    """
+    groups = numbered.column(numbered.num_columns - 1).to_numpy()
+    try:
+        rows = shape.convert(numbered.select(range(numbered.num_columns - 1)))
+    except CheckpointError as error:
+        faults: Counter[str] = Counter({f"{shape.what}: {error}": numbered.num_rows})
+    else:
+        faults = shape.faults(rows)
+    if faults:
+        return _batch([labels[0]], [_FAULTS], [json.dumps(faults).encode()])
+    found: list[tuple[int, str, bytes]] = []
+    order = np.argsort(groups, kind="stable")
+    in_order = take_rows(rows, order)
+    bounds = np.searchsorted(groups[order], np.arange(len(labels) + 1)).tolist()
+    for group, (start, stop) in enumerate(pairwise(bounds)):
+        tables = shape.tables(in_order.slice(start, stop - start)) if stop > start else {}
+        found += [(labels[group], name, codec.encode({}, {"": each})) for name, each in tables.items() if each.num_rows]
+    return _batch([label for label, _, _ in found], [name for _, name, _ in found], [rows for *_, rows in found])
+
+
+def _batch(labels: list[int], names: list[str], payloads: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(labels, pa.int32()), pa.array(names, pa.string()), binary_column(payloads)], schema=_PIECE
+    )
+
+
+def assemble_group(
+    pieces: Iterable[tuple[str, pa.Buffer]], schemas: Mapping[str, pa.Schema], inputs: tuple[InputSpec, InputSpec]
+) -> tuple[dict[str, pa.Table], Counter[str]]:
+    """Return the tables of a key group, and what is wrong with them.
+
+    Args:
+        pieces: What ``pack_rows`` returned for the key group: a table's name, and rows.
+        schemas: The columns of each table that the operator has.
+        inputs: The inputs of the query.
+    """
+    faults: Counter[str] = Counter()
+    found: defaultdict[str, list[pa.Table]] = defaultdict(list)
+    for name, payload in pieces:
+        if name == _FAULTS:
+            faults.update(json.loads(payload.to_pybytes()))
+        elif name:
+            found[name].append(codec.decode(payload.to_pybytes())[1][""])
+    empty = {name: schema.empty_table() for name, schema in schemas.items()}
+    tables = rescaling.assemble([empty, *({name: table} for name, each in found.items() for table in each)])
+    for name, table in tables.items():
+        if not table.num_rows or not (name.startswith(STATE) or name in _TIMERS):
+            continue
+        keys = table if name in _TIMERS else table.select(rescaling.key_columns(name, inputs))
+        (codes,), count = encode_keys([keys])
+        if count == table.num_rows:
+            continue
+        first = np.sort(np.unique(codes, return_index=True)[1])
+        if name in _TIMERS:
+            # A timer that is set twice is one.
+            tables[name] = take_rows(table, first)
+        else:
+            twice = np.setdiff1d(np.arange(table.num_rows), first)
+            key = decode_rows(take_rows(keys, twice[:1]), beyond=str)[0].as_dict()
+            why = f"state {name.removeprefix(STATE)!r}: a key comes more than once, such as {show_row(key)}"
+            faults[why] += len(twice)
+    return {name: table.combine_chunks() for name, table in tables.items()}, faults
+
+
+def largest_times(tables: Mapping[str, pa.Table], inputs: tuple[InputSpec, InputSpec]) -> list[int | None]:
+    """Return the largest timestamp of each input's rows, in epoch milliseconds; None where there is none."""
+    owners = {name: side for name, (side, _) in BUFFERS.items()} | {"versions": 1}
+    found: list[int | None] = [None, None]
+    for name, side in owners.items():
+        spec = inputs[side]
+        if name in tables and tables[name].num_rows and spec.event_time is not None:
+            newest = int(event_millis(event_micros(tables[name], spec.event_time)).max())
+            found[side] = max(newest, newest if found[side] is None else int(found[side]))  # type: ignore[arg-type]
+    return found
+
+
+def content_row(group: int, tables: Mapping[str, pa.Table], faults: Mapping[str, int], **told: Any) -> pa.Table:
+    """Return a key group's row of ``CONTENT_DDL``."""
+    rows = {name: table.num_rows for name, table in tables.items()}
+    text = json.dumps({"faults": dict(faults), "rows": rows, **told})
+    content = codec.encode({}, {} if faults else tables)
+    return pa.table(
+        [pa.array([group], pa.int32()), pa.array([content], pa.binary()), [text]],
+        names=["key_group", "content", "told"],
+    )

@@ -1,0 +1,182 @@
+"""The source of a Delta table's changes: its rows as they are at the start, then Delta's change data feed.
+
+It is Delta's own stream with ``readChangeFeed`` and without a starting version: first the rows of the newest version,
+the *snapshot*, then every change after it, in order, none twice and none left out. Its positions are those of any Delta
+stream. The stream's column ``_change_type`` becomes ``_deleted``. The former state of an updated row counts as deleted,
+too: it is superseded by the row's new state, unless the update changed the key (``engine.row_changes``).
+
+A change needs its commit, and the files that the commit wrote or removed. Delta deletes commits after
+``delta.logRetentionDuration`` (30 days unless the table says otherwise), and VACUUM the files after a week unless it is
+told otherwise. (Delta's documentation, "Change data feed".)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.delta_log import session_with_long_history
+from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED
+from cojoin.engine.values.texts import back_quoted
+from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.spark.sources.source import Source
+from cojoin.storage.locations import is_path
+from cojoin.storage.session_settings import active_session
+from cojoin.storage.table_version import quoted_table, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DeltaChanges", "delta_changes"]
+
+_CHANGE, _FEED = "_change_type", "delta.enableChangeDataFeed"
+_DELETES = ("delete", "update_preimage")
+_OWN = ("readchangefeed", "readchangedata", "startingversion", "startingtimestamp")
+_NOTHING_READ = ("", "-", "null")
+
+
+class DeltaChanges(Source):
+    """A description of a Delta table whose changes are read, made by ``cojoin.sources.delta(..., changes=True)``."""
+
+    is_feed = True
+
+    @property
+    def title(self) -> str:
+        """The source in words, without secrets."""
+        return f"changes of {super().title}"
+
+    def why_endless(self) -> str | None:
+        """Return why a static read of the source is not what a stream of it reads, and what to do."""
+        return (
+            "the changes of a table are read as a stream; connect cojoin.sources.delta(...) without changes=True to "
+            "read the rows that it has now, each as a version"
+        )
+
+    def open(self, *, streaming: bool = True) -> DataFrame:
+        """Open the stream of the table's changes with the active Spark session.
+
+        Args:
+            streaming: True; changes are read as a stream only.
+
+        Returns:
+            The table's columns, ``_deleted``, ``_commit_version`` and ``_commit_timestamp``.
+
+        Raises:
+            ConfigurationError: The table has no change data feed, or a column that has one of these names.
+        """
+        if not streaming:
+            msg = f"source {self.title}: {self.why_endless()}"
+            raise ConfigurationError(msg)
+        spark = active_session()
+        if spark is not None:
+            self._check_feed(spark)
+        frame = super().open()
+        columns = [name for name in frame.columns if name != _CHANGE]
+        taken = [name for name in columns if name.lower() == DELETED]
+        if taken:
+            msg = (
+                f"source {self.title}: the table has a column {taken[0]!r}, and its changes get one of this name, "
+                f"whether the row is deleted; rename it"
+            )
+            raise ConfigurationError(msg)
+        table = [frame[back_quoted(name)] for name in columns if name not in (COMMIT, COMMITTED_AT)]
+        deleted = F.coalesce(frame[_CHANGE].isin(*_DELETES), F.expr("false")).alias(DELETED)
+        return frame.select(*table, deleted, frame[COMMIT], frame[COMMITTED_AT])
+
+    def snapshot(self) -> DataFrame:
+        """Return the table's present rows, with the columns that a stream of its changes has.
+
+        Raises:
+            ConfigurationError: There is no active session.
+        """
+        frame = Source("delta", self.location).open(streaming=False)
+        version, time = F.lit(0).cast("long").alias(COMMIT), F.lit(None).cast("timestamp").alias(COMMITTED_AT)
+        return frame.select("*", F.expr("false").alias(DELETED), version, time)
+
+    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+        """Return what the source no longer has after a position: a description of each loss.
+
+        Args:
+            spark: The session.
+            what: The input, for messages.
+            offset: The line of Spark's offset log; None if nothing was read yet.
+
+        Raises:
+            CheckpointError: The query can't continue with this source, also since a loss of changes can't be accepted:
+                rows would stay valid that were deleted.
+        """
+        lost = super().lost_since(spark, what, offset)
+        if lost:
+            msg = f"{'; '.join(lost)}: without its changes, rows would stay valid that were changed or deleted; {_ANEW}"
+            raise CheckpointError(msg)
+        if offset is not None and offset.strip() not in _NOTHING_READ:
+            self._check_changes(spark, what, json.loads(offset))
+        return []
+
+    def _check_feed(self, spark: SparkSession) -> None:
+        """Check that the table records its changes."""
+        table = quoted_table(str(self.location))
+        try:
+            found = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").first()
+        except PySparkException:
+            # The stream's own error is clearer about a table that is not there.
+            return
+        properties: Mapping[str, str] = found[0] if found is not None else {}
+        if str(properties.get(_FEED, "false")).lower() != "true":
+            msg = (
+                f"source {self.title}: the table does not record its changes; switch that on with ALTER TABLE {table} "
+                f"SET TBLPROPERTIES ('{_FEED}' = 'true'), and start again"
+            )
+            raise ConfigurationError(msg)
+
+    def _check_changes(self, spark: SparkSession, what: str, position: Mapping[str, Any]) -> None:
+        """Check that the changes after a position were recorded and can be read."""
+        first = int(position["reservoirVersion"]) + bool(position["isStartingVersion"])
+        table = read_table(spark, str(self.location))
+        if table is None or first > table.version:
+            return
+        try:
+            with session_with_long_history(spark) as session:
+                reader = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first)
+                location = str(self.location)
+                frame = reader.load(location) if is_path(location) else reader.table(location)
+                frame.where(F.col(COMMIT) < 0).count()
+        except PySparkException as error:
+            told = " ".join(str(error).partition("\nJVM stacktrace")[0].split()).rstrip(".")
+            if not any(sign in told for sign in _OF_CHANGES):
+                raise
+            msg = (
+                f"{what}: Delta table {self.location}: its changes from version {first} on can't be read: {told}; "
+                f"{_ANEW}"
+            )
+            raise CheckpointError(msg) from error
+
+
+_ANEW = "start a new query with a checkpoint of its own, which begins with the table's present rows"
+_OF_CHANGES = ("DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGE_DATA_FEED", "DELTA_CHANGE_TABLE_FEED", "DELTA_VERSION")
+
+
+def delta_changes(location: str, options: Mapping[str, str]) -> DeltaChanges:
+    """Return the source of a table's changes; see ``cojoin.sources.delta``.
+
+    Args:
+        location: The table's path, or its name.
+        options: Options of Delta's source.
+
+    Raises:
+        ConfigurationError: An option contradicts it.
+    """
+    for name in options:
+        if name.lower() in _OWN:
+            msg = (
+                f"sources.delta {location!r}: changes=True begins with the table's present rows and goes on with its "
+                f"changes; leave the option {name} out"
+            )
+            raise ConfigurationError(msg)
+    given = {**options, "readChangeFeed": "true"}
+    return DeltaChanges("delta", location, None, given, sequence=(COMMIT,))

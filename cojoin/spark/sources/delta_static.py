@@ -1,0 +1,259 @@
+"""A Delta table as a static side beside a stream: one version of it, and with a refresh later ones in its place.
+
+The source reads one version of the table, the newest of the moment or the one that ``versionAsOf`` names, and never the
+table's commits one by one. A query that starts copies the version into its checkpoint (``spark.query.table_loads``),
+and from then on depends on the copy and on its state, not on the table.
+
+A table is recognised by its id, so one that was dropped and created again, or replaced, is another table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.spark.sources.format_options import as_options
+from cojoin.spark.sources.source import Source
+from cojoin.storage.arrow_types import arrow_type
+from cojoin.storage.locations import without_login
+from cojoin.storage.session_settings import active_session
+from cojoin.storage.table_version import quoted_table, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.engine.inputs import InputSpec
+
+__all__ = ["StaticTable", "TableAt", "static_table"]
+
+_VERSION, _NOT_FOUND = "versionasof", "TABLE_OR_VIEW_NOT_FOUND"
+_OF_STREAMS = frozenset(
+    name.lower()
+    for name in (
+        "failOnDataLoss",
+        "ignoreChanges",
+        "ignoreDeletes",
+        "maxBytesPerTrigger",
+        "maxFilesPerTrigger",
+        "readChangeData",
+        "readChangeFeed",
+        "schemaTrackingLocation",
+        "skipChangeCommits",
+        "startingTimestamp",
+        "startingVersion",
+        "withEventTimeOrder",
+    )
+)
+
+
+class TableAt(NamedTuple):
+    """A version of a table.
+
+    Attributes:
+        table_id: The table's id.
+        version: The version.
+    """
+
+    table_id: str
+    version: int
+
+
+@dataclass(frozen=True, repr=False)
+class StaticTable(Source):
+    """A Delta table that is read at one version, made by ``cojoin.sources.delta(..., static=True)``.
+
+    Attributes:
+        refresh_ms: How long after a load the newest version is loaded in its place, in milliseconds; None is never.
+    """
+
+    refresh_ms: int | None = field(default=None)
+
+    @property
+    def title(self) -> str:
+        """The source in words, without secrets."""
+        return f"static {super().title}"
+
+    @property
+    def pinned(self) -> int | None:
+        """The version that the options name; None where it is the newest."""
+        found = [value for name, value in self.options.items() if name.lower() == _VERSION]
+        return int(found[0]) if found else None
+
+    @property
+    def _shown(self) -> str:
+        return f"Delta table {without_login(str(self.location))}"
+
+    def why_endless(self) -> str | None:
+        """Return None: each read of the source has an end."""
+        return None
+
+    def check(self, *, is_new: bool) -> None:
+        """Check that the version can be read.
+
+        Raises:
+            ConfigurationError: There is no such table or version.
+        """
+        del is_new
+        session = active_session()
+        assert session is not None
+        self.at(session, self.newest(session))
+
+    def recognised(self, spark: SparkSession, what: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Check that this is the table that the checkpoint has read; see ``Source.recognised``."""
+        found = self.newest(spark)
+        before = None if known is None else known.get("table_id")
+        if before is not None and before != found.table_id:
+            msg = (
+                f"{what}: {self._shown} is another table than the one that the query has read: its id was {before} "
+                f"and is {found.table_id}, so it was replaced, or dropped and created again. The state still has the "
+                f"rows of the former table; put that one back, or begin anew with another checkpoint="
+            )
+            raise CheckpointError(msg)
+        return {**self.identity(spark), "table_id": found.table_id}
+
+    def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
+        """Return nothing: a query goes on with the rows in its state."""
+        del spark, what, offset
+        return []
+
+    def newest(self, session: SparkSession) -> TableAt:
+        """Return the version to load: the newest, or the one that the options name.
+
+        Raises:
+            ConfigurationError: There is no such table.
+        """
+        try:
+            table = read_table(session, str(self.location))
+        except (PySparkException, Py4JJavaError) as error:
+            if _NOT_FOUND not in str(error):
+                msg = f"{self._shown} can't be read: {_first_line(error)}"
+                raise ConfigurationError(msg) from error
+            table = None
+        if table is None:
+            msg = (
+                f"{self._shown}: expected a Delta table, and there is none (any more); a view, and a table of another "
+                f"format, has no versions to pin: write its rows to a Delta table, and name that"
+            )
+            raise ConfigurationError(msg)
+        return TableAt(table.table_id, table.version if self.pinned is None else self.pinned)
+
+    def at(self, session: SparkSession, table: TableAt) -> DataFrame:
+        """Return a version's rows as a static DataFrame.
+
+        Raises:
+            ConfigurationError: The version is gone from the log, or never was.
+        """
+        others = {name: value for name, value in self.options.items() if name.lower() != _VERSION}
+        try:
+            if self.is_named:
+                name = quoted_table(str(self.location))
+                frame = session.sql(f"SELECT * FROM {name} VERSION AS OF {table.version}")  # noqa: S608 - a table's name
+            else:
+                reader: Any = session.read.format("delta").options(**others).option("versionAsOf", table.version)
+                frame = reader.load(self.location)
+            _ = frame.columns
+        except (PySparkException, Py4JJavaError) as error:
+            msg = (
+                f"{self._shown}: version {table.version} can't be read: {_first_line(error)}; a version is gone "
+                f"once its log is cleaned or its files are vacuumed"
+            )
+            raise ConfigurationError(msg) from error
+        return frame
+
+    def open(self, *, streaming: bool = True) -> DataFrame:
+        """Open the version with the active Spark session, always as a static DataFrame.
+
+        Raises:
+            ConfigurationError: There is no active session, no such table or version, or the name is that of a stream.
+        """
+        del streaming
+        session = active_session()
+        if session is None:
+            msg = f"{self._shown}: there is no Spark session; make one with cojoin.spark_session()"
+            raise ConfigurationError(msg)
+        self._refuse_stream(session)
+        return self.at(session, self.newest(session))
+
+    def _refuse_stream(self, session: SparkSession) -> None:
+        if not self.is_named:
+            return
+        try:
+            is_stream = session.read.table(str(self.location)).isStreaming
+        except (PySparkException, Py4JJavaError):
+            # What is wrong with it is said when it is read.
+            return
+        if is_stream:
+            msg = (
+                f"sources.delta {self.location!r}: static=True names a table, and this is a view of a stream, which "
+                f"has no version that could be pinned; name the table, or leave static=True out and give cojoin.Input "
+                f"the streaming DataFrame"
+            )
+            raise ConfigurationError(msg)
+
+    def check_columns(self, frame: DataFrame, spec: InputSpec, version: int) -> None:
+        """Check that a version has the columns of the input; further columns are left out.
+
+        Raises:
+            ConfigurationError: A column is gone or has another type.
+        """
+        types = {each.name: each.dataType for each in frame.schema.fields}
+        for each in spec.source_schema:
+            found = arrow_type(types[each.name]) if each.name in types else None
+            if found != each.type:
+                is_now = "is gone" if found is None else f"is {found} and was {each.type}"
+                msg = (
+                    f"input {spec.name!r}: {self._shown}: column {each.name!r} {is_now} in version {version}; give the "
+                    f"table its column back, or start the query anew, with restore_from= where the columns have "
+                    f"evolved"
+                )
+                raise ConfigurationError(msg)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def static_table(location: str, options: Any, refresh: Duration | None) -> StaticTable:
+    """Return a static table as ``sources.delta`` makes it.
+
+    Args:
+        location: A path or a table's name.
+        options: Options of Delta's batch reader.
+        refresh: How long after a load the newest version is loaded; None is never.
+
+    Raises:
+        ConfigurationError: An option or the refresh is invalid.
+    """
+    what = f"sources.delta {location!r}"
+    given = as_options(options, what)
+    for name in given:
+        if name.lower() in _OF_STREAMS:
+            msg = f"{what}: option {name!r} is for streams, and static=True reads one version as a whole; leave it out"
+            raise ConfigurationError(msg)
+        if name.lower() == "timestampasof":
+            msg = f"{what}: option {name!r}: name the version: DESCRIBE HISTORY shows which one it was, for versionAsOf"
+            raise ConfigurationError(msg)
+    if refresh is not None and milliseconds(refresh, "refresh") == 0:
+        msg = f"{what}: refresh: expected a time above zero, such as '1 hour', got {refresh!r}"
+        raise ConfigurationError(msg)
+    found = StaticTable(
+        "delta", location, None, given, refresh_ms=None if refresh is None else milliseconds(refresh, "refresh")
+    )
+    try:
+        is_pinned = found.pinned is not None
+    except ValueError:
+        is_pinned = None
+    if is_pinned is None:
+        msg = f"{what}: option versionAsOf: expected the number of a version"
+        raise ConfigurationError(msg)
+    if is_pinned and refresh is not None:
+        msg = f"{what}: versionAsOf pins one version, and refresh= takes the newest; leave one of them out"
+        raise ConfigurationError(msg)
+    return found

@@ -1,0 +1,125 @@
+"""Schemas looked up in a real registry."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cojoin as cj
+from cojoin.kafka.formats.decoding import FramedJson
+from cojoin.kafka.formats.record_formats import avro, json_schema, protobuf, resolve
+from cojoin.kafka.formats.schema_lookup import SchemaLookup
+from tests.kafka.formats.encoded import avro_record, framed
+
+if TYPE_CHECKING:
+    from tests.servers.registry import RegistryServer
+
+pytestmark = pytest.mark.kafka
+
+WHAT = "input 'trades'"
+TRADE: dict[str, Any] = {"type": "record", "name": "Trade", "fields": [{"name": "trade_id", "type": "long"}]}
+
+
+def test_subjects_versions_and_ids(registry: RegistryServer) -> None:
+    number = registry.register("lookups-value", json.dumps(TRADE))
+    found = resolve(avro(registry.url), "lookups-value", "value", WHAT)
+    assert found.ddl == "trade_id bigint"
+    assert found.decoder is not None
+    faults: list[str | None] = [None] * 3
+    values = [framed(number, avro_record(TRADE, {"trade_id": 5})), framed(99_999, b""), None]
+    decoded = pickle.loads(pickle.dumps(found.decoder)).decode(values, faults)
+    assert decoded.to_pylist() == [{"trade_id": 5}, None, None]
+    assert faults == [
+        None,
+        f"undecodable: the value's schema 99999 is not in the registry {registry.url}",
+        None,
+    ]
+    fields = [*TRADE["fields"], {"name": "note", "type": "string", "default": ""}]
+    registry.register("lookups-value", json.dumps({**TRADE, "fields": fields}))
+    assert resolve(avro(registry.url), "lookups-value", "value", WHAT).ddl == "trade_id bigint, note string"
+    assert resolve(avro(registry.url, schema=1), "lookups-value", "value", WHAT).ddl == "trade_id bigint"
+    for format_, subject, said in (
+        (avro(registry.url), "nothing-value", "there is no subject 'nothing-value'"),
+        (avro(registry.url, schema=9), "lookups-value", "has no version 9; it has 1, 2"),
+        (avro(registry.url), None, "expected subject="),
+        (protobuf(registry.url), "lookups-value", r"is AVRO, expected PROTOBUF: use cojoin.kafka.avro\(\)"),
+        (avro(f"{registry.url}/elsewhere"), "lookups-value", "no registry at this address"),
+    ):
+        with pytest.raises(cj.ConfigurationError, match=said):
+            resolve(format_, subject, "value", WHAT)
+
+
+def test_a_schema_that_was_deleted_is_not_there_for_a_new_process(registry: RegistryServer) -> None:
+    number = registry.register("deleted-value", json.dumps({**TRADE, "name": "Deleted"}))
+    decoder = resolve(avro(registry.url, schema="trade_id long"), None, "value", WHAT).decoder
+    assert decoder is not None
+    value, faults = framed(number, avro_record(TRADE, {"trade_id": 5})), [None]
+    registry.client.delete_subject("deleted-value")
+    registry.client.delete_subject("deleted-value", permanent=True)
+    assert decoder.decode([value], faults).to_pylist() == [None]
+    assert f"schema {number} is not in the registry" in str(faults[0])
+
+
+def test_json_is_taken_out_of_the_wire_format(registry: RegistryServer) -> None:
+    number = registry.register(
+        "texts-value", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}), "JSON"
+    )
+    found = resolve(json_schema(registry.url), "texts-value", "value", WHAT)
+    assert found.ddl == "a bigint"
+    assert isinstance(found.decoder, FramedJson)
+    faults: list[str | None] = [None, None]
+    assert found.decoder.decode([framed(number, b'{"a": 1}'), b"{}"], faults).to_pylist() == [b'{"a": 1}', None]
+    assert faults[0] is None
+    assert "has no schema id" in str(faults[1])
+
+
+def test_a_login_is_sent_and_never_shown() -> None:
+    asked: list[str | None] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers.get("Authorization"))
+            self.send_response(401)
+            self.end_headers()
+            self.wfile.write(b'{"error_code": 40101, "message": "no opensesame, no tok-1-secret"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = f"http://127.0.0.1:{server.server_port}"
+    try:
+        for login in (
+            {"username": "ali", "password": "opensesame"},
+            {"token": "tok-1-secret"},
+            {"token": lambda: "tok-1-secret"},
+        ):
+            made = cj.kafka.registry(place, **login)
+            with pytest.raises(cj.ConfigurationError, match=r"refused the login \(HTTP 401\)") as told:
+                SchemaLookup(made, WHAT, at_start=True).of_subject("trades-value", None)
+            if "password" in login:
+                assert "opensesame" not in f"{told.value} {made!r} {avro(made)!r}"
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert asked == ["Basic YWxpOm9wZW5zZXNhbWU=", *["Bearer tok-1-secret"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"url": "localhost:8081"}, "expected an address"),
+        ({"url": "http://r", "username": "ali"}, "expected both username= and password="),
+        ({"url": "http://r", "username": "a", "password": "b", "token": "c"}, "a password or a token"),
+        ({"url": "http://r", "token": 5}, "token: expected a text or a function"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, str], said: str) -> None:
+    with pytest.raises(cj.ConfigurationError, match=said):
+        cj.kafka.registry(**arguments)

@@ -1,0 +1,129 @@
+"""Queries whose outputs are topics: from start to start, restored, in other places, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cojoin as cj
+from benchmarks.kills.topic_killing import PARTITIONS, TopicKilling, topic_faults
+from cojoin.checkpoints.manifest import Manifests
+from tests.kafka.sink.committed import read_committed
+from tests.seeds import SEED
+from tests.spark.data import Folders, asof, connect, cut, generate
+from tests.spark.refused import refused
+from tests.spark.saved import DRAIN, PAUSE, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.servers.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def read(broker: Broker, topic: str) -> dict[int, list[tuple[bytes, dict[str, Any]]]]:
+    found: dict[int, list[tuple[bytes, dict[str, Any]]]] = {each: [] for each in range(PARTITIONS)}
+    for each in read_committed(broker.bootstrap_servers, topic):
+        found[each.partition].append((each.key or b"", each.json))
+    return found
+
+
+class _FailingError(RuntimeError):
+    """A batch fails after its output was written."""
+
+
+def test_a_query_writes_each_row_once_from_start_to_start(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some rows are rejected; a batch fails between its commit and its manifest; and a savepoint goes on elsewhere."""
+    streams = generate(trades=120, customers=30, seed=SEED)
+    pieces = list(zip(cut(streams.trades, 3), cut(streams.customers, 3), strict=True))
+    folders, servers = Folders(tmp_path / "data"), broker.bootstrap_servers
+    for name in ("sink-query", "sink-query-rejected"):
+        broker.create_topic(name, PARTITIONS)
+    options = {
+        "output": cj.sinks.kafka(servers, "sink-query", key="customer_id", timestamp="event_time"),
+        "rejected": cj.sinks.kafka(servers, "sink-query-rejected", key="reason"),
+    }
+
+    def add(number: int) -> None:
+        trades, customers = pieces[number]
+        keyless = trades.iloc[:1].assign(trade_id=-1 - number).astype({"customer_id": "Int64"})
+        keyless["customer_id"] = None
+        folders.add_trades(trades)
+        folders.add_trades(keyless)
+        folders.add_customers(customers)
+
+    saved = Saved(spark, tmp_path / "query", folders, 2)
+    add(0)
+    saved.run(**options)
+    add(1)
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object) -> None:
+            raise _FailingError
+
+        patched.setattr(Manifests, "write", fail)
+        with pytest.raises(cj.QueryFailedError, match="_FailingError"):
+            saved.run(**options)
+    # With other settings the batch would have other rows.
+    strategy = cj.WatermarkStrategy.for_bounded_out_of_orderness("20 seconds")
+    other = asof(connect(*folders.sources(), key_groups=2, watermark=strategy))
+    with refused("topic 'sink-query' has the query's batch", "the watermark of 'trades' was", kind=cj.QueryFailedError):
+        saved.run(other, **options)
+    saved.run(**options)
+    manifest = saved.manifests.last()
+    assert manifest is not None
+    entry = manifest.outputs["output"]
+    assert (entry["kafka"], entry["tasks"], entry["batch_id"] >= 0) == ("sink-query", 1, True)
+    with refused("output went to kafka sink-query and would now go to Kafka topic sink-query-rejected"):
+        swapped = [cj.sinks.kafka(servers, name) for name in ("sink-query-rejected", "sink-query")]
+        saved.run(output=swapped[0], rejected=swapped[1])
+    # A restored query goes on in the same topics, for nothing was written after the snapshot.
+    new = Saved(spark, tmp_path / "new", folders, 3)
+    add(2)
+    new.run(trigger=DRAIN, restore_from=cj.Checkpoint(saved.checkpoint), **options)
+    assert topic_faults(streams.enriched(), read(broker, "sink-query")) == []
+    rejected = [each for rows in read(broker, "sink-query-rejected").values() for _, each in rows]
+    dead = [json.loads(each["row"])["trade_id"] for each in rejected]
+    assert sorted(dead) == [-3, -2, -1]
+    new.assert_conserved()
+    again = Saved(spark, tmp_path / "again", folders, 3)
+    with refused("a topic can't be cut back", "name a new topic", kind=cj.CheckpointError):
+        again.run(restore_from=cj.Checkpoint(saved.checkpoint), **options)
+
+
+def test_places_of_topics_are_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("sink-place", PARTITIONS)
+    servers = broker.bootstrap_servers
+    sink = cj.sinks.kafka(servers, "sink-place")
+    source = cj.kafka.source(servers, topic_pattern="sink-pl.*", schema="customer_id long, event_time timestamp")
+    data = Folders(tmp_path / "data")
+    inputs = cj.connect(
+        cj.Input(source, key="customer_id", event_time="event_time", name="trades"),
+        cj.Input(data.sources()[1], key="customer_id", event_time="event_time", name="customers"),
+    )
+    with refused("output: Kafka topic sink-place", "is read by the query"):
+        inputs.asof_join().start(output=sink, checkpoint=f"{tmp_path}/one", trigger=PAUSE)
+    two = Saved(spark, tmp_path / "two", data)
+    with refused("rejected: Kafka topic sink-place", "is output"):
+        two.run(output=sink, rejected=cj.sinks.kafka(servers, "sink-place", key="reason"))
+
+
+@pytest.mark.slow  # Each kill has a driver of its own.
+def test_kills_in_all_phases_lose_and_double_nothing(
+    spark: SparkSession, broker: Broker, shuffle_partitions: Callable[[int], None], tmp_path: Path
+) -> None:
+    shuffle_partitions(2)
+    killing = TopicKilling(spark, tmp_path, SEED, broker)
+    choice = random.Random(SEED)
+    chosen = choice.sample(killing.choose(40), 5)
+    verdicts = [killing.kill(number, *each) for number, each in enumerate(chosen)]
+    assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
