@@ -160,7 +160,7 @@ spark.sql(f"INSERT INTO {TABLE} VALUES ('ann', 'silver'), ('bob', 'none')")
 
 def buy(*trades):
     """Let trades of members come: their number, the customer, and the time."""
-    rows = [(number, customer, pd.Timestamp(moment)) for number, customer, moment in trades]
+    rows = [(number, customer, pd.Timestamp(moment).to_pydatetime()) for number, customer, moment in trades]
     spark.createDataFrame(rows, TRADES).coalesce(1).write.mode("append").parquet(f"{HERE}/purchases")
 
 

@@ -72,10 +72,12 @@ class StateCleaner:
         if any(each.is_begun for each in removed):
             # From here on their rows are in the table already, or never will be.
             end_savepoints(self._spark, self._path)
-        # First what savepoints may point to, and then what they point to: one may count meanwhile.
-        promised = self._snapshots.promised()
-        needed = self._needed(None if known in batch_ids else known)
-        gone = self._unneeded(removed, needed | promised)
+        known = None if known in batch_ids else known
+        promised, needed, gone = self._look(removed, known)
+        if not {batch_id for batch_id, _ in gone} <= {each.batch_id for each in removed}:
+            # A savepoint of one of these batches may be about to count, with rows in the place of this content.
+            end_savepoints(self._spark, self._path)
+            promised, needed, gone = self._look(removed, known)
         freed = self._delete(gone, {each.batch_id for each in removed}, check) if gone else 0
         # What savepoints that are being taken may not need in the end is looked at again.
         waiting = {batch_id for batch_id, _ in promised - needed}
@@ -122,6 +124,15 @@ class StateCleaner:
         for batch_id in sorted({each[0] for each in there.values()}):
             self._files.delete_empty_directory(f"{STATE_TABLE}/batch_id={batch_id}")
         return freed
+
+    def _look(
+        self, removed: Sequence[Snapshot], known: int | None
+    ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], list[tuple[int, int | None]]]:
+        """Return the partitions that savepoints may point to, those that snapshots need, and those that may go."""
+        # First what savepoints may point to, and then what they point to: one may count meanwhile.
+        promised = self._snapshots.promised()
+        needed = self._needed(known)
+        return promised, needed, self._unneeded(removed, needed | promised)
 
     def _needed(self, known: int | None) -> set[tuple[int, int | None]]:
         """Return the partitions (batch and segment) that snapshots have or point to.

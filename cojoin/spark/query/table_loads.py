@@ -12,7 +12,7 @@ looks for a refresh at its start alone. Where the table has no newer version, no
 after the same time.
 
 What a killed driver has left is removed at the next start, unless Spark has read it. The files of a load are removed
-once a later batch than the one that took it is committed: the rows are in the state.
+once a later batch than the one that took it is committed, or has taken the next load: the rows are in the state.
 """
 
 from __future__ import annotations
@@ -208,13 +208,17 @@ class TableLoads:
         return {*found.values()}, {name for path, name in found.items() if path.endswith(_CLOSED)}
 
     def _clean(self, loaded: Mapping[str, Any] | None) -> None:
-        """Remove the files of loads that no batch needs: of those that were taken, once a later batch is committed."""
-        committed = newest_id(self._files, COMMITS)
-        if loaded is None or committed is None or committed <= loaded["batch_id"]:
+        """Remove the files of loads that no batch reads again.
+
+        Those are the loads before the one that was taken last, and that one, once a later batch is committed.
+        """
+        if loaded is None:
             return
-        self._uncleaned = False
+        committed = newest_id(self._files, COMMITS)
+        is_over = committed is not None and committed > loaded["batch_id"]
+        self._uncleaned = not is_over
         for name in self._files.names(CONTROL_FOLDER):
-            if (found := _NAME.match(name)) is not None and _number(found[0]) <= _number_of(loaded):
+            if (found := _NAME.match(name)) is not None and _number(found[0]) < _number_of(loaded) + is_over:
                 self._delete(name)
 
     def _delete(self, name: str) -> None:

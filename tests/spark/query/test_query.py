@@ -326,14 +326,14 @@ def assert_no_stack(message: str) -> None:
         (
             {"output": "/lake/x"},
             (
-                "output: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable, "
-                "got '/lake/x'; did you mean cojoin.sinks.delta('/lake/x')?"
+                "output: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...) or a "
+                "callable, got '/lake/x'; did you mean cojoin.sinks.delta('/lake/x')?"
             ),
         ),
         ({"output": cj.sinks.delta}, "; call it with a location"),
         (
             {"output": None},
-            "output: expected cojoin.sinks.delta(...), cojoin.sinks.parquet(...) or a callable",
+            "output: expected cojoin.sinks.delta(...), cojoin.sinks.kafka(...), cojoin.sinks.parquet(...) or a",
         ),
         ({"rejected": 5}, "rejected: expected cojoin.sinks.delta(...)"),
         ({"checkpoint": ""}, "checkpoint: expected the path of a directory as a text or a pathlib.Path, got ''"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import FEED, MINUTE, ChangedTable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -116,11 +115,13 @@ def test_a_query_goes_on_only_where_all_changes_are_there(spark: SparkSession, t
     table = started("log gone")
     for _ in range(3):
         table.insert(3)
-    spark.sql(f"optimize {table.customers}")
-    log = tmp_path / "log gone" / "customers" / "_delta_log"
-    for version in (2, 3):
-        (log / f"{version:020}.json").unlink()
-        (log / f".{version:020}.json.crc").unlink(missing_ok=True)
+    folder = f"{tmp_path}/log gone/customers"
+    # Delta deletes old commits once there is a checkpoint of a later version.
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, folder).checkpoint()
+    for version in range(4):
+        for name in (f"{version:020}.json", f"{version:020}.crc"):
+            Path(folder, "_delta_log", name).unlink(missing_ok=True)
+            Path(folder, "_delta_log", f".{name}.crc").unlink(missing_ok=True)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     goes_on(table, "versions 2 to 3 are gone from the log", "rows would stay valid that were changed or deleted")
 
