@@ -88,7 +88,8 @@ def test_one_stream_and_one_static_input_are_refused(spark: Any, folders: Folder
         connect(streams[0], statics[1])
     assert str(caught.value) == (
         "input 'trades' is a stream, input 'customers' is static; both must be of one kind: "
-        "read 'customers' with spark.readStream, or 'trades' with spark.read"
+        "read 'customers' with spark.readStream, or 'trades' with spark.read; or have the stream on the left, and on "
+        "the right a Delta table of which one version is pinned: cojoin.sources.delta(..., static=True)"
     )
     with refused("input 'customers' is a stream, input 'trades' is static"):
         connect(statics[0], streams[1])
