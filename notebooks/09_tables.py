@@ -38,7 +38,10 @@ TRADES = "trade_id long, customer string, event_time timestamp"
 
 def sell(*trades):
     """Let trades come: their number, the customer, and the time of the day."""
-    rows = [(number, customer, pd.Timestamp(f"2026-01-15 {clock}", tz="UTC")) for number, customer, clock in trades]
+    rows = [
+        (number, customer, pd.Timestamp(f"2026-01-15 {clock}", tz="UTC").to_pydatetime())
+        for number, customer, clock in trades
+    ]
     spark.createDataFrame(rows, TRADES).coalesce(1).write.mode("append").parquet(f"{HERE}/trades")
 
 
