@@ -125,7 +125,7 @@ class Shop:
         return sorted(found, key=str)
 
 
-def await_rows(query: cj.Query, count: int, seconds: float = 120.0) -> None:
+def await_rows(query: cj.Query, count: int, seconds: float = 400.0) -> None:
     """Wait until a query has taken so many trades."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and query.is_active:
