@@ -114,6 +114,22 @@ FOUND = {
             Fault("pause", "make directory", 3, 235),
         ),
     ),
+    # A cleaning deleted the rows of a savepoint that counted between its last look and the deletion (865000187).
+    "cleaning does not tell savepoints that are being taken that their rows are removed": Plan(
+        865000187,
+        switching=0.02,
+        retained=1,
+        cadence=1,
+        actions=(
+            *(Action("rows", 12), Action("drive", 0), Action("await", 0), Action("rows", 12), Action("savepoint", 0)),
+            *(Action("drive", 0), Action("await", 0), Action("savepoint", 0)),
+        ),
+        faults=(
+            Fault("pause", "exists", 2, 74, "savepoint", 14),
+            Fault("answer lost", "write rows", 21, 2),
+            Fault("answer lost", "plan batch", 1, 2),
+        ),
+    ),
     # A driver that stood still replaced the rows of a snapshot that its successor had written, or removed again.
     "a run that was taken over writes over the rows of its successor's snapshot": Plan(
         3,
