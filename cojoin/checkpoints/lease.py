@@ -73,7 +73,7 @@ class Lease:
 
     @property
     def takes_over(self) -> bool:
-        """Whether the former holder did not release its lease, so that it may still be suspended somewhere."""
+        """Whether an earlier holder may still be suspended somewhere, and is not yet fenced off."""
         return self._takes_over
 
     @property
@@ -104,7 +104,7 @@ class Lease:
             if holder_is_alive(files, before, seen.text, patience_seconds):
                 raise _taken(files, before)
         record = _next_record(files, before, beat_seconds=beat_seconds)
-        lease = cls(files, record, takes_over=before is not None and not before.released)
+        lease = cls(files, record, takes_over=before is not None and (seen.is_unfenced or not before.released))
         if seen.counted is not None:
             batch_id, epoch = seen.counted
             lease._counted = int(batch_id), int(epoch)
@@ -126,6 +126,10 @@ class Lease:
     def note_counted(self, batch_id: int) -> None:
         """Note that this run has written a batch's manifest; the next heartbeat says so."""
         self._counted = batch_id, self.epoch
+
+    def note_fenced(self) -> None:
+        """Note that the earlier holders are fenced off, so that the next one need not do it after a release."""
+        self._takes_over = False
 
     def raise_above(self, epoch: int) -> None:
         """Raise this holder's epoch above one that an output of the query has, as if it took over once more.
@@ -258,7 +262,13 @@ class Lease:
     def _write_heartbeat(self, *, released: bool = False, ended: str | None = None) -> None:
         self._heartbeats += 1
         write_heartbeat(
-            self._files, self._record, self._heartbeats, released=released, ended=ended, counted=self._counted
+            self._files,
+            self._record,
+            self._heartbeats,
+            released=released,
+            ended=ended,
+            counted=self._counted,
+            unfenced=self._takes_over,
         )
 
     def _heartbeat_loop(self) -> None:
@@ -289,12 +299,12 @@ def end(files: Store, reason: str) -> None:
         reason: The reason, for the message of a later attempt.
     """
     for _ in range(_TRIES):
-        before, _, tag, counted = read_lease(files)
-        if before is not None and before.ended is not None:
+        seen = read_lease(files)
+        if seen.record is not None and seen.record.ended is not None:
             return
-        record = _next_record(files, before, released=True, ended=reason)
-        if replace_record(files, record, tag):
-            write_heartbeat(files, record, 1, released=True, ended=reason, counted=counted)
+        record = _next_record(files, seen.record, released=True, ended=reason)
+        if replace_record(files, record, seen.tag):
+            write_heartbeat(files, record, 1, released=True, ended=reason, counted=seen.counted)
             return
     msg = f"checkpoint {files.root}: {LEASE_FILE} is written again and again by other queries; stop them"
     raise CheckpointError(msg)

@@ -102,12 +102,14 @@ class StoredLease(NamedTuple):
         text: The text of both files, which changes while the holder is alive.
         tag: The tag of ``lease.json``, which changes when another query takes over; None where there is no such file.
         counted: The last manifest that counts, as ``write_heartbeat`` wrote it; None where that is not known.
+        is_unfenced: Whether the holder has released the lease before it had fenced off an earlier one.
     """
 
     record: LeaseRecord | None
     text: str
     tag: str | None
     counted: Sequence[int] | None = None
+    is_unfenced: bool = False
 
 
 def read_record(files: Store) -> LeaseRecord | None:
@@ -142,7 +144,7 @@ def read_lease(files: Store) -> StoredLease:
     said = from_text(files, name, _HEARTBEAT_FORM, own, dict)
     if said["owner"] == record.owner and not record.released:
         record = replace(record, beat=said["beat"], released=said["released"], ended=said["ended"])
-    return StoredLease(record, text + own, tag, said.get("counted"))
+    return StoredLease(record, text + own, tag, said.get("counted"), said.get("unfenced", False))
 
 
 def newest_epoch(files: Store) -> int:
@@ -169,6 +171,7 @@ def write_heartbeat(
     released: bool = False,
     ended: str | None = None,
     counted: Sequence[int] | None = None,
+    unfenced: bool = False,
 ) -> None:
     """Write the holder's own file, with its heartbeat counter.
 
@@ -179,8 +182,10 @@ def write_heartbeat(
         released: Whether the holder has released the lease.
         ended: The reason why the holder has ended the checkpoint; None where it has not.
         counted: The last manifest that counts: its batch, and the epoch of the run that wrote it.
+        unfenced: Whether an earlier holder, which may be suspended, is not yet fenced off.
     """
     content = {"owner": record.owner, "beat": beat, "released": released, "ended": ended, "counted": counted}
+    content["unfenced"] = unfenced
     write_document(files, numbered_name(_HEARTBEATS, record.epoch), _HEARTBEAT_FORM, content)
 
 

@@ -89,6 +89,21 @@ def test_its_epoch_rises_above_that_of_an_output(files: Store) -> None:
     assert stored(files)["epoch"] == 11
 
 
+def test_a_run_that_fails_before_it_has_fenced_leaves_that_to_the_next(files: Store) -> None:
+    held_by(files)
+    failed = Lease.acquire(files, patience_seconds=0.1)
+    assert failed.takes_over
+    failed.release()
+    second = Lease.acquire(files)
+    assert second.takes_over, "the first holder may still be suspended, and nothing fences it off yet"
+    second.note_fenced()
+    assert not second.takes_over
+    second.release()
+    third = Lease.acquire(files)
+    assert not third.takes_over
+    third.release()
+
+
 def test_of_two_that_take_it_at_once_one_holds_it(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = LocalStore.replace
 

@@ -67,4 +67,5 @@ def open_outputs(
         # A checkpoint that was put back from a backup knows older epochs than its outputs. Others fail here.
         lease.raise_above(error.epoch)
         return open_outputs(spark, sinks, checkpoint, plan)
+    lease.note_fenced()
     return opened
