@@ -64,15 +64,24 @@ _SOURCES = "spark/sources"
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
-def open_control(spark: SparkSession, files: Store, labels: Sequence[int], tag: int) -> DataFrame:
+def open_control(
+    spark: SparkSession, files: Store, labels: Sequence[int], tag: int, *, has_loads: bool = False
+) -> DataFrame:
     """Return the control input as a stream of ``(key_group, tag, payload)``.
 
     A message to all key groups becomes one row for each label. A message of a load begins with the load's name and the
     checksum of what follows. Rows without bytes are notes of the driver's to itself.
+
+    Args:
+        spark: The session.
+        files: The checkpoint.
+        labels: The labels of the key groups.
+        tag: The tag of a message that has none.
+        has_loads: Whether an input is a table that is loaded; the rows of a load lie in a folder. Else no folder is
+            looked into: release 0.5.0 has left the rows of a restoration in one, which Spark would find a second time.
     """
     files.make_directory(CONTROL_FOLDER)
-    # The rows of a load lie in a folder.
-    reader = spark.readStream.schema(LOADED_DDL).option("recursiveFileLookup", "true")
+    reader = spark.readStream.schema(LOADED_DDL).option("recursiveFileLookup", str(has_loads).lower())
     found = reader.parquet(files.path(CONTROL_FOLDER))
     messages = found.where(F.col("payload").isNotNull())
     every = F.array(*map(F.lit, labels))

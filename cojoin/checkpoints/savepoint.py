@@ -20,7 +20,7 @@ from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
-from cojoin.checkpoints.state_claims import has_claim, is_conflict, next_savepoint
+from cojoin.checkpoints.state_claims import is_conflict, next_savepoint
 from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
@@ -108,9 +108,11 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
             # A cleaning has taken it for interrupted, or another savepoint was taken.
             return False
         raise
-    # A cleaning that did not see the index has written a claim before it looked, and removes the rows.
-    if taken is None or not has_claim(spark, table.path, claim) or not table.has(taken):
-        snapshots.remove(batch_id)
+    if taken is None:
+        return False
+    if not table.has(taken):
+        # A cleaning has removed the rows before the savepoint counted.
+        snapshots.remove(batch_id, written_by=taken)
         return False
     snapshots.finish(batch_id)
     return True

@@ -53,6 +53,7 @@ class Snapshot:
         content_batch_ids: The snapshots that have its content: for each batch the key groups.
         seal: The BLAKE2b of the seals of all its rows.
         remembered: Whether the query's own state points to it; the next snapshot builds on the newest of these.
+        claim: The number of the savepoint's claim (``state_claims``); 0 for a run's snapshot.
     """
 
     manifest: Manifest
@@ -64,6 +65,7 @@ class Snapshot:
     content_batch_ids: dict[str, list[int]]
     seal: str
     remembered: bool
+    claim: int = 0
 
     @property
     def batch_id(self) -> int:

@@ -67,10 +67,11 @@ class Snapshots:
 
         Args:
             snapshot: The snapshot.
-            check: Raises an error where it must not count: another run may have taken over and deleted its rows.
+            check: Raises an error where it must not count: another run may have taken over and deleted its rows, or
+                another savepoint have replaced them.
 
         Raises:
-            BeingRemovedError: It is a savepoint, and its rows are being removed.
+            BeingRemovedError: It is a savepoint, and its rows are being removed, or are replaced.
             QueryFailedError: A later run of the query has already written the batch's snapshot, or has taken over.
         """
         check()
@@ -80,6 +81,9 @@ class Snapshots:
             if snapshot.kind == "savepoint" and content["kind"] == _BEING_REMOVED:
                 msg = f"checkpoint {self._files.root}: the rows of batch {snapshot.batch_id} are being removed"
                 raise BeingRemovedError(msg)
+            if snapshot.kind == content["kind"] == "savepoint":
+                # Another one of this batch counts; only one whose rows came later takes its place.
+                check()
             return _epoch(content)
 
         def over(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -99,9 +103,9 @@ class Snapshots:
             raise BeingRemovedError(msg)
         try:
             check()
-        except QueryFailedError:
+        except (BeingRemovedError, QueryFailedError):
             # A run that has taken over may have removed the batch's snapshot, with its rows, before this was written.
-            self.remove(snapshot.batch_id, savepoints_too=False, epoch=snapshot.manifest.epoch)
+            self.remove(snapshot.batch_id, savepoints_too=snapshot.kind == "savepoint", written_by=snapshot)
             raise
 
     def begin(self, manifest: Manifest, key_groups: int, holders: Iterable[tuple[int, int]] = ()) -> None:
@@ -215,7 +219,7 @@ class Snapshots:
         check: Callable[[], None] = lambda: None,
         *,
         savepoints_too: bool = True,
-        epoch: int | None = None,
+        written_by: Snapshot | None = None,
     ) -> None:
         """Remove a snapshot from those that count; ``removed`` returns it until ``forget``.
 
@@ -223,11 +227,11 @@ class Snapshots:
             batch_id: The snapshot's batch.
             check: Called if there is such a snapshot; raises an error where it must stay.
             savepoints_too: Whether a savepoint is removed, too; another process may make the snapshot one meanwhile.
-            epoch: The epoch of the run whose snapshot alone is removed; None where it may be any run's.
+            written_by: The snapshot whose writer's alone is removed; None where it may be any writer's.
         """
         found = self._read_tagged(batch_id)
         while found is not None and (savepoints_too or found[0].kind != "savepoint"):
-            if epoch not in (None, found[0].manifest.epoch):
+            if written_by is not None and _writer(written_by) != _writer(found[0]):
                 return
             check()
             snapshot, tag = found
@@ -319,6 +323,10 @@ def named(snapshots: Iterable[Snapshot]) -> set[tuple[int, int]]:
         for batch_id, groups in snapshot.content_batch_ids.items()
         for group in groups
     }
+
+
+def _writer(snapshot: Snapshot) -> tuple[int, int]:
+    return snapshot.manifest.epoch, snapshot.claim
 
 
 def _epoch(content: Mapping[str, Any]) -> int:

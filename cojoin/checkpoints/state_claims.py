@@ -41,6 +41,11 @@ class Claim(NamedTuple):
     app_id: str
     version: int
 
+    @property
+    def savepoint(self) -> int:
+        """Which savepoint's claim it is, counted from 1; 0 where it is a run's."""
+        return self.version if self.app_id == _SAVEPOINTS else 0
+
     @classmethod
     def of_run(cls, epoch: int, batch_id: int) -> Claim:
         """Return the claim of a run's snapshot; a later batch or run has a greater one."""
@@ -61,7 +66,7 @@ def next_savepoint(spark: SparkSession, path: str) -> Claim:
     """
     table = read_table(spark, path)
     found = None if table is None else table.transaction(_SAVEPOINTS)
-    return Claim(_SAVEPOINTS, 1 + (-1 if found is None else found))
+    return Claim(_SAVEPOINTS, 1 + (0 if found is None else found))
 
 
 def has_claim(spark: SparkSession, path: str, claim: Claim) -> bool:

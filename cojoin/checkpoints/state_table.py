@@ -107,7 +107,8 @@ class StateTable:
             The snapshot; None where some key group has no row, so that the snapshot could not be restored.
 
         Raises:
-            BeingRemovedError: It is a savepoint, and a cleaning has taken it for interrupted.
+            BeingRemovedError: It is a savepoint, and a cleaning has taken it for interrupted, or another one has
+                replaced it.
             QueryFailedError: A later run of the query has taken over.
         """
         # An earlier attempt's rows must go: their state may be in another order, with other fingerprints.
@@ -144,8 +145,15 @@ class StateTable:
             content_batch_ids=holders,
             seal=seal_of(*(row["seal"] for row in index)),
             remembered=remembered,
+            claim=0 if claim is None else claim.savepoint,
         )
-        self._snapshots.write(snapshot, check)
+
+        def check_all() -> None:
+            check()
+            if snapshot.claim and claim is not None and not has_claim(self._spark, self._path, claim):
+                raise self._refused(manifest, kind)
+
+        self._snapshots.write(snapshot, check_all)
         return snapshot
 
     def _refused(self, manifest: Manifest, kind: SnapshotKind) -> CheckpointError | QueryFailedError:

@@ -245,6 +245,15 @@ MUTANTS = (
         (("self._noted()", "()"),),
     ),
     Mutant(
+        "a savepoint that was replaced by a later one of its batch removes that one",
+        "cojoin.checkpoints.snapshots:Snapshots.write",
+        (
+            ('if snapshot.kind == content["kind"] == "savepoint":', "if False:"),
+            (", written_by=snapshot)", ")"),
+        ),
+        is_rare=True,
+    ),
+    Mutant(
         "cleaning does not tell savepoints that are being taken that their rows are removed",
         "cojoin.checkpoints.state_cleaner:StateCleaner.clean",
         (("if not {batch_id for batch_id, _ in gone} <= {each.batch_id for each in removed}:", "if False:"),),

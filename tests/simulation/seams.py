@@ -119,7 +119,7 @@ def _open_store(session: Session, root: str, what: str = "checkpoint") -> Any:
     return session.store(root, what)
 
 
-def _open_control(session: Session, files: Any, labels: Any, tag: int) -> str:
+def _open_control(session: Session, files: Any, labels: Any, tag: int, *, has_loads: bool) -> str:
     del session, labels, tag
     files.make_directory("control")
     return CONTROL_DDL

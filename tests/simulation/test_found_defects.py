@@ -114,6 +114,21 @@ FOUND = {
             Fault("pause", "make directory", 3, 235),
         ),
     ),
+    # Of two savepoints of one batch, the one that stood still took the place of the other's index, and removed it
+    # (1300002824).
+    "a savepoint that was replaced by a later one of its batch removes that one": Plan(
+        1300002824,
+        switching=0.15,
+        actions=(
+            *(Action("drive", 0), Action("rows", 12), Action("savepoint", 0), Action("await", 0)),
+            *(Action("savepoint", 0), Action("savepoint", 0), Action("live", 10)),
+        ),
+        faults=(
+            Fault("pause", "replace", 0, 278, "savepoint", 125),
+            Fault("pause", "delete", 1, 260),
+            Fault("fails", "delta commit", 3, 5),
+        ),
+    ),
     # A cleaning deleted the rows of a savepoint that counted between its last look and the deletion (865000187).
     "cleaning does not tell savepoints that are being taken that their rows are removed": Plan(
         865000187,

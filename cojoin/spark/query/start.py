@@ -271,7 +271,8 @@ def _run(
         resumed_batches(files, checkpoint.lease.epoch, 0 if last is None else last.epoch) if plan.needs_clock else ()
     )
     resumed = frozenset(starts) if plan.follows_clock else frozenset()
-    control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG)
+    has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
+    control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
     told_by = setting_of(checkpoint.query_id) if writer is None else None
     emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files), told_by)
     batch: Callable[[DataFrame, int], None]
