@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from cojoin.checkpoints.delta_log import later_commits, session_with_long_history
 from cojoin.errors import CheckpointError
 from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import quoted_table, read_table
+from cojoin.storage.table_version import read_table, table_in_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ def cut_back(spark: SparkSession, found: CutBack) -> None:
             f"{newest}), which cutting it back would take away; start again"
         )
         raise CheckpointError(msg)
-    named = quoted_table(location)
+    named = table_in_sql(spark, location)
     # The location is the user's own, who could write such a statement as well.
     statement = f"DELETE FROM {named}" if version is None else f"RESTORE TABLE {named} TO VERSION AS OF {version}"  # noqa: S608
     try:

@@ -110,12 +110,24 @@ class ProgressTable:
         for _ in range(_TRIES):
             # Another driver, which held the lease before or after this one, may have written some of them.
             _, newest = transactions.look()
-            waiting = [each for each in self._waiting if each.batch_id > newest]
+            waiting = self._following(newest)
             if not waiting or self._append(waiting, newest, transactions):
                 break
         self._waiting = []
         self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
+
+    def _following(self, newest: int) -> list[Manifest]:
+        """Return the batches that follow the table's newest one, with those that this run has not seen.
+
+        A former run that stood still may have finished a batch after this one had looked for its manifest.
+        """
+        waiting = [each for each in self._waiting if each.batch_id > newest]
+        first = waiting[0].batch_id if waiting else 0
+        if first > newest + 1:
+            unseen = self._manifests.read_all(each for each in self._manifests.batch_ids() if newest < each < first)
+            waiting = [*unseen, *waiting]
+        return waiting
 
     def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
         """Write batches that follow the table's newest batch; return whether that was still the newest."""

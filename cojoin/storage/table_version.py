@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.java_classes import java_class
-from cojoin.storage.locations import is_path, literally
+from cojoin.storage.locations import is_path, is_relative, literally
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["TableVersion", "quoted_table", "read_log", "read_table", "table_path"]
+__all__ = ["TableVersion", "quoted_table", "read_log", "read_table", "table_in_sql", "table_path"]
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)*\.(parquet|json)")
@@ -114,6 +114,18 @@ def quoted_table(location: str) -> str:
     ('delta.`/lake/trades`', 'lake.trades')
     """
     return f"delta.`{location.replace('`', '``')}`" if is_path(location) else location
+
+
+def table_in_sql(spark: SparkSession, location: str) -> str:
+    """Return a table as SQL names it; in SQL, Delta does not take a relative path for a table.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+    """
+    if is_path(location) and is_relative(location) and (table := read_table(spark, location)) is not None:
+        location = table.path
+    return quoted_table(location)
 
 
 class _JvmTable(TableVersion):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,14 @@ def test_the_query_s_own_later_commits_are_taken_back_if_asked(spark: SparkSessi
     assert check(spark, table, 0) is None, "twice is once"
     # An older checkpoint of the same query, when the restored one has not written yet.
     assert check(spark, table, None, cut=True) == CutBack(table, None, 3, 3, newest=3)
+
+
+def test_a_table_at_a_relative_path_is_cut_back(spark: SparkSession, table: str) -> None:
+    relative = os.path.relpath(table)
+    found = check(spark, relative, 0, cut=True)
+    assert found == CutBack(relative, 0, 2, 2, newest=2)
+    cut_back(spark, found)
+    assert trades(spark, table) == [0]
 
 
 def test_an_output_that_was_not_written_yet(spark: SparkSession, table: str, tmp_path: Path) -> None:

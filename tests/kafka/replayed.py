@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Producer, TopicPartition
@@ -70,7 +71,7 @@ def add_partitions(servers: str, topic: str, total: int) -> None:
     (done,) = client.create_partitions([NewPartitions(topic, total)]).values()
     done.result(SECONDS)
     while len(client.list_topics(topic, timeout=SECONDS).topics[topic].partitions) < total:
-        pass
+        time.sleep(0.05)
 
 
 def row(number: int, minute: float, partition: int = 0, key: int = 1) -> Written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,10 +107,10 @@ def test_a_secret_is_nowhere(
     query = start(joined, tmp_path, cj.Trigger.processing_time("0.3 seconds"))
     (stream,) = [each for each in spark.streams.active if each.id not in before]
     while query.is_active and (query.progress is None or query.progress.inputs[0].rows_in < 4):
-        pass
+        time.sleep(0.1)
     stream.explain(extended=True)
     while stream.lastProgress is None:
-        pass
+        time.sleep(0.1)
     seen += [json.dumps(each.json) for each in stream.recentProgress] + [stream.lastProgress.json, str(stream.status)]
     with silent(broker), pytest.raises(cj.QueryFailedError, match="patience=") as ended:
         query.await_termination(60, progress=False)

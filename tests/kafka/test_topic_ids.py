@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def delete(servers: str, *topics: str) -> None:
     for done in client.delete_topics(list(topics)).values():
         done.result(60)
     while set(topics) & client.list_topics(timeout=60).topics.keys():
-        pass
+        time.sleep(0.05)
 
 
 def remake(broker: Broker, topic: str, records: int) -> None:

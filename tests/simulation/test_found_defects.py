@@ -257,6 +257,16 @@ def test_a_former_driver_does_not_create_the_output_after_its_successor_began() 
     assert any("fenced off" in str(each) for each in world.zombies), str(history)
 
 
+def test_a_batch_that_a_former_driver_finished_late_is_in_the_progress_table() -> None:
+    """It stood still before it wrote the manifest, and its successor had looked for manifests before (1400001132)."""
+    actions = Action("rows", 6), Action("await"), Action("drive"), Action("live", 2), Action("drain", 1)
+    faults = Fault("pause", "replace", 3, 201, wakes=40), Fault("torn", "plan batch", 1, 4)
+    with simulated():
+        history = checked(Plan(1400001132, switching=0.15, cadence=1, actions=actions, faults=faults))
+    assert not history.broken, str(history)
+    assert any("another query runs" in note or "pause" in note for _, _, _, _, note in history.lines)
+
+
 def test_nothing_is_left_of_an_interrupted_savepoint() -> None:
     """The query takes no snapshots of its own, so all that is in the table of states is the savepoint's."""
     actions = Action("rows", 9), Action("drive"), Action("await", 20), Action("savepoint"), Action("wait", 200)

@@ -470,7 +470,7 @@ def test_what_neither_part_has_is_a_loss_unless_it_was_compacted(
     for done in client.incremental_alter_configs([resource]).values():
         done.result(20)
     while "compact" not in str(source._connect("x").setting("archived-lost", "cleanup.policy")):
-        pass
+        time.sleep(0.05)
     source.check(is_new=True)
     found = source.open(streaming=False).toArrow()["offset"].to_pylist()
     assert sorted(found) == [*archived, *range(50, 60)]

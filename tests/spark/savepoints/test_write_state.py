@@ -61,7 +61,7 @@ def everything(frame: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["function", *(pytest.param(kind, marks=pytest.mark.slow) for kind in EVERY if kind != "function")]
+    "kind", ["asof", *(pytest.param(kind, marks=pytest.mark.slow) for kind in EVERY if kind != "asof")]
 )
 def test_a_state_that_is_read_and_written_goes_on_like_the_original(
     spark: SparkSession, tmp_path: Path, kind: str
