@@ -343,7 +343,7 @@ show_refusal(lambda: run(backup))
 # %%
 description = Path(backup, "query.json")
 description.write_text(description.read_text().replace("trade_id", "trade_ib"))
-Path(backup, ".query.json.crc").unlink()  # the local file system's own checksum, which would notice it first
+Path(backup, ".query.json.crc").unlink(missing_ok=True)  # a checksum of Hadoop's own, which would notice it first
 show_refusal(lambda: cj.read_state(spark, backup))
 
 # %% [markdown]
@@ -408,7 +408,8 @@ print(textwrap.indent(str(done).replace(f"file:{os.getcwd()}/", "").replace(f"{o
 # `checkpoint` of its own). This ends the old query. Then run the statements, and delete the old checkpoint.
 #
 # Do not forget what no checkpoint knows: the source tables and topics, archives of topics, tests that were captured
-# from real rows, and backups. If a source is read again from its beginning, the person comes back.
+# from real rows, and backups. If a source is read again from its beginning, the person comes back. The new checkpoint
+# goes on by Spark's log of the files that were read, so a file's path that names the person stays there.
 #
 # ## What can I do in a terminal?
 #

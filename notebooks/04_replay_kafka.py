@@ -210,11 +210,12 @@ decoded.open(streaming=False).toPandas()
 # ```python
 # changes = cj.kafka.source(servers, "shop.customers", value=cj.kafka.debezium(cj.kafka.avro(registry)))
 # customers = cj.Input(changes, key="customer_id", event_time="_source_timestamp", name="customers")
-# cj.connect(trades, customers).temporal_join(deletes="_deleted")
+# cj.connect(trades, customers).temporal_join()
 # ```
 #
-# Creates, updates and snapshot reads are versions, deletes end them. The tombstone after a delete is no row. The row of a
-# delete is `before`, so the table must write at least its key there (`REPLICA IDENTITY` in Postgres).
+# Creates, updates and snapshot reads are versions, deletes end them, and the join takes both without being told. With a
+# column of the row as event time, a delete takes effect at the later of that and the change. The tombstone after a delete
+# is no row; the progress counts it as done (`tombstones`). The row of a delete is `before`, so the table must write at least its key there (`REPLICA IDENTITY` in Postgres).
 #
 # ## Which topics are one input?
 #
@@ -439,7 +440,9 @@ print(f"{len(enriched):,} rows, as pandas has them")
 # With `cj.sinks.kafka`, as the output, the rejected rows or a side output. Each row is a record: JSON of all columns, or
 # of some (`value=["trade_id", "tier"]`), or one column of texts or bytes as it is (`value="payload"`). `key` is a column,
 # or several, which make a JSON object. A key's rows are in one partition, in the order in which the join emits them.
-# The topic must exist.
+# The topic must exist. `value=cj.kafka.avro(registry)` writes Avro by a schema registry: with the newest version of the
+# subject `<topic>-value`, or `schema=` a version, whose fields say which columns are written. A subject that does not
+# exist gets a schema of all columns.
 
 # %%
 admin.create_topics([NewTopic("guide-enriched", 4, 1)])["guide-enriched"].result(timeout=30)

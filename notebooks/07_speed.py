@@ -40,6 +40,11 @@ os.chdir(tempfile.mkdtemp())  # all paths below are in here
 # state, joins, stores the state, and writes the output's parquet files. Then Delta commits the files, and Spark plans
 # the next batch and writes its logs.
 #
+# Parquet files of `cj.sources.files` on a local or mounted disk do not become rows of Spark at all: Spark lists and
+# splits them, and the workers read their parts with pyarrow. `query.progress.inputs[0].reading` is then `"direct"`, and
+# else the reason for which Spark reads them, such as an option, a nested column, or a file with dates of the Julian
+# calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way.
+#
 # The picture shows a warm batch of 1 million trades and 200,000 versions on two cores, from files into Delta (`python
 # -m benchmarks.join.waterfall`). Below it is what plain Spark takes to read, shuffle by key and write the same rows,
 # which is the least that any join on Spark must do.

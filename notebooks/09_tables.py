@@ -236,11 +236,12 @@ cj.connect(
 ).temporal_join().to_pandas()
 
 # %% [markdown]
-# Rows of a key that overlap, and rows that end before they begin, are refused before the start with their number and an
-# example. In a running stream the latter are rejected (`ends_before_it_begins`), and of rows that overlap the one that
-# begins last is valid: the end of an older row does not end it. A row that ends where it begins was never valid. A row
-# with an end counts as two: a version, and its end. Over `changes=True`, a row that is closed, corrected or deleted
-# takes the place of what it was before.
+# Rows of a key that overlap, and rows that end before they begin, are refused before the start with their number and
+# an example; a version that `refresh` would load likewise, and the state keeps the former one. In a running stream
+# the latter are rejected (`ends_before_it_begins`), and of rows that overlap the one that begins last is valid: the
+# end of an older row does not end it. A row that ends where it begins was never valid. A row with an end counts as
+# two: a version, and its end. Over `changes=True`, a row that is closed, corrected or deleted takes the place of what
+# it was before.
 
 # %%
 spark.stop()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.servers.broker import Broker
+    from tests.servers.registry import RegistryServer
     from tests.servers.s3 import S3Server
 
 # Where the environment has CI, Hypothesis would draw the same examples each time: here the run's seed says which.
@@ -182,4 +183,13 @@ def broker() -> Iterator[Broker]:
     if spark_version() != "4.2":
         pytest.skip("cojoin.kafka needs PySpark 4.2")
     with Broker(guarded=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[RegistryServer]:
+    """The schema registry of all tests; each test has subjects of its own."""
+    from tests.servers.registry import RegistryServer
+
+    with RegistryServer() as running:
         yield running

@@ -114,7 +114,9 @@ def _commit(random: random.Random, before: Content, keys: int, version: int, tim
     elif kind == "rename" and before:
         old, new = random.choice(sorted(before)), random.randrange(keys)
         if new not in before:
-            content[new] = content.pop(old)
+            tier, since = content.pop(old)
+            # A row that says that it was valid for longer would be late.
+            content[new] = tier, max(since, time - 4_000)
             feed = [(old, *before[old], True, *at), (new, *content[new], False, *at)]
     return content, feed
 

@@ -31,6 +31,7 @@ __all__ = [
     "from_micros",
     "open_inputs",
     "open_session",
+    "open_sources",
     "run_to_its_end",
     "unite",
     "with_an_end",
@@ -54,6 +55,15 @@ def open_inputs(spark: SparkSession, job: Job) -> tuple[DataFrame, DataFrame]:
     """Open both streams, a few files a batch."""
     trades, customers = (
         spark.readStream.schema(ddl).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(job.data / name))
+        for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
+    )
+    return trades, customers
+
+
+def open_sources(job: Job) -> tuple[Any, Any]:
+    """Describe both streams, a few files a batch, as sources that cojoin opens itself."""
+    trades, customers = (
+        cj.sources.files(job.data / name, "parquet", schema=ddl, options={"maxFilesPerTrigger": FILES_PER_BATCH})
         for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
     )
     return trades, customers

@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.findings import Findings
 from benchmarks.footprint import Footprint
-from benchmarks.session import ROOT, make_session
-from benchmarks.tables.side import CONTENDERS, Shop
+from benchmarks.session import ROOT
+from benchmarks.tables.side import CONTENDERS, Shop, make_session
 
 BAR = 1.5
 
@@ -60,7 +60,7 @@ def main() -> None:
             folder = Path(root) / str(number)
             folder.mkdir()
             (folder / "shop.json").write_text(json.dumps({**sizes, "memory": chosen.memory}))
-            spark = make_session("tables", folder, memory=chosen.memory)
+            spark = make_session("shop", chosen.memory)
             Shop(folder / "shop", **sizes).write(spark)
             spark.stop()
             for name in chosen.contenders:

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from benchmarks.session import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CONTENDERS", "Shop"]
+__all__ = ["CONTENDERS", "Shop", "make_session"]
 
 CONTENDERS = ("static", "feed", "spark")
 TRADES_DDL = "trade_id bigint, customer_id bigint, event_time timestamp, amount double"
@@ -101,6 +100,17 @@ class Shop:
         return {"maxFilesPerTrigger": "1"}
 
 
+def make_session(name: str, memory: str) -> SparkSession:
+    """Start Spark with two cores as a user has it, for all contenders alike."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+    }
+    return cj.spark_session(f"tables {name}", master="local[2]", conf=settings)
+
+
 def digest(frame: DataFrame) -> list[str]:
     """Return the count of rows and a sum of their hashes."""
     hashed = F.xxhash64("trade_id", "tier", "credit").cast("decimal(38,0)")
@@ -172,7 +182,7 @@ def main() -> None:
     """Warm up, run one contender, and print what it took."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     described = json.loads((folder / "shop.json").read_text())
-    spark = make_session(f"tables {name}", folder / name, memory=described.pop("memory"))
+    spark = make_session(name, described.pop("memory"))
     small = Shop(folder / name / "small", WARM_ROWS, WARM_ROWS // 10, WARM_ROWS, 2)
     small.write(spark)
     timed(spark, small, name, f"{folder}/{name}/warm")

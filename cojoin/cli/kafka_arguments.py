@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cojoin.cli.record_options import RECORD_OPTIONS, record_settings
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["KafkaArguments", "check_kafka", "check_topics_written", "kafka_arguments", "up_to"]
 
 _FOR_ALL = ("max_drift", "max_records", "patience", "undecodable", "tombstones", "data_loss")
-_PER_SIDE = ("from", "to")
+_PER_SIDE = ("from", "to", "group", *RECORD_OPTIONS)
 _NOTHING_READ = "-"
 
 
@@ -78,8 +79,10 @@ def check_kafka(typed: Mapping[str, Any]) -> None:
             f"{typed['left']} and {typed['right']}; `cojoin run` joins these"
         )
         raise ConfigurationError(msg)
-    said = {name: bool(topics) for name in (*_FOR_ALL, *_PER_SIDE)}
-    said |= {f"{side}_{name}": side in topics for side in ("left", "right") for name in (*_PER_SIDE, "archive")}
+    said = {name: bool(topics) for name in (*_FOR_ALL, *_PER_SIDE, "registry_option")}
+    said |= {
+        f"{side}_{name}": side in topics for side in ("left", "right") for name in (*_PER_SIDE, "archive", "column")
+    }
     for name, is_right in said.items():
         if typed.get(name) is not None and not is_right:
             side = name.partition("_")[0]
@@ -128,10 +131,6 @@ def kafka_arguments(
     """
     if typed[side].kind != "kafka":
         return None
-    if schema is None:
-        example = "'customer_id long, event_time timestamp'"
-        msg = f"input {name!r}: expected --{side}-schema, such as {example}: the columns of a record's JSON value"
-        raise ConfigurationError(msg)
     for option in options:
         if option.startswith("kafka."):
             msg = (
@@ -142,12 +141,12 @@ def kafka_arguments(
     settings = {each: typed[each] for each in _FOR_ALL if typed[each] is not None}
     if settings.get("patience") == "none":
         settings["patience"] = None
-    for argument, called in (("from", "from_"), ("to", "to")):
+    for argument, called in (("from", "from_"), ("to", "to"), ("group", "group")):
         own, both = typed.get(f"{side}_{argument}"), typed.get(argument)
         if own is not None or both is not None:
             settings[called] = both if own is None else own
     servers, topics, pattern = typed[side].kafka_parts()
-    settings |= {"schema": schema, "options": options, "topic_pattern": pattern}
+    settings |= {"options": options, "topic_pattern": pattern, **record_settings(typed, side, name, schema)}
     made = KafkaArguments(servers, topics, settings, typed[f"{side}_archive"])
     made.source()
     if typed["verify"] and made.begins_at_latest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cojoin.cli import typed_values
+from cojoin.cli.record_options import add_record_options
 
 if TYPE_CHECKING:
     import argparse
@@ -18,7 +19,7 @@ __all__ = ["REPLAY_ABOUT", "REPLAY_EXAMPLES", "REPLAY_USAGE", "add_for_both", "a
 
 REPLAY_USAGE = """\
 cojoin replay --left kafka:HOST:PORT/TOPIC --right kafka:HOST:PORT/TOPIC
-                     --left-schema DDL --right-schema DDL --key COLUMNS --event-time COLUMN
+                     --key COLUMNS --event-time COLUMN [--left-schema DDL --right-schema DDL]
                      --output KIND:PATH --checkpoint PATH [--from WHERE] [--to WHERE]
                      [further options]"""
 
@@ -49,6 +50,12 @@ examples:
   Older trades, which Kafka no longer has, from an archive with columns for topic, partition,
   offset and timestamp:
     cojoin replay @topics.args --left-archive delta:/lake/trades_archive \\
+      --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
+
+  Avro by a schema registry, the customer from the records' keys, lag seen in a group:
+    cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \\
+      --format avro --registry http://localhost:8081 --left-column customer_id=key:long \\
+      --key customer_id --event-time event_time --group enrich-trades \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
 A place may name several topics, kafka:HOST:PORT/TOPIC,TOPIC, or a pattern of their names,
@@ -131,6 +138,13 @@ def add_kafka_options(parser: argparse.ArgumentParser, *, replays: bool) -> None
         help="whether records that were deleted before they were read end the query (default) or are reported as "
         "rejected",
     )
+    add_for_both(
+        group,
+        "group",
+        "NAME",
+        "a consumer group to which the offsets of counted batches are committed, for tools that watch its lag",
+    )
+    add_record_options(group, add_for_both)
     for side in ("left", "right"):
         add(
             f"--{side}-archive",

@@ -70,6 +70,10 @@ class _Run:
         arguments = self._arguments
         self._announce()
         joined = self._joined(self._sources)
+        if arguments.trigger.is_bounded:
+            # The start warns of it, too; a command shows no warnings, since most are for programmers.
+            for held_back in [each for source in self._sources for each in source.held_back()]:
+                tell(f"Note: {held_back}")
         query = self._start(joined, arguments.trigger, arguments.restore_from)
         try:
             wait_for(query)

@@ -110,6 +110,8 @@ def counts(report: BatchReport) -> str:
         line(f"    {reason}", [each.rejected.get(reason, 0) for each in inputs])
     if any(each.late_applied for each in inputs):
         line("late, but applied", [each.late_applied for each in inputs])
+    if any(each.tombstones for each in inputs):
+        line("done: tombstones after deletes", [each.tombstones for each in inputs])
     return text_table(table)
 
 

@@ -140,7 +140,7 @@ class ReplayedRows:
         changes = self.inputs[side].spec.changes
         if changes is None:
             return rows
-        snapshot = snapshot_of(begin, end) if changes.is_feed else None
+        snapshot = snapshot_of(begin, end) if changes.begins_with_snapshot else None
         return changes.from_the_beginning(changes.expanded(rows)[0], snapshot)
 
     def _sides(self, pieces: dict[tuple[int, int], list[pa.Table]], batch_id: int) -> Sides:

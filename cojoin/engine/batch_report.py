@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.display import Display, display_of
 from cojoin.engine.formats import format_time, text_table
+from cojoin.engine.inputs import DIRECT
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError
 
@@ -64,6 +65,10 @@ class InputReport:
             many that has; None where the whole snapshot is read, where the input is no such stream, and where the
             table's statistics lack these numbers.
         reads_changes: Whether its rows are the changes of a table.
+        tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
+            ``rows_in`` and ``done``, too.
+        reading: For ``cojoin.sources.files(..., "parquet")`` how the files are read: ``"direct"`` where the Python
+            workers read them, else the reason for which Spark does. None for other sources.
     """
 
     name: str
@@ -82,6 +87,8 @@ class InputReport:
     table: Mapping[str, Any] | None = None
     snapshot_rows: tuple[int, int] | None = None
     reads_changes: bool = False
+    tombstones: int = 0
+    reading: str | None = None
 
     @property
     def is_conserved(self) -> bool:
@@ -215,7 +222,9 @@ class BatchReport:
             if count
         ]
         late = [f"{_rows(each.late_applied)} of {each.name!r}" for each in self.inputs if each.late_applied]
+        repeated = [_tombstones(each) for each in self.inputs if each.tombstones]
         told = [f"rejected {', '.join(rejected)}"] if rejected else []
+        told += [f"passed over {', '.join(repeated)}"] if repeated else []
         told += [f"applied {', '.join(late)} that came late"] if late else []
         text = self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
         tables = [
@@ -265,11 +274,20 @@ class BatchReport:
         return display_of(self._display, "BatchReport").html()
 
     def _display(self) -> Display:
-        return Display(self.headline(), self.table_rows(), [*self.loading(), self.ending()])
+        return Display(self.headline(), self.table_rows(), [*self.loading(), self.ending(), *self.readings()])
 
     def loading(self) -> list[str]:
         """Return a line for each input whose snapshot is being read, which says how far."""
         return [line for line in (each.loading() for each in self.inputs) if line is not None]
+
+    def readings(self) -> list[str]:
+        """Return a line for each input of parquet files that says who reads them."""
+        return [
+            f"the files of {each.name!r} are read by "
+            + ("the Python workers" if each.reading == DIRECT else f"Spark: {each.reading}")
+            for each in self.inputs
+            if each.reading is not None
+        ]
 
     def headline(self) -> str:
         """Return a line that says of which batch the report is, its watermark, and what holds that back."""
@@ -312,6 +330,10 @@ def _rows(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
+def _tombstones(each: InputReport) -> str:
+    return f"{each.tombstones:,} tombstone{'' if each.tombstones == 1 else 's'} of {each.name!r} after deletes"
+
+
 def _held_by(each: InputReport) -> str:
     """Return what holds an input back, for the table; empty for an input without source partitions."""
     if each.status != "active":
@@ -328,6 +350,7 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
     told = dict(groups[0]["input_watermarks"][position])
+    counts["tombstones"] = sum(group["inputs"][position].get("tombstones", 0) for group in groups)
     rows = groups[0].get("loads", {}).get(str(position + 1))
     return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
 

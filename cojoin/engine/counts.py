@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cojoin.engine.time.control_rows import Control
+
 __all__ = ["InputCounts"]
 
 
@@ -19,6 +21,7 @@ class InputCounts:
     rows_in: int = 0
     done: int = 0
     late_applied: int = 0
+    tombstones: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, Any]:
@@ -28,9 +31,18 @@ class InputCounts:
             "done": self.done,
             "late_applied": self.late_applied,
             "rejected": dict(self.rejected),
+            # A state without them is as one of 0.5.0.
+            **({"tombstones": self.tombstones} if self.tombstones else {}),
         }
+
+    def add_received(self, control: Control) -> None:
+        """Count what a map task sent: its rows, its faults, and its tombstones, which are done."""
+        self.rows_in += control.rows + len(control.faults) + control.tombstones
+        self.done += control.tombstones
+        self.tombstones += control.tombstones
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the counters that ``as_dict`` returned."""
         self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
         self.rejected = Counter(saved["rejected"])
+        self.tombstones = saved.get("tombstones", 0)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cojoin.engine.input import Input
+    from cojoin.engine.row_changes import ChangeFeed
 
 __all__ = ["InputColumns", "check_names", "check_pair"]
 
@@ -34,7 +35,7 @@ class InputColumns:
         key_cures: What to do about a key column, by the name of its type.
         default_partition: The columns that identify a source partition if the declaration names none.
         default_sequence: The columns that order the rows of a source partition if the declaration names none.
-        is_feed: Whether the rows are those of a table's change feed (``row_changes``).
+        feed: The change feed whose rows they are (``row_changes``); None where they are of none.
     """
 
     what: str
@@ -44,7 +45,7 @@ class InputColumns:
     key_cures: Mapping[str, str] = field(default_factory=dict)
     default_partition: tuple[str, ...] = ()
     default_sequence: tuple[str, ...] = ()
-    is_feed: bool = False
+    feed: ChangeFeed | None = None
 
     def spec(self, declared: Input, name: str, event_time: Any, max_ahead_ms: int | None) -> InputSpec:
         """Return the input's specification.
@@ -121,14 +122,21 @@ class InputColumns:
     def _changes(self, declared: Input, event_time: str | None) -> RowChanges | None:
         """Return how the rows are versions and deletes; None if each is what it is."""
         if declared.valid_from is None:
-            return RowChanges(event_time, is_feed=True) if self.is_feed else None
+            return None if self.feed is None else RowChanges(event_time, self.feed)
+        if self.feed is not None and self.feed.commit is None:
+            # Ends of validity are known by the commit of their own row.
+            msg = (
+                f"{self.what}: valid_from: its rows are change events without commits, as Debezium's, of which each "
+                f"ends the one before; name event_time= instead"
+            )
+            raise ConfigurationError(msg)
         valid_from, valid_to = (
             self._time(getattr(declared, role), role.replace("_", " ")) for role in ("valid_from", "valid_to")
         )
         if valid_from == valid_to:
             msg = f"{self.what}: valid_from and valid_to are one column, {valid_from!r}; expected a begin and an end"
             raise SchemaError(msg)
-        changes = RowChanges(VALID_AT, self.is_feed, valid_from, valid_to)
+        changes = RowChanges(VALID_AT, self.feed, valid_from, valid_to)
         for added in changes.added:
             taken = next((name for name in self.fields if name.lower() == added.name), None)
             if taken is not None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cojoin.engine.row_changes import RowChanges
 
 __all__ = [
+    "DIRECT",
     "REJECTED_SCHEMA",
     "InputSpec",
     "LatePolicy",
@@ -87,6 +88,9 @@ _TIME = pa.timestamp("us", "UTC")
 _BEGINNING = -(1 << 63)
 """The time in epoch microseconds from which rows of a table without event time are known."""
 
+DIRECT = "direct"
+"""How parquet files are read whose rows come to the workers without Spark (``InputSpec.reading``)."""
+
 REJECTED_SCHEMA = pa.schema(
     [
         pa.field("input", pa.string()),
@@ -119,6 +123,8 @@ class InputSpec:
             are known from the beginning of time.
         refreshes: Whether later versions of the table take the place of its rows.
         changes: How its rows are versions and deletes; None where each row is what it is.
+        reading: For parquet files how they are read, which the report tells: ``DIRECT``, or why they are read by Spark.
+            None for other sources.
     """
 
     name: str
@@ -133,6 +139,7 @@ class InputSpec:
     static: bool = False
     refreshes: bool = False
     changes: RowChanges | None = None
+    reading: str | None = None
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the event times of rows of this input in epoch microseconds.

@@ -142,7 +142,7 @@ class Operator(RestorableOperator):
         self.watermark.begin(self.processing_time)
         self.watermark.fold(batch.controls)
         for control in batch.controls:
-            self.counts[control.input - 1].rows_in += control.rows + len(control.faults)
+            self.counts[control.input - 1].add_received(control)
             yield from self._reject_faults(control, before)
         if batch.load is not None:
             self._take_load(batch.load)
@@ -284,6 +284,7 @@ class Operator(RestorableOperator):
                     "source_agrees": each.source_agrees,
                     "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
                     **({"reads_changes": True} if spec.changes and spec.changes.is_feed else {}),
+                    **({} if spec.reading is None else {"reading": spec.reading}),
                     **({"table": self.table} if side and self.table is not None else {}),
                 }
                 for side, (spec, each) in enumerate(zip(self.inputs, self.watermark.inputs, strict=True))

@@ -3,15 +3,15 @@
 A *version* is valid from its event time. A *delete* (``_deleted``) ends the version of its key that is valid then. The
 rows of a source are made into versions and deletes where they enter (``expanded``), the same way in each surrounding:
 
-- A row of a change feed is one of them already. Its commit is its place in the source's order. If event time is a
-  column of the table, a delete takes effect at the later of the deleted row's time and its commit's time, because the
-  column only says since when the row was valid. If event time is the commit's time, the rows of the feed's initial
-  snapshot are valid from the beginning of time (``EARLIEST``).
+- A row of a change feed (``ChangeFeed``) is one of them already: Delta's, or Debezium's. If event time is a column of
+  the table, a delete takes effect at the later of the deleted row's time and its commit's time, because the column only
+  says since when the row was valid. If event time is the commit's time, and the feed numbers its commits, the rows of
+  its initial snapshot are valid from the beginning of time (``EARLIEST``).
 - A row with a span of validity is a version at its begin and, unless it is still valid, a delete at its end. A row that
   ends where it begins was never valid. A deleted row of a feed is a delete at its begin.
 
 A delete that is replaced in its own commit, as by an overwrite or a MERGE, is *superseded*: it is dropped and counted
-as done. What it is replaced by has its key, and with validity also its begin.
+as done. What it is replaced by has its key, and with validity also its begin. A feed without numbered commits has none.
 
 Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
 before versions. So a version that begins where another ends is valid. An end only ends the version of its own row.
@@ -21,7 +21,7 @@ It keeps nothing, and costs some vectorised passes over the columns of time and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["COMMIT", "COMMITTED_AT", "DELETED", "EARLIEST", "NEVER_ENDS", "VALID_AT", "RowChanges"]
+__all__ = [
+    "COMMIT",
+    "COMMITTED_AT",
+    "DELETED",
+    "DELTA_FEED",
+    "EARLIEST",
+    "NEVER_ENDS",
+    "VALID_AT",
+    "ChangeFeed",
+    "RowChanges",
+]
 
 DELETED, VALID_AT = "_deleted", "_valid_at"
 """The columns that are added to the rows: whether it is a delete, and for rows with validity their event time."""
@@ -58,31 +68,66 @@ _TIME = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
+class ChangeFeed:
+    """The columns by which the rows of a change feed say what they are, besides ``DELETED``.
+
+    Attributes:
+        committed_at: The column with the time of the change's commit.
+        commit: The column with the commit's number, by which the rows of the feed's initial snapshot are known, too;
+            None where the order of changes is only that of the source, such as Kafka's offsets.
+    """
+
+    committed_at: str
+    commit: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return (*(() if self.commit is None else (self.commit,)), self.committed_at)
+
+
+DELTA_FEED = ChangeFeed(COMMITTED_AT, COMMIT)
+"""The change feed of a Delta table."""
+
+
+@dataclass(frozen=True)
 class RowChanges:
     """How an input's rows are versions and deletes.
 
     Attributes:
         event_time: The event-time column of the versions and deletes; None if they have none.
-        is_feed: Whether the rows are those of a change feed, with the columns ``COMMIT`` and ``COMMITTED_AT``.
+        feed: The change feed whose rows they are; None where they are of none.
         valid_from: The column with the begin of a row's validity; None if rows have no span of validity.
         valid_to: The column with its end.
     """
 
     event_time: str | None
-    is_feed: bool = False
+    feed: ChangeFeed | None = None
     valid_from: str | None = None
     valid_to: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return what decides how rows are made into versions and deletes, as JSON values."""
-        return {"feed": self.is_feed, "valid_from": self.valid_from, "valid_to": self.valid_to}
+        feed = None if self.feed is None else asdict(self.feed)
+        return {"feed": feed, "valid_from": self.valid_from, "valid_to": self.valid_to}
 
     @classmethod
     def read(cls, described: Mapping[str, Any] | None, event_time: str | None) -> RowChanges | None:
         """Return what ``describe`` described; None for None."""
         if described is None:
             return None
-        return cls(event_time, bool(described["feed"]), described["valid_from"], described["valid_to"])
+        feed = None if described["feed"] is None else ChangeFeed(**described["feed"])
+        return cls(event_time, feed, described["valid_from"], described["valid_to"])
+
+    @property
+    def is_feed(self) -> bool:
+        """Whether the rows are those of a change feed."""
+        return self.feed is not None
+
+    @property
+    def begins_with_snapshot(self) -> bool:
+        """Whether the rows begin with those of a snapshot, which are known by their commits."""
+        return self.feed is not None and self.feed.commit is not None
 
     @property
     def added(self) -> tuple[pa.Field, ...]:
@@ -94,7 +139,8 @@ class RowChanges:
     @property
     def technical(self) -> tuple[str, ...]:
         """The columns that a join's result leaves out."""
-        names = [DELETED, *([COMMIT, COMMITTED_AT] if self.is_feed else []), *([VALID_AT] if self.valid_from else [])]
+        of_feed = () if self.feed is None else self.feed.columns
+        names = [DELETED, *of_feed, *([VALID_AT] if self.valid_from else [])]
         # The commit's time stays where it is what the user named as event time.
         return tuple(name for name in names if name != self.event_time or name == VALID_AT)
 
@@ -102,17 +148,22 @@ class RowChanges:
     def deciding(self) -> tuple[str, ...]:
         """The columns by which versions and deletes are told, besides the key."""
         validity = [] if self.valid_from is None else [VALID_AT, self.valid_from]
-        return (DELETED, *([COMMIT] if self.is_feed else []), *validity)
+        return (DELETED, *self._commits, *validity)
+
+    @property
+    def _commits(self) -> tuple[str, ...]:
+        """The column with the commits' numbers, if there is one."""
+        return () if self.feed is None or self.feed.commit is None else (self.feed.commit,)
 
     @property
     def begins_with_the_first(self) -> bool:
         """Whether the rows of the initial snapshot are valid from the beginning of time."""
-        return self.event_time == COMMITTED_AT
+        return self.begins_with_snapshot and self.deletes_move_time
 
     @property
     def deletes_move_time(self) -> bool:
         """Whether deletes count for the watermark, since their times are in the order of the source."""
-        return self.event_time == COMMITTED_AT
+        return self.feed is not None and self.event_time == self.feed.committed_at
 
     def expanded(self, rows: pa.Table) -> tuple[pa.Table, NDArray[np.int64] | None]:
         """Return rows of the source as versions and deletes, with the columns of ``added``.
@@ -140,14 +191,14 @@ class RowChanges:
 
     def _at_its_commit(self, rows: pa.Table) -> pa.Table:
         """Return rows of a feed where a delete's event time is not before its commit."""
-        if self.event_time in (None, COMMITTED_AT):
+        if self.feed is None or self.event_time in (None, self.feed.committed_at):
             return rows
         deleted = rows.column(DELETED)
         if not pc.any(deleted).as_py():
             return rows
         times = rows.column(self.event_time)
         # Arrow has no maximum of times.
-        pair = times.cast(pa.int64()), rows.column(COMMITTED_AT).cast(pa.int64())
+        pair = times.cast(pa.int64()), rows.column(self.feed.committed_at).cast(pa.int64())
         late = pc.max_element_wise(*pair).cast(_TIME)
         place = rows.column_names.index(self.event_time)
         return rows.set_column(place, rows.schema.field(place), pc.if_else(deleted, late, times))
@@ -161,10 +212,10 @@ class RowChanges:
         """
         if snapshot is None or not self.begins_with_the_first or not rows.num_rows:
             return rows
-        times = rows.column(COMMITTED_AT)
-        is_known = pc.less_equal(rows.column(COMMIT), snapshot)
+        (commit,), place = self._commits, rows.column_names.index(str(self.event_time))
+        times = rows.column(place)
+        is_known = pc.less_equal(rows.column(commit), snapshot)
         first = pa.scalar(EARLIEST, pa.int64()).cast(_TIME)
-        place = rows.column_names.index(COMMITTED_AT)
         return rows.set_column(place, rows.schema.field(place), pc.if_else(is_known, first, times))
 
     def ends_before_it_begins(self, rows: pa.Table) -> NDArray[np.bool_]:
@@ -186,13 +237,13 @@ class RowChanges:
     def superseded(self, rows: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
         """Return which rows are deletes whose key, and begin of validity, has a version of the same commit."""
         nothing = np.zeros(rows.num_rows, dtype=bool)
-        if not self.is_feed:
+        if not self._commits:
             return nothing
         deleted = self._deleted(rows)
         own = deleted & ~self._ends(rows)
         if not own.any() or deleted.all():
             return nothing
-        same = rows.select([*key, COMMIT, *([] if self.valid_from is None else [self.valid_from])])
+        same = rows.select([*key, *self._commits, *([] if self.valid_from is None else [self.valid_from])])
         (codes,), count = encode_keys([_without_nulls(same)])
         replaced = np.zeros(count, dtype=bool)
         replaced[codes[~deleted]] = True
@@ -231,8 +282,8 @@ class RowChanges:
         before = np.maximum.accumulate(np.where(valid, places, -1))
         own = (before >= 0) & (codes[before] == codes)
         own &= micros[before] == _micros(rows.column(self.valid_from))
-        if self.is_feed:
-            commits = rows.column(COMMIT).to_numpy()
+        for commit in self._commits:
+            commits = rows.column(commit).to_numpy()
             own &= commits[before] == commits
         counted: NDArray[np.bool_] = valid | (ends & own)
         return ~counted

@@ -17,6 +17,8 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.archive.archive import Archive, Wanted
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.formats.debezium_envelope import FEED
+from cojoin.kafka.formats.record_formats import DebeziumFormat
 from cojoin.kafka.losses import gaps_since, moved_behind
 from cojoin.kafka.open_transactions import held_back
 from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.row_changes import ChangeFeed
     from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import Cluster, Partition
     from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
@@ -119,6 +122,11 @@ class KafkaSource(Source):
     def max_apart_ms(self) -> int:
         """How far a record's timestamp may be after its event time for marks to be used, in milliseconds."""
         return self.max_drift_ms
+
+    @property
+    def feed(self) -> ChangeFeed | None:
+        """Debezium's change events; None for other formats."""
+        return FEED if isinstance(self.value, DebeziumFormat) else None
 
     @property
     def has_log(self) -> bool:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.engine.row_changes import DELETED
+from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, DELETED, change_row, payload_of
+from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, change_row, payload_of
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
 from cojoin.spark.batch.pickling import pickling_error
 
@@ -226,7 +228,9 @@ def decoded(
     else:
         own = [change.row.getField(name).alias(name) for name in names]
         own += [change.deleted.alias(DELETED), change.changed_at.alias(CHANGED_AT)]
-    rows = records.select(
+        # Debezium writes a tombstone after each delete, which it repeats for compaction.
+        fault = F.when(fault == F.lit(TOMBSTONE), F.lit(REPEATED)).otherwise(fault)
+    return records.select(
         *own,
         *keyed,
         *(column.typed().alias(name) for name, column in columns.items()),
@@ -235,8 +239,6 @@ def decoded(
         fault.alias(FAULT),
         NEWEST,
     )
-    # Debezium writes one after each delete, which it repeats for compaction.
-    return rows if change is None else rows.where(~F.col(FAULT).eqNullSafe(F.lit(TOMBSTONE)))
 
 
 def _parsed(source: str, dtype: pa.StructType) -> Column:

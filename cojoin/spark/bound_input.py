@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -13,10 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from cojoin.engine.input_columns import InputColumns, check_names
+from cojoin.engine.inputs import DIRECT
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.spark.batch.direct_reader import DirectReader, file_ranges
 from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
     MARK_COLUMN,
@@ -27,6 +29,7 @@ from cojoin.spark.batch.packing import (
     Packer,
     key_group,
 )
+from cojoin.spark.direct_reading import is_parquet, root_of, why_through_spark
 from cojoin.spark.query.failures import explain
 from cojoin.spark.session.connect_server import check_full
 from cojoin.spark.sources.delta_static import StaticTable
@@ -80,7 +83,7 @@ class BoundInput:
             _CURES,
             default_partition=defaults.partition if defaults else (),
             default_sequence=defaults.sequence if defaults else (),
-            is_feed=self.source is not None and self.source.is_feed,
+            feed=None if self.source is None else self.source.feed,
         )
         self.spec = columns.spec(declared, name, event_time, self._max_ahead(declared.max_ahead))
         for role in ("key", "partition", "sequence"):
@@ -89,6 +92,10 @@ class BoundInput:
         if isinstance(defaults, StaticTable):
             self._check_static(declared.event_time)
             self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)
+        if is_parquet(self.source):
+            is_computed = isinstance(declared.event_time, Column)
+            why = why_through_spark(defaults, self.frame, self.spec, is_computed=is_computed)
+            self.spec = replace(self.spec, reading=why or DIRECT)
 
     def _check_static(self, event_time: Any) -> None:
         if isinstance(event_time, Column):
@@ -199,6 +206,8 @@ class BoundInput:
 
     def packed(self, key_groups: int) -> DataFrame:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
+        if self.spec.reading == DIRECT:
+            return self._packed_directly(key_groups)
         keys = [self.frame[back_quoted(name)] for name in self.spec.key]
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
@@ -210,8 +219,7 @@ class BoundInput:
             # The source's marks are per source partition; if the user names other partitions, only the rows count.
             frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
         if self.spec.max_ahead_ms is not None:
-            # In a stream Spark replaces it by the micro-batch's logged time, so a repeated batch gets the same value.
-            columns.append(F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN))
+            columns.append(_clock())
         apart = None if self.source is None else self.source.max_apart_ms
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
 
@@ -219,6 +227,23 @@ class BoundInput:
             return packer(batches)
 
         return frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
+
+    def _packed_directly(self, key_groups: int) -> DataFrame:
+        """Return the same of parquet files that the workers read."""
+        clock = () if self.spec.max_ahead_ms is None else (_clock(),)
+        root = str(root_of(self.frame.sparkSession, cast("Source", self.source)))
+        reader = DirectReader(self._what, root, self.spec.source_schema, self.spec.key, key_groups)
+        packer = Packer(self.spec, self.tag, group_labels(key_groups))
+
+        def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return packer(reader(batches))
+
+        return file_ranges(self.frame, *clock).mapInArrow(pack, PACKED_DDL)
+
+
+def _clock() -> Column:
+    """Return the time, which Spark replaces in a stream by the batch's logged time: a repeated batch has the same."""
+    return F.unix_millis(F.current_timestamp()).alias(NOW_COLUMN)
 
 
 def _open(source: Any, what: str) -> DataFrame:

@@ -177,7 +177,7 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
     declared = Input(
         frame,
         key=spec.key,
-        event_time=None if spec.changes else spec.event_time,
+        event_time=None if spec.changes and spec.changes.valid_from else spec.event_time,
         name=spec.name,
         partition=spec.partition,
         sequence=spec.sequence,
@@ -187,7 +187,10 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
         valid_from=spec.changes.valid_from if spec.changes else None,
         valid_to=spec.changes.valid_to if spec.changes else None,
     )
-    return BoundInput(declared, spec.name, tag)
+    bound = BoundInput(declared, spec.name, tag)
+    # A DataFrame does not say that its rows are those of a change feed.
+    bound.spec = replace(bound.spec, changes=spec.changes)
+    return bound
 
 
 def _seen(spec: InputSpec) -> tuple[Any, ...]:

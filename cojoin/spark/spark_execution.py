@@ -95,7 +95,7 @@ class SparkExecution:
             )
             raise ConfigurationError(msg)
         for each in self.bound:
-            if each.source is not None and each.source.is_feed:
+            if each.source is not None and each.source.begins_with_snapshot:
                 msg = (
                     f"input {each.spec.name!r}: the rows of its table must be in the state before other rows are "
                     f"joined, which only a query with a checkpoint sees to; use start(...)"

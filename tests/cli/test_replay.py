@@ -13,17 +13,22 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from confluent_kafka import Producer
 
+import cojoin as cj
 from cojoin.__main__ import main
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.command_secrets import secrets_of
+from tests.kafka.formats.encoded import Encoder
 from tests.kafka.history import fill, make_history, make_producer, record_keys, record_times
+from tests.kafka.lags import committed
 from tests.kafka.records import CUSTOMER_DDL, PARTITIONS, TRADE_DDL, expected_join, values
 from tests.kafka.topics import assert_conserved, assert_joined
 
 PROJECT = Path(__file__).resolve().parents[2]
 LIVE_SECONDS = 240
+SCHEMA_OPTIONS = ("--left-schema=", "--right-schema=", "--key=")
 SCHEMAS = f"--left-schema={TRADE_DDL}", f"--right-schema={CUSTOMER_DDL}"
 
 
@@ -231,6 +236,18 @@ def test_what_the_broker_does_not_have_is_one_message_before_anything_is_written
         (["--output=kafka:localhost:1/a,b"], "expected one topic to write to, got a, b"),
         (["--output=kafka:localhost:1/a", "--output-option=group.id=x"], "option 'group.id' can't be given"),
         (["--output=kafka:localhost:1/a", "--verify"], "--verify reads what was written, and --output kafka:"),
+        (["--format=avro"], "expected --registry, such as http://localhost:8081, because its values are avro"),
+        (
+            ["--registry=http://localhost:1"],
+            "expected --format, one of avro, protobuf, json-schema, because --registry",
+        ),
+        (["--format=xml"], "expected one of json, avro, protobuf, json-schema, got 'xml'"),
+        (["--format=avro", "--registry=localhost:1"], "registry: expected an address such as"),
+        (["--left-column=id=body"], "expected NAME=key, NAME=key:TYPE"),
+        (["--left-column=id=key:struct<a:int>"], "expected a plain type"),
+        (["--group=cojoin-mine"], "group"),
+        (["--left=delta:/lake/a", "--left-group=mine"], "--left-group applies only to a Kafka topic"),
+        (["--left=delta:/lake/a", "--left-column=id=key"], "--left-column applies only to a Kafka topic"),
     ],
 )
 def test_a_mistake_is_one_message_before_spark_starts(tmp_path, capsys, more, said):
@@ -259,6 +276,67 @@ def test_what_is_typed_reaches_the_sources(tmp_path):
     assert (str(right.range.from_[None, None]), right.range.is_bounded) == ("earliest", False)
     assert arguments.then_live.interval_ms == 2_000
     assert arguments.trigger.is_bounded
+
+
+def test_what_records_hold_is_typed(tmp_path):
+    typed = words("localhost:1", tmp_path, "--format=avro", "--registry=http://ali:hunter2@localhost:1", "--group=mine")
+    typed += [
+        "--right-format=json",
+        "--left-column=who=key:long",
+        "--left-column=from=header:origin",
+        "--right-group=r",
+    ]
+    typed += ["--left-column=sent=timestamp", "--left-column=n=header:a:b:int", "--registry-option=timeout=5"]
+    arguments = parse_arguments(typed, secrets_of(typed))
+    assert "hunter2" not in repr(arguments.sides)
+    assert "hunter2" not in secrets_of(typed).mask("at hunter2")
+    left, right = (side.kafka.source() for side in arguments.sides)
+    assert left.value == cj.kafka.avro(
+        cj.kafka.registry("http://ali:hunter2@localhost:1", options={"timeout": "5"}), schema=TRADE_DDL
+    )
+    assert left.columns == {
+        "who": cj.kafka.key("long"),
+        "from": cj.kafka.header("origin"),
+        "sent": cj.kafka.timestamp(),
+        "n": cj.kafka.header("a:b", "int"),
+    }
+    assert (left.group, right.group, right.value, right.schema) == ("mine", "r", None, CUSTOMER_DDL)
+    without = [word for word in typed if not word.startswith("--left-schema=")]
+    assert parse_arguments(without, secrets_of(without)).sides[0].kafka.source().value.schema is None
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_replay_of_avro_with_keys_and_a_group(spark, broker, registry, tmp_path, capsys):
+    """The customer is in the records' keys alone; a transaction that is open is told, and what it holds is left."""
+    servers, topics, history = (
+        broker.bootstrap_servers,
+        ("cli-avro", "cli-avro-customers"),
+        make_history(800, 100, keys=30),
+    )
+    turn = int(history.trades["micros"].median())
+    for topic, side in zip(topics, ("trades", "customers"), strict=True):
+        broker.create_topic(topic, PARTITIONS)
+        encoder = Encoder.registered(registry, "avro", side, f"{topic}-value", turn)
+        fill(servers, topic, getattr(history, side), encode=encoder)
+    replay = [word for word in words(servers, tmp_path, topics=topics) if not word.startswith(SCHEMA_OPTIONS)]
+    replay += ["--format=avro", f"--registry={registry.url}", "--left-column=who=key:long", "--left-key=who"]
+    replay += ["--right-key=customer_id", "--group=cli-avro-lag"]
+    open_one = Producer({"bootstrap.servers": servers, "transactional.id": "cli-open"})
+    open_one.init_transactions(60)
+    open_one.begin_transaction()
+    open_one.produce(topics[0], b"", partition=0)
+    open_one.flush(60)
+    try:
+        assert main([*replay, "--drain"]) == 0
+    finally:
+        open_one.abort_transaction(60)
+    printed = capsys.readouterr()
+    assert "a transaction is open from offset" in printed.err + printed.out
+    assert_joined(spark, str(tmp_path / "enriched"), expected_join(history))
+    found = committed(servers, "cli-avro-lag", *topics)
+    assert sum(max(0, each) for each in found.values()) == len(history.trades) + len(history.customers)
 
 
 def test_without_confluent_kafka_it_is_said_what_to_install(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,11 +14,21 @@ import cojoin as cj
 from cojoin.engine.inputs import InputSpec, reject_reasons
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.observed import control_of
-from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, EARLIEST, NEVER_ENDS, VALID_AT, RowChanges
+from cojoin.engine.row_changes import (
+    COMMIT,
+    COMMITTED_AT,
+    DELETED,
+    DELTA_FEED,
+    EARLIEST,
+    NEVER_ENDS,
+    VALID_AT,
+    ChangeFeed,
+    RowChanges,
+)
 from tests.table_histories import FEED, TIME, rows
 
 SPANS = {"customer_id": pa.int64(), "tier": pa.string(), "begins": TIME, "ends": TIME}
-VALID = RowChanges(VALID_AT, False, "begins", "ends")
+VALID = RowChanges(VALID_AT, None, "begins", "ends")
 
 
 def days(*numbers: int | None) -> Any:
@@ -101,7 +112,7 @@ def test_an_input_has_one_kind_of_time(given: dict[str, Any], told: str) -> None
 
 
 def test_a_delete_takes_effect_at_its_commit_if_the_row_is_older() -> None:
-    feed = RowChanges("since", is_feed=True)
+    feed = RowChanges("since", DELTA_FEED)
     given = [(1, "a", 5, True, 3, 9), (2, "a", 12, True, 3, 9), (3, "a", 5, False, 3, 9), (4, "a", None, True, 3, 9)]
     made, places = feed.expanded(rows(FEED, given))
     assert places is None
@@ -109,7 +120,7 @@ def test_a_delete_takes_effect_at_its_commit_if_the_row_is_older() -> None:
 
 
 def test_what_a_commit_replaces_is_superseded() -> None:
-    feed = RowChanges("since", is_feed=True)
+    feed = RowChanges("since", DELTA_FEED)
     table = rows(FEED, [(1, "new", 5, False, 3, 9), (1, "old", 5, True, 3, 9), (1, "older", 5, True, 2, 8),
                         (2, "old", 5, True, 3, 9)])  # fmt: skip
     kept = feed.without_superseded(table, ("customer_id",))
@@ -117,7 +128,7 @@ def test_what_a_commit_replaces_is_superseded() -> None:
 
 
 def test_the_snapshot_is_known_from_the_beginning_and_survives_every_form() -> None:
-    feed = RowChanges(COMMITTED_AT, is_feed=True)
+    feed = RowChanges(COMMITTED_AT, DELTA_FEED)
     table = rows(FEED, [(1, "a", 5, False, 3, 9), (1, "b", 5, False, 4, 10)])
     made = feed.from_the_beginning(table, 3)
     first = datetime(1900, 1, 1, tzinfo=timezone.utc)
@@ -127,6 +138,30 @@ def test_the_snapshot_is_known_from_the_beginning_and_survives_every_form() -> N
     assert feed.from_the_beginning(table, None) is table
 
 
+def test_a_feed_without_commits_has_its_order_from_the_source() -> None:
+    events = {"customer_id": pa.int64(), "since": TIME, DELETED: pa.bool_(), "at": TIME}
+    table = rows(events, [(1, 5, False, 7), (1, 5, True, 9), (1, 12, True, 9), (1, None, True, 9)])
+    own = RowChanges("since", ChangeFeed("at"))
+    assert own.expanded(table)[0]["since"].cast(pa.int64()).to_pylist() == [5, 9, 12, 9]
+    assert not own.deletes_move_time
+    changed = RowChanges("at", ChangeFeed("at"))
+    assert changed.expanded(table)[0] is table
+    assert changed.deletes_move_time
+    # Its first rows are known from their times on, as the others are.
+    assert not changed.begins_with_the_first
+    assert changed.from_the_beginning(table, 3) is table
+    # Nothing says which of its events are one change.
+    assert changed.without_superseded(table, ("customer_id",)) is table
+    assert (changed.technical, own.technical) == ((DELETED,), (DELETED, "at"))
+
+
+@pytest.mark.parametrize("feed", [None, DELTA_FEED, ChangeFeed("at")])
+def test_what_is_described_is_read_again(feed: ChangeFeed | None) -> None:
+    changes = RowChanges("since", feed, *(() if feed else ("begins", "ends")))
+    assert RowChanges.read(json.loads(json.dumps(changes.describe())), "since") == changes
+    assert RowChanges.read(None, "since") is None
+
+
 def spec(**changes: Any) -> InputSpec:
     key = ("customer_id",)
     return InputSpec("customers", pa.schema([*FEED.items()]), key, COMMITTED_AT, sequence=(COMMIT,), **changes)
@@ -134,7 +169,7 @@ def spec(**changes: Any) -> InputSpec:
 
 def test_only_the_temporal_join_takes_deletes() -> None:
     trades = InputSpec("trades", pa.schema([("customer_id", pa.int64()), ("time", TIME)]), ("customer_id",), "time")
-    customers = spec(changes=RowChanges(COMMITTED_AT, is_feed=True))
+    customers = spec(changes=RowChanges(COMMITTED_AT, DELTA_FEED))
     for join in (AsofJoin(), IntervalJoin("0 s", "1 s")):
         with pytest.raises(cj.ConfigurationError, match="use temporal_join"):
             join.output_schema(trades, customers)

@@ -16,7 +16,7 @@ from cojoin.embedded.stepper import Stepper
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins import TemporalJoin
 from cojoin.engine.plan import Plan
-from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, EARLIEST, VALID_AT, RowChanges
+from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED, EARLIEST, VALID_AT, RowChanges
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
 from tests.seeds import SEED
@@ -32,7 +32,7 @@ FEED_SCHEMA = pa.schema(list(FEED.items()))
 
 
 def feed_input(event_time: str) -> InputSpec:
-    changes = RowChanges(event_time, is_feed=True)
+    changes = RowChanges(event_time, DELTA_FEED)
     bound = WatermarkStrategy.for_bounded_out_of_orderness("0 ms" if event_time == COMMITTED_AT else "10 ms")
     key = ("customer_id",)
     return InputSpec("customers", FEED_SCHEMA, key, event_time, (), (COMMIT,), bound, changes=changes)
@@ -88,7 +88,7 @@ def pieces(draw: random.Random, values: list[Any]) -> list[list[Any]]:
 
 def spans_input(*, is_feed: bool) -> InputSpec:
     columns = {**SPANS, **({DELETED: pa.bool_(), COMMIT: pa.int64(), COMMITTED_AT: TIME} if is_feed else {})}
-    changes = RowChanges(VALID_AT, is_feed, "begins", "ends")
+    changes = RowChanges(VALID_AT, DELTA_FEED if is_feed else None, "begins", "ends")
     schema = pa.schema([*columns.items(), *changes.added])
     sequence = (COMMIT,) if is_feed else ()
     return InputSpec("customers", schema, ("customer_id",), VALID_AT, sequence=sequence, changes=changes)

@@ -25,7 +25,7 @@ _SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 class _Source:
     """One of the inputs' sources."""
 
-    is_feed = False
+    begins_with_snapshot = False
 
     def __init__(self, name: str, *, has_log: bool) -> None:
         self._name, self.has_log = name, has_log

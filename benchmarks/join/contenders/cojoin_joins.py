@@ -22,6 +22,7 @@ _ABOUT = {
 }
 CONTENDERS = (
     Contender("asof", _ABOUT["asof"], __name__, sink="delta"),
+    Contender("asof-by-spark", f"{_ABOUT['asof']}, its files read by Spark", __name__, sink="delta"),
     Contender("rows", _ABOUT["rows"], __name__, sink="delta"),
     Contender("timers", _ABOUT["timers"], __name__, sink="delta"),
     Contender("asof-parquet", _ABOUT["asof"], __name__),
@@ -75,13 +76,14 @@ FUNCTIONS = {"rows": EnrichTrades, "timers": EnrichTradesByTimer}
 
 def run(spark: SparkSession, job: Job) -> None:
     """Run one of them."""
-    from benchmarks.join.spark_side import batch_seconds, open_inputs  # noqa: PLC0415
+    from benchmarks.join.spark_side import batch_seconds, open_sources  # noqa: PLC0415
 
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
     sides = [
-        cj.Input(frame, key="customer_id", event_time="event_time", name=name, watermark=watermark)
-        for name, frame in zip(("trades", "customers"), open_inputs(spark, job), strict=True)
+        cj.Input(source, key="customer_id", event_time="event_time", name=name, watermark=watermark)
+        for name, source in zip(("trades", "customers"), open_sources(job), strict=True)
     ]
+    spark.conf.set("spark.cojoin.parquet", "spark" if job.name == "asof-by-spark" else "")
     function = FUNCTIONS.get(job.name.removesuffix("-parquet"))
     others = {each.id for each in spark.streams.active}
     with timed():
@@ -96,6 +98,8 @@ def run(spark: SparkSession, job: Job) -> None:
         query.await_termination(progress=False)
     assert query.progress is not None
     assert query.progress.is_conserved
+    # What is measured is what is told.
+    assert {each.reading == "direct" for each in query.progress.inputs} == {job.name != "asof-by-spark"}
     manifests = [json.loads(path.read_text()) for path in sorted((job.work / "checkpoint" / "manifest").glob("*.json"))]
     durations = [each["content"]["durations_ms"] for each in manifests]
     tell("batches", seconds=batch_seconds(stream), parts=durations)

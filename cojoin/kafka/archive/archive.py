@@ -84,9 +84,9 @@ class Archive:
     """
 
     def __init__(self, source: Source, what: str) -> None:
-        if not isinstance(source, Source) or source.format not in {"delta", "parquet"} or source.is_feed:
+        if not isinstance(source, Source) or source.format not in {"delta", "parquet"} or source.begins_with_snapshot:
             got = f"a source of the format {source.format!r}" if isinstance(source, Source) else repr(source)
-            got = "the changes of a table" if isinstance(source, Source) and source.is_feed else got
+            got = "the changes of a table" if isinstance(source, Source) and source.begins_with_snapshot else got
             hint = f"; did you mean cojoin.sources.delta({source!r})?" if isinstance(source, str) else ""
             msg = f"{what}: archive: expected cojoin.sources.delta() or .files() of parquet, got {got}{hint}"
             raise ConfigurationError(msg)

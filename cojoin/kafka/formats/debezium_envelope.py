@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.engine.row_changes import ChangeFeed
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["CHANGED_AT", "DELETED", "ChangeRow", "change_row", "envelope_of", "payload_of", "row_of"]
+__all__ = ["CHANGED_AT", "FEED", "ChangeRow", "change_row", "envelope_of", "payload_of", "row_of"]
 
-DELETED, CHANGED_AT = "_deleted", "_source_timestamp"
-"""The columns beside the row's own."""
+CHANGED_AT = "_source_timestamp"
+"""The column with the time of the change in the database, beside the row's own and ``DELETED``."""
+
+FEED = ChangeFeed(CHANGED_AT)
+"""The events as a change feed. Their order is that of their offsets."""
 
 _SOURCE = pa.struct([("ts_ms", pa.int64())])
 _VERSIONS = ("c", "u", "r")

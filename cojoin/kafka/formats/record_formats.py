@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from cojoin.engine.row_changes import DELETED
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, DELETED, envelope_of, row_of
+from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, envelope_of, row_of
 from cojoin.kafka.formats.decoding import FramedJson, RegistryDecoder
 from cojoin.kafka.formats.registry import Registry, as_registry
 from cojoin.kafka.formats.schema_lookup import SchemaLookup, check_packages
@@ -202,11 +203,12 @@ def json_schema(
 def debezium(value: RowFormat) -> DebeziumFormat:
     """Return the format of Debezium's change events, as versions and deletes for a ``temporal_join``.
 
-    A create, update or snapshot read is a row of ``after``, a delete a row of ``before``. Beside the row's columns
-    there are ``_deleted``, a boolean for ``temporal_join(deletes="_deleted")``, and ``_source_timestamp``, the time of
-    the change in the database (``source.ts_ms``), which is a good event time: that of a deleted row's own columns is
-    its version's. The tombstone that Debezium writes after a delete is no row, and neither kept nor rejected. Any other
-    event, such as a truncation, is rejected as undecodable.
+    A create, update or snapshot read is a version, the row of ``after``; a delete is the row of ``before``. The join,
+    whose right input they are, takes both without being told. Beside the row's columns there are ``_deleted``, a
+    boolean, and ``_source_timestamp``, the time of the change in the database (``source.ts_ms``), which is a good event
+    time. With a column of the row as event time, a delete takes effect at the later of that and the change. The
+    tombstone that Debezium writes after a delete is no row: it is counted as done, and as a tombstone. Any other event,
+    such as a truncation, is rejected as undecodable.
 
     Args:
         value: The format of the envelope. Where the columns are given as DDL, they are those of the row. JSON may have

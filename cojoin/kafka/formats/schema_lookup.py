@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from cojoin.kafka.formats.registry import Registry
 
@@ -82,7 +82,7 @@ class SchemaLookup:
                 return known
             if time.monotonic() < _UNKNOWN.get(place, 0.0):
                 return None
-            answer = self._ask(lambda client: client.get_schema(number), {_NO_SCHEMA})
+            answer = self.ask(lambda client: client.get_schema(number), {_NO_SCHEMA})
             if answer is None:
                 _forget_some(_UNKNOWN)
                 _UNKNOWN[place] = time.monotonic() + _UNKNOWN_SECONDS
@@ -98,12 +98,12 @@ class SchemaLookup:
             QueryFailedError: The registry does not answer.
         """
         with _LOCK:
-            answer = self._ask(
+            answer = self.ask(
                 lambda client: _newest(client, subject) if version is None else client.get_version(subject, version),
                 {_NO_SUBJECT, _NO_VERSION},
             )
             if answer is None:
-                there = self._ask(lambda client: client.get_versions(subject), {_NO_SUBJECT, _NO_VERSION})
+                there = self.ask(lambda client: client.get_versions(subject), {_NO_SUBJECT, _NO_VERSION})
                 if there:
                     missing = f"subject {subject!r} has no version {version}; it has {', '.join(map(str, there))}"
                 else:
@@ -111,6 +111,34 @@ class SchemaLookup:
                 msg = f"{self._what}: schema registry {self._registry.title}: {missing}"
                 raise ConfigurationError(msg)
             return self._found(answer.schema)
+
+    def newest_of(self, subject: str, version: int | None) -> tuple[int, FoundSchema] | None:
+        """Return a version of a subject, the newest for None, with its id; None where there is no such subject.
+
+        Raises:
+            ConfigurationError: There is no such version, or what ``by_id`` raises.
+            QueryFailedError: The registry does not answer.
+        """
+        if version is not None:
+            found = self.of_subject(subject, version)
+            with _LOCK:
+                answer = self.ask(lambda client: client.get_version(subject, version))
+            return int(answer.schema_id), found
+        with _LOCK:
+            answer = self.ask(lambda client: _newest(client, subject), {_NO_SUBJECT, _NO_VERSION})
+            return None if answer is None else (int(answer.schema_id), self._found(answer.schema))
+
+    def register(self, subject: str, schema: FoundSchema) -> int:
+        """Register a schema, and return its id.
+
+        Raises:
+            ConfigurationError: The registry refuses the login, or that this user registers.
+            QueryFailedError: It does not answer, or does not take the schema.
+        """
+        from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - takes half a second
+
+        with _LOCK:
+            return int(self.ask(lambda client: client.register_schema(subject, Schema(schema.text, schema.kind))))
 
     def _found(self, schema: Any) -> FoundSchema:
         references: dict[str, str] = {}
@@ -122,7 +150,7 @@ class SchemaLookup:
             if each.name in found:
                 continue
             asked = lambda client, each=each: client.get_version(each.subject, each.version)  # noqa: E731
-            answer = self._ask(asked, {_NO_SUBJECT, _NO_VERSION})
+            answer = self.ask(asked, {_NO_SUBJECT, _NO_VERSION})
             if answer is None:
                 msg = (
                     f"{self._what}: schema registry {self._registry.title}: a schema refers to version {each.version} "
@@ -132,8 +160,13 @@ class SchemaLookup:
             self._add_references(answer.schema, found)
             found[each.name] = str(answer.schema.schema_str)
 
-    def _ask(self, question: Callable[[Any], Any], absent: set[int]) -> Any:
-        """Return the client's answer; None for the codes of ``absent``."""
+    def ask(self, question: Callable[[Any], Any], absent: Collection[int] = ()) -> Any:
+        """Return what a function of the client returns; None where the registry answers with a code of ``absent``.
+
+        Raises:
+            ConfigurationError: The registry refuses the login, or there is none at the address.
+            QueryFailedError: It does not answer.
+        """
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - takes half a second
 
         try:

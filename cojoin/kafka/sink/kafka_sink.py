@@ -64,7 +64,10 @@ class KafkaSink(Sink):
         """Return the writer of a query's output to the topic."""
         del session
         target = replace(self.target(output), headers=tuple(name for name, _ in self.encoding.headers))
-        return TopicWriter(target, self.encoding, is_transactional=self.is_transactional, place=self.place())
+        encoding = self.encoding
+        if output.schema is not None:
+            encoding = encoding.resolved(output.schema, self.topic, target.what)
+        return TopicWriter(target, encoding, is_transactional=self.is_transactional, place=self.place())
 
     def target(self, output: OutputId) -> TopicTarget:
         """Return an output of a query in the topic."""
@@ -137,6 +140,8 @@ class KafkaSink(Sink):
     def check_columns(self, schema: pa.Schema, role: str) -> None:
         """Check that the columns of key, value, headers and timestamp exist, with types that can be written.
 
+        A schema of a registry is looked up for it.
+
         Args:
             schema: The output's columns.
             role: The output, for the message.
@@ -144,7 +149,7 @@ class KafkaSink(Sink):
         Raises:
             ConfigurationError: They do not.
         """
-        self.encoding.check(schema, f"{role}: sinks.kafka {self.topic!r}")
+        self.encoding.check(schema, self.topic, f"{role}: sinks.kafka {self.topic!r}")
 
     def goes_on_in(self, written: Mapping[str, Any], former: OutputId, *, successor: str, ends: bool) -> bool:
         """Check whether a new query may go on in the topic of the query whose snapshot it begins with.

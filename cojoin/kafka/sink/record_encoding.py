@@ -6,11 +6,12 @@ decimals as numbers, NaN and infinities as the texts ``"NaN"`` and ``"Infinity"`
 Fields that are null are left out, and those of an object in an object, too; elements of lists stay as ``null``.
 ``cojoin.kafka.source`` reads all of it back. A column that is written as it is becomes UTF-8 or its bytes; a null value
 is a tombstone. A number, boolean, date or decimal as a key is its text, as ``cojoin.kafka.key("long")`` reads it.
+Values in Avro are written on the workers (``avro_values``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -20,9 +21,11 @@ from pyspark.sql.types import BinaryType
 from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.kafka.formats.record_formats import AvroFormat
+from cojoin.kafka.sink.avro_values import AvroValues, find_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import Column, DataFrame
 
@@ -58,41 +61,51 @@ class RecordEncoding:
 
     Attributes:
         key: The key: a column, several as JSON, or None.
-        value: The value: ``JSON`` for all columns, several as JSON, or a column of texts or bytes.
+        value: The value: ``JSON`` for all columns, several as JSON, a column of texts or bytes, or Avro; that is
+            ``AvroValues`` once its schema is known.
         headers: Each header's name, and the column that holds its value.
         timestamp: The column of the record's timestamp; None has the time at which the record is sent.
     """
 
     key: Columns | None = None
-    value: Columns = JSON
+    value: Columns | AvroFormat | AvroValues = JSON
     headers: tuple[tuple[str, str], ...] = ()
     timestamp: str | None = None
 
-    def check(self, schema: pa.Schema, what: str) -> None:
+    def check(self, schema: pa.Schema, topic: str, what: str) -> None:
         """Check that the columns exist, and that each has a type that can be written where it is to go.
 
         Args:
             schema: The output's columns.
+            topic: The topic.
             what: The output and the sink, for messages.
 
         Raises:
-            ConfigurationError: A column is missing, or has another type.
+            ConfigurationError: A column is missing, or has another type; or what ``find_schema`` raises.
         """
         if isinstance(self.key, str):
             hint = f"key=[{self.key!r}] writes it as JSON"
             _check_type(schema, self.key, f"{what}: key", _PLAIN_TYPE, hint)
         for column in () if self.key is None or isinstance(self.key, str) else self.key:
             _field(schema, column, f"{what}: key")
-        if isinstance(self.value, tuple):
+        if isinstance(self.value, AvroFormat):
+            find_schema(self.value, schema, topic, what)
+        elif isinstance(self.value, tuple):
             for column in self.value:
                 _field(schema, column, f"{what}: value")
-        elif self.value != JSON:
+        elif isinstance(self.value, str) and self.value != JSON:
             hint = f"value=[{self.value!r}] writes it as JSON, and value={JSON!r} all columns"
             _check_type(schema, self.value, f"{what}: value", _TEXTS_OR_BYTES, hint)
         for name, column in self.headers:
             _check_type(schema, column, f"{what}: header {name!r}", _PLAIN_TYPE, "give another column")
         if self.timestamp is not None:
             _check_type(schema, self.timestamp, f"{what}: timestamp", _TIMES, "give a column of type timestamp")
+
+    def resolved(self, schema: pa.Schema, topic: str, what: str) -> RecordEncoding:
+        """Return the encoding of an output; a schema that its registry does not have is registered."""
+        if not isinstance(self.value, AvroFormat):
+            return self
+        return replace(self, value=AvroValues.of(self.value, schema, topic, what))
 
     def encode(self, frame: DataFrame) -> DataFrame:
         """Return rows as records: ``KEY``, ``VALUE``, and where they are asked for ``HEADERS`` and ``TIMESTAMP``."""
@@ -107,13 +120,34 @@ class RecordEncoding:
             is_binary = fields[columns.lower()].dataType == BinaryType()
             return named(columns) if is_binary else named(columns).cast("string").cast("binary")
 
-        key = F.lit(None).cast("binary") if self.key is None else part(self.key)
-        columns = [key.alias(KEY), part(tuple(frame.columns) if self.value == JSON else self.value).alias(VALUE)]
+        columns = [(F.lit(None).cast("binary") if self.key is None else part(self.key)).alias(KEY)]
         if self.headers:
             columns.append(F.array(*(part(column) for _, column in self.headers)).alias(HEADERS))
         if self.timestamp is not None:
             columns.append(F.unix_millis(named(self.timestamp)).alias(TIMESTAMP))
-        return frame.select(*columns)
+        if isinstance(self.value, AvroValues):
+            # Renamed by position: mapInArrow fails on names with a dot or a backtick.
+            given = [named(column).alias(f"c{at}") for at, column in enumerate(self.value.columns.names)]
+            ddl = f"{KEY} binary, {VALUE} binary"
+            ddl += (f", {HEADERS} array<binary>" if self.headers else "") + (
+                f", {TIMESTAMP} long" if self.timestamp else ""
+            )
+            return frame.select(*columns, *given).mapInArrow(_in_avro(self.value, len(columns)), ddl)
+        assert not isinstance(self.value, AvroFormat), "its schema is found when the output is opened"
+        value = part(tuple(frame.columns) if self.value == JSON else self.value)
+        return frame.select(columns[0], value.alias(VALUE), *columns[1:])
+
+
+def _in_avro(values: AvroValues, others: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that puts the values of rows after their keys; the first columns are those of the record."""
+
+    def encoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            written = pa.array(values.encode(pa.Table.from_batches([batch]).select(range(others, batch.num_columns))))
+            columns = [batch.column(0), written.cast(pa.binary()), *batch.columns[1:others]]
+            yield pa.RecordBatch.from_arrays(columns, [KEY, VALUE, *batch.schema.names[1:others]])
+
+    return encoded
 
 
 def _field(schema: pa.Schema, column: str, what: str) -> pa.Field:

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.cluster_options import ClusterOptions
+from cojoin.kafka.formats.record_formats import (
+    AvroFormat,
+    DebeziumFormat,
+    JsonFormat,
+    JsonSchemaFormat,
+    ProtobufFormat,
+)
 from cojoin.kafka.sink.kafka_sink import Delivery, KafkaSink
 from cojoin.kafka.sink.record_encoding import JSON, RecordEncoding
 from cojoin.spark.sources.format_options import as_options
@@ -39,7 +47,7 @@ def kafka(
     topic: str,
     *,
     key: str | Sequence[str] | None = None,
-    value: str | Sequence[str] = JSON,
+    value: str | Sequence[str] | AvroFormat = JSON,
     headers: Mapping[str, str] | None = None,
     timestamp: str | None = None,
     delivery: Delivery = "exactly_once",
@@ -77,7 +85,10 @@ def kafka(
         key: The column of the record's key: its text or its bytes; a number, a boolean or a date as text. Or several
             columns, which make a JSON object. None writes records without a key, to any partition.
         value: ``"json"`` writes all columns as JSON, and a list of columns those. The name of a column of texts or
-            bytes writes that alone, as it is; its null is a tombstone.
+            bytes writes that alone, as it is; its null is a tombstone. ``cojoin.kafka.avro(registry)`` writes Avro in
+            the wire format of a schema registry: with the version ``schema=`` of ``subject=`` (``<topic>-value``), or
+            the newest, whose fields say which columns are written; a subject that does not exist gets a schema of all
+            columns. A run keeps the schema that it began with.
         headers: Headers by name, each with the column that holds its value.
         timestamp: The column of the record's timestamp, such as the event time; None takes the time of writing.
         delivery: ``"exactly_once"``; ``"exactly_once_parallel"``, where several tasks write a batch in a transaction
@@ -121,7 +132,7 @@ def kafka(
         raise ConfigurationError(msg)
     encoding = RecordEncoding(
         None if key is None else _columns(key, f"{what}: key"),
-        _columns(value, f"{what}: value"),
+        _value(value, topic, key, delivery, what),
         _headers(headers, what),
         timestamp if timestamp is None else _column(timestamp, f"{what}: timestamp"),
     )
@@ -155,6 +166,27 @@ def _columns(declared: Any, what: str) -> str | tuple[str, ...]:
         msg = f"{what}: expected each column once, got {declared!r}"
         raise ConfigurationError(msg)
     return columns
+
+
+def _value(declared: Any, topic: str, key: Any, delivery: str, what: str) -> str | tuple[str, ...] | AvroFormat:
+    """Return the columns of the value, or its format."""
+    if isinstance(declared, (JsonFormat, ProtobufFormat, JsonSchemaFormat, DebeziumFormat)):
+        kind = type(declared).__name__.removesuffix("Format")
+        msg = f"{what}: value: expected columns or cojoin.kafka.avro(), got {kind}, which sinks do not write"
+        raise ConfigurationError(msg)
+    if not isinstance(declared, AvroFormat):
+        return _columns(declared, f"{what}: value")
+    if isinstance(declared.schema, str):
+        msg = (
+            f"{what}: value: avro: schema: expected a version of the subject, or none, got columns as DDL: they are "
+            f"those of the output; leave schema= out"
+        )
+        raise ConfigurationError(msg)
+    if key is None and delivery == "exactly_once_parallel":
+        # A batch that is run again with another version would have its rows in other parts.
+        msg = f"{what}: key: expected columns with value=avro(...) and delivery={delivery!r}, got none"
+        raise ConfigurationError(msg)
+    return replace(declared, subject=declared.subject or f"{topic}-value")
 
 
 def _column(declared: Any, what: str) -> str:

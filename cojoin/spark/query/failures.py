@@ -34,6 +34,9 @@ _FULL = "No space left on device"
 _NO_PYTHON = "Python worker failed to connect back"
 _OF_STORES = ("s3a://", "abfss://", "gs://", "S3Exception", _FULL)
 _SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
+_CHANGED = re.compile(
+    r"\[DELTA_SCHEMA_CHANGED\w*\] Detected schema change(?P<where> in version \d+)?|assertion failed: Invalid batch: "
+)
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
@@ -84,6 +87,12 @@ def _end_of_traceback(text: str) -> str:
 def _tidy(text: str) -> str:
     found = _AFTERWARDS.search(text)
     tidied = _CODES.sub("", text[: found.start()] if found else text).strip()
+    if (changed := _CHANGED.match(tidied)) is not None:
+        return (
+            f"the columns of a table that is read as a stream have changed{changed['where'] or ''} since the query was "
+            f"built: make the inputs and connect them anew; where columns were added or made wider, the query goes on "
+            f"with a new checkpoint and restore_from= this one"
+        )
     if any(sign in tidied for sign in _SIGNS_OF_TWO):
         cure = "see that only one runs, and start it again, which goes on where it stopped"
         return f"{tidied.rstrip('.')}: {TWO_RUNS}; {cure}"

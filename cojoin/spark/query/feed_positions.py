@@ -30,12 +30,12 @@ def check_feeds(files: Store, inputs: Sequence[BoundInput]) -> None:
         CheckpointError: Changes are gone, were not recorded, or are those of another table.
     """
     newest = newest_id(files, COMMITS)
-    if newest is None or not any(each.source is not None and each.source.is_feed for each in inputs):
+    if newest is None or not any(each.source is not None and each.source.begins_with_snapshot for each in inputs):
         return
     lines, counts = source_offsets(files, newest)[:-1], InputStreams.of(inputs).lines
     if len(lines) != sum(counts):
         return
     for bound, count in zip(inputs, counts, strict=True):
         own, lines = lines[:count], lines[count:]
-        if bound.source is not None and bound.source.is_feed:
+        if bound.source is not None and bound.source.begins_with_snapshot:
             bound.source.lost_since(bound.frame.sparkSession, f"input {bound.spec.name!r}", own[0])

@@ -238,7 +238,9 @@ class _Table:
 def _table(bound: BoundInput) -> str | None:
     """Return the Delta table that an input reads, unless a user's own option reads its change data feed."""
     source = bound.source
-    if source is None or source.format != "delta" or (_reads_changes(source.options) and not source.is_feed):
+    if source is None or source.format != "delta":
+        return None
+    if _reads_changes(source.options) and not source.begins_with_snapshot:
         return None
     return source.location
 
@@ -250,7 +252,7 @@ def _time_column(bound: BoundInput) -> str | None:
 
 
 def _is_feed(bound: BoundInput) -> bool:
-    return bound.source is not None and bound.source.is_feed
+    return bound.source is not None and bound.source.begins_with_snapshot
 
 
 def _reads_changes(options: Any) -> bool:

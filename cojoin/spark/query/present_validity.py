@@ -1,8 +1,9 @@
 """The check of rows with a span of validity on Spark, before a run starts: that none ends early, and none overlaps.
 
-It looks at what is there: a static DataFrame, or the present rows of a table that is going to be streamed. What comes
-later is checked where it is read: a row that ends before it begins is rejected, and of rows that overlap the one that
-begins last is valid. It costs one pass over the keys and the two columns, sorted by key.
+It looks at what is there: a static DataFrame, a version of a static side before it is loaded, or the present rows of a
+table that is going to be streamed. What comes later is checked where it is read: a row that ends before it begins is
+rejected, and of rows that overlap the one that begins last is valid. It costs one pass over the keys and the two
+columns, sorted by key.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.spark.bound_input import BoundInput
 
-__all__ = ["check_present_validity"]
+__all__ = ["check_present_validity", "check_rows_validity"]
 
 _WRONG, _OVERLAPS = 1, 2
 
@@ -38,13 +39,23 @@ def check_present_validity(inputs: Iterable[BoundInput]) -> None:
         ConfigurationError: Rows end before they begin, or rows of a key overlap.
     """
     for bound in inputs:
-        changes = bound.spec.changes
-        frame = None if changes is None or changes.valid_from is None else bound.present_rows()
+        frame = bound.present_rows() if _has_validity(bound.spec) else None
         if frame is not None:
-            _check(frame, bound.spec)
+            check_rows_validity(frame, bound.spec)
 
 
-def _check(frame: DataFrame, spec: InputSpec) -> None:
+def check_rows_validity(frame: DataFrame, spec: InputSpec) -> None:
+    """Check the rows of a static DataFrame, if they have a span of validity.
+
+    Args:
+        frame: All rows of the input.
+        spec: The input.
+
+    Raises:
+        ConfigurationError: Rows end before they begin, or rows of a key overlap.
+    """
+    if not _has_validity(spec):
+        return
     assert spec.changes is not None
     valid_from, valid_to = str(spec.changes.valid_from), str(spec.changes.valid_to)
     # Columns are renamed by position, since a user's may have any name.
@@ -68,6 +79,10 @@ def _check(frame: DataFrame, spec: InputSpec) -> None:
         row = by_kind[_OVERLAPS]
         one, other = (_shown(spec, row.example, times) for times in (row.example.before, row.example))
         raise overlapping(spec, row.rows, one, other)
+
+
+def _has_validity(spec: InputSpec) -> bool:
+    return spec.changes is not None and spec.changes.valid_from is not None
 
 
 def _shown(spec: InputSpec, keys: Any, times: Any) -> str:

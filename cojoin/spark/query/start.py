@@ -45,6 +45,7 @@ from cojoin.spark.query.outside import Outside
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
+from cojoin.spark.query.source_columns import check_source_columns
 from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
 from cojoin.spark.restore.restoration import Restoration, unfinished
@@ -110,6 +111,7 @@ def start_query(
     if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
         restoration = check_restore(new, options.restore_from, restoration)
     is_new = not files.exists("spark/offsets")
+    check_source_columns(inputs)
     if restoration is None:
         _check_sources(new, inputs, is_new=is_new)
     span = _span(new.opened_sources, options.trigger)

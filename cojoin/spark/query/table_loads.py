@@ -36,6 +36,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.spark.batch.loaded_table import closing_messages, packed_load
 from cojoin.spark.query.failures import explain
+from cojoin.spark.query.present_validity import check_rows_validity
 from cojoin.spark.restore import source_logs
 from cojoin.storage.locations import literally
 
@@ -75,13 +76,14 @@ class StaticSide:
     is_bounded: bool
 
     def frame(self, session: SparkSession, table: TableAt) -> DataFrame:
-        """Return a version's rows, whose columns are checked.
+        """Return a version's rows, which are checked.
 
         Raises:
-            ConfigurationError: The version can't be read, or lacks a column.
+            ConfigurationError: The version can't be read, lacks a column, or has rows whose validity contradicts.
         """
         found = self.source.at(session, table)
         self.source.check_columns(found, self.spec, table.version)
+        check_rows_validity(found, self.spec)
         return found
 
 

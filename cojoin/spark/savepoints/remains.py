@@ -23,7 +23,7 @@ from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.spark.restore.restoration import Restoration
 from cojoin.spark.savepoints.erasure import Remainder
 from cojoin.storage.locations import is_path, without_login
-from cojoin.storage.table_version import quoted_table
+from cojoin.storage.table_version import table_in_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +44,13 @@ _VACUUM_NOTE = (
     "vectors, REORG TABLE ... APPLY (PURGE) comes first. The table's log keeps the smallest and largest values of "
     "older files until delta.logRetentionDuration is over"
 )
+
+_PATHS_NOTE = (
+    "Spark's log of the files that it has read (spark/sources) keeps their paths, in the new checkpoint, too, which "
+    "goes on by it: a path that names a person, as a folder for each key, stays there"
+)
+_WITHOUT_LOG = ("delta", "kafka")
+"""The formats whose positions have no paths."""
 
 
 def list_remains(
@@ -84,6 +91,8 @@ def list_remains(
             "Where its rows come from: not searched. A query that reads it again from its beginning, or a topic's "
             "archive, brings them back"
         )
+        if source is not None and source["format"] not in _WITHOUT_LOG:
+            note += f". {_PATHS_NOTE}"
         found.append(Remainder(where, f"the source of {spec.name!r}", None, (), note))
     return found
 
@@ -129,7 +138,7 @@ def _of_output(
     if kind == "parquet":
         told = "Parquet files can't be deleted from: write the folder anew without the rows where"
         return Remainder(without_login(location), what, rows, (), f"{note}{'. ' if note else ''}{told} {condition}")
-    table = quoted_table(location)
+    table = table_in_sql(spark, location)
     statements = (f"DELETE FROM {table} WHERE {condition}", f"VACUUM {table} RETAIN 0 HOURS")  # noqa: S608 - shown only
     return Remainder(without_login(location), what, rows, statements, ". ".join(filter(None, [note, _VACUUM_NOTE])))
 

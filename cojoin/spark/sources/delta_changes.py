@@ -19,18 +19,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import session_with_long_history
-from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED
+from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.spark.sources.changed_files import vacuumed_versions
 from cojoin.spark.sources.source import Source
 from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import active_session
-from cojoin.storage.table_version import quoted_table, read_table
+from cojoin.storage.table_version import read_table, table_in_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.engine.row_changes import ChangeFeed
 
 __all__ = ["DeltaChanges", "delta_changes"]
 
@@ -43,7 +46,10 @@ _NOTHING_READ = ("", "-", "null")
 class DeltaChanges(Source):
     """A description of a Delta table whose changes are read, made by ``cojoin.sources.delta(..., changes=True)``."""
 
-    is_feed = True
+    @property
+    def feed(self) -> ChangeFeed:
+        """Delta's change feed."""
+        return DELTA_FEED
 
     @property
     def title(self) -> str:
@@ -120,7 +126,7 @@ class DeltaChanges(Source):
 
     def _check_feed(self, spark: SparkSession) -> None:
         """Check that the table records its changes."""
-        table = quoted_table(str(self.location))
+        table = table_in_sql(spark, str(self.location))
         try:
             found = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").first()
         except PySparkException:
@@ -155,8 +161,18 @@ class DeltaChanges(Source):
                 f"{_ANEW}"
             )
             raise CheckpointError(msg) from error
+        vacuumed = vacuumed_versions(spark, table, first)
+        if vacuumed:
+            listed = ", ".join(map(str, vacuumed[:_SHOWN])) + (", ..." if len(vacuumed) > _SHOWN else "")
+            which = f"version {listed}" if len(vacuumed) == 1 else f"{len(vacuumed):,} versions ({listed})"
+            msg = (
+                f"{what}: Delta table {self.location}: its changes of {which} can't be read: VACUUM has deleted their "
+                f"files; {_ANEW}"
+            )
+            raise CheckpointError(msg)
 
 
+_SHOWN = 10
 _ANEW = "start a new query with a checkpoint of its own, which begins with the table's present rows"
 _OF_CHANGES = ("DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGE_DATA_FEED", "DELTA_CHANGE_TABLE_FEED", "DELTA_VERSION")
 

@@ -6,7 +6,7 @@ A source is opened by cojoin itself, as a stream or as a static DataFrame.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.secrets import without_login
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.row_changes import ChangeFeed
     from cojoin.spark.sources.source_monitor import SourceMonitor
 
 __all__ = ["PlacedAt", "Source"]
@@ -49,8 +50,15 @@ class Source:
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
 
-    is_feed: ClassVar[bool] = False
-    """Whether its rows are the changes of a table (``engine.row_changes``)."""
+    @property
+    def feed(self) -> ChangeFeed | None:
+        """The change feed whose rows it has (``engine.row_changes``); None for most sources."""
+        return None
+
+    @property
+    def begins_with_snapshot(self) -> bool:
+        """Whether its rows are the changes of a table, after a snapshot of it that must be read first."""
+        return self.feed is not None and self.feed.commit is not None
 
     @property
     def title(self) -> str:

@@ -184,6 +184,7 @@ def test_a_key_of_another_format_and_a_newer_schema_at_the_next_start(
 
 
 CUSTOMER = "customer_id long, tier string"
+OF_CUSTOMER = ["tier", "_source_timestamp", "topic_customer", "partition_customer", "offset_customer"]
 
 
 def change(op: str, at: int, before: Any = None, after: Any = None, *, wrapped: bool = False) -> bytes:
@@ -263,7 +264,7 @@ def test_debezium_is_versions_and_deletes(
             ),
             key_groups=2,
         )
-        .temporal_join(deletes="_deleted", suffixes=("", "_customer"))
+        .temporal_join(suffixes=("", "_customer"))
         .start(
             output=cj.sinks.delta(str(tmp_path / "out")),
             rejected=cj.sinks.delta(str(tmp_path / "rejected")),
@@ -275,9 +276,14 @@ def test_debezium_is_versions_and_deletes(
     rows = spark.read.format("delta").load(str(tmp_path / "out")).orderBy("sale").collect()
     assert [each.tier for each in rows] == ["basic", "gold", None, "silver"]
     rejected = spark.read.format("delta").load(str(tmp_path / "rejected")).collect()
-    # The tombstone is no row; a truncation, and a delete without its row, are no changes of one.
+    # A truncation, and a delete without its row, are no changes of a row. The tombstone is none, and is counted.
     assert [each.reason for each in rejected] == ["undecodable"] * 2
     assert {"op is no c, u, r or d" in each.row for each in rejected} == {True, False}
+    assert rows[0].__fields__ == ["sale", "customer_id", "at", "topic", "partition", "offset", "sold", *OF_CUSTOMER]
+    assert_conserved(spark, str(tmp_path / "checkpoint"))
+    customers = query.progress.inputs[1]
+    assert (customers.rows_in, customers.done, customers.tombstones) == (len(events), len(events) - 2, 1)
+    assert "passed over 1 tombstone of 'customers' after deletes" in query.progress.ending()
 
 
 def test_a_registry_that_is_away_is_told_within_seconds(spark: SparkSession, broker: Broker) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from cojoin.engine.counts import InputCounts
 from cojoin.engine.inputs import InputSpec
+from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.ipc import read_message
 from cojoin.spark.batch import packing
@@ -152,6 +154,27 @@ def test_signs_of_a_source_are_no_rows() -> None:
     assert (reason, json.loads(known)) == ("undecodable", {"part": "b", "key": 7, "error": "no JSON: {"})
     _, controls = packed(Packer(declared, 1, (0, 1), max_apart_ms=9), sent)
     assert controls[0].agrees is False
+
+
+def test_tombstones_that_repeat_a_delete_are_counted() -> None:
+    rows = batch([(1, 2_000, "a", 0), (None, None, "a", 1), (None, None, "b", 1), (7, None, "b", 0)])
+    faults = pa.array([None, REPEATED, REPEATED, "undecodable: no JSON: {"], pa.string())
+    markers = [pa.nulls(4, pa.int64()), faults, pa.nulls(4, pa.int64())]
+    sent = pa.RecordBatch.from_arrays([*rows.columns, *markers], names=[*rows.schema.names, *MARKER_COLUMNS])
+    pieces, controls = packed(Packer(spec(partition=("part",), sequence=("key",)), 1, (0, 1)), sent)
+    assert pieces == {0: [1]}
+    assert [controls[group].tombstones for group in (0, 1)] == [0, 2]
+    assert [len(controls[group].faults) for group in (0, 1)] == [1, 0]
+    counts = InputCounts()
+    for each in controls.values():
+        counts.add_received(each)
+    assert (counts.rows_in, counts.done, counts.tombstones) == (4, 2, 2)
+    again = InputCounts()
+    again.restore(json.loads(json.dumps(counts.as_dict())))
+    assert again == counts
+    # A state of 0.5.0 has none.
+    again.restore({"rows_in": 4, "done": 2, "late_applied": 0, "rejected": {}})
+    assert again.tombstones == 0
 
 
 def test_only_a_watermark_that_goes_by_event_times_hears_a_source() -> None:

@@ -96,6 +96,21 @@ ZeroDivisionError: division by zero
                 "which goes on where it stopped"
             ),
         ),
+        *(
+            (
+                PySparkException(f"[STREAM_FAILED] Query [id = 1] terminated with exception: {told}"),
+                (
+                    f"the columns of a table that is read as a stream have changed{where} since the query was built: "
+                    f"make the inputs and connect them anew; where columns were added or made wider, the query goes on "
+                    f"with a new checkpoint and restore_from= this one"
+                ),
+            )
+            for told, where in (
+                ("[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 7:\nroot", " in version 7"),
+                ("[DELTA_SCHEMA_CHANGED] Detected schema change:\nroot", ""),
+                ("assertion failed: Invalid batch: a#1L != a#2L,b#3", ""),
+            )
+        ),
     ],
 )
 def test_an_error_is_told_in_its_own_words(error: BaseException, message: str) -> None:

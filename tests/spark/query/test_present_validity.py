@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,6 +10,8 @@ import cojoin as cj
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -50,3 +52,102 @@ def test_rows_that_contradict_are_refused_with_their_number_and_an_example(spark
         joined(trades, overlapping).to_dataframe()
     with refused("1 row ends before it begins", "Row(a.b='9'"):
         joined(trades, spans(spark, (9, "a", 60, 20), (9, "b", 70, None))).to_dataframe()
+
+
+class Lake:
+    """Tables of trades and of customers with a span of validity, and a query over them."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.customers, self.checkpoint = f"{folder}/customers", folder / "checkpoint"
+        feed = "tblproperties ('delta.enableChangeDataFeed' = 'true')"
+        columns = "id bigint, tier string, begins timestamp, ends timestamp"
+        spark.sql(f"create table delta.`{self.customers}` ({columns}) using delta {feed}")
+        spark.sql(f"create table delta.`{folder}/trades` (id bigint, time timestamp) using delta")
+
+    def write(self, *rows: tuple[int, str, int, int | None], mode: str = "append") -> None:
+        frame = spans(self.spark, *rows).toDF("id", "tier", "begins", "ends")
+        frame.write.format("delta").mode(mode).save(self.customers)
+
+    def sell(self, *trades: tuple[int, int]) -> None:
+        rows = ", ".join(f"({key}, timestamp_seconds({second}))" for key, second in trades)
+        self.spark.sql(f"insert into delta.`{self.folder}/trades` values {rows}")
+
+    def run(self, **table: Any) -> cj.Query:
+        customers = cj.sources.delta(self.customers, **table)
+        pair = cj.connect(
+            cj.Input(cj.sources.delta(f"{self.folder}/trades"), "id", "time", "trades"),
+            cj.Input(customers, "id", valid_from="begins", valid_to="ends", name="customers"),
+            key_groups=2,
+        )
+        output = cj.sinks.delta(self.folder / "out")
+        query = pair.temporal_join().start(
+            output=output, checkpoint=self.checkpoint, trigger=cj.Trigger.available_now(), checkpoint_interval=1
+        )
+        query.await_termination(progress=False)
+        assert query.progress is not None
+        assert query.progress.is_conserved
+        return query
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        rows = self.spark.read.format("delta").load(f"{self.folder}/out")
+        return sorted(tuple(row) for row in rows.selectExpr("id", "unix_seconds(time)", "tier").collect())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", [{}, {"changes": True}, {"static": True}], ids=["rows", "changes", "static"])
+def test_a_table_that_contradicts_is_refused_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path, table: dict[str, bool]
+) -> None:
+    lake = Lake(spark, tmp_path)
+    lake.write((7, "a", 20, 60), (7, "b", 50, None), (8, "c", 10, 30))
+    lake.sell((7, 55))
+    with refused("1 row is valid while another row of the same id is", "as in Row(id='7'"):
+        lake.run(**table)
+    lake.write((7, "a", 20, 10), (8, "c", 10, 30), mode="overwrite")
+    with refused("1 row ends before it begins", "Row(id='7'"):
+        lake.run(**table)
+    assert not lake.checkpoint.exists()
+
+
+@pytest.mark.slow
+def test_a_refresh_that_contradicts_is_refused_and_the_state_keeps_the_former_version(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, now = Lake(spark, tmp_path), "1 millisecond"
+    lake.write((7, "a", 20, 40), (7, "b", 40, None))
+    lake.sell((7, 30), (7, 50), (7, 60))
+    lake.run(refresh=now)
+    lake.write((7, "a", 20, 60), (7, "b", 40, None), (8, "c", 50, 20), mode="overwrite")
+    lake.sell((7, 70))
+    with refused("1 row ends before it begins", "Row(id='8'"):
+        lake.run(refresh=now)
+    lake.run(static=True)
+    lake.write((7, "c", 20, 75), mode="overwrite")
+    lake.sell((7, 80), (7, 90))
+    query = lake.run(refresh=now)
+    assert query.progress is not None
+    table = query.progress.inputs[1].table
+    assert table is not None
+    # The version that contradicts was never taken.
+    assert table["version"] == 3
+    assert lake.rows()[:3] == [(7, 30, "a"), (7, 50, "b"), (7, 60, "b")]
+    assert lake.rows()[3:] == [(7, 70, "c"), (7, 80, None)]
+
+
+@pytest.mark.slow
+def test_rows_that_come_later_and_contradict_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path)
+    lake.write((7, "a", 20, None))
+    lake.sell((7, 30))
+    lake.run(changes=True)
+    lake.write((8, "never", 50, 40), (7, "b", 40, None))
+    lake.sell((7, 50), (8, 45))
+    query = lake.run(changes=True)
+    assert query.progress is not None
+    assert query.progress.inputs[1].rejected == {"ends_before_it_begins": 1}
+    # Of rows that overlap the one that begins last is valid.
+    lake.write((9, "later", 1_000, None))
+    lake.sell((7, 1_000))
+    lake.run(changes=True)
+    assert lake.rows()[:2] == [(7, 30, "a"), (7, 50, "b")]

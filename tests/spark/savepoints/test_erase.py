@@ -149,6 +149,7 @@ def test_nothing_of_a_person_is_left_and_everyone_else_goes_on(spark: SparkSessi
     count = len(shop.people(f"person = '{PERSON}'"))
     assert count > 0
     assert found["output"].rows == count
+    assert "keeps their paths, in the new checkpoint, too" in found["the source of 'trades'"].note
     assert str(done).startswith(f"Erased 1 key from the state of {tmp_path}/old after batch 1")
     # The query goes on with the new checkpoint, in the same output; the old one is over.
     shop.add([(OTHER, 90, 7, "z"), ("Cy", 91, 8, "w")], [("Cy", 90, "new"), (OTHER, 91, "late")])

@@ -8,7 +8,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import ArrayType, StructType, VariantType
 
@@ -85,6 +87,36 @@ def test_every_type_is_read_back_as_spark_writes_it(spark: SparkSession, tmp_pat
     assert target is not None
     sink.commit(KINDS, written(target, content), batch(2, 2))
     assert table(spark, tmp_path / "out").count() == 6
+
+
+def test_numbers_and_times_are_stored_as_differences_that_all_readers_know(spark: SparkSession, tmp_path: Path) -> None:
+    many = [ROW | {"id": number, "small": number % 7, "name": f"n{number % 9}"} for number in range(0, 9_000, 3)]
+    content = pa.Table.from_pylist([*many, NOTHING | {"id": -1}], schema=KINDS)
+    target = FileTarget(f"{tmp_path}/out", KINDS)
+    (file,) = written(target, content)
+    place = f"{target.folder}/{file.name}"
+    group = pq.read_metadata(place).row_group(0)
+    encodings = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
+    packed = {name for name, found in encodings.items() if "DELTA_BINARY_PACKED" in found}
+    assert packed == {"id", "small", "tiny", "whole", "day", "at", "local"}
+    with_dictionary = {name for name, found in encodings.items() if "RLE_DICTIONARY" in found}
+    nested = {"tags.list.element", "counts.key_value.key", "counts.key_value.value", "place.x", "place.inner.y"}
+    assert with_dictionary == {"name", *nested}
+    assert pq.read_table(place).cast(content.schema).equals(content)
+    connection = duckdb.connect()
+    connection.execute("set timezone = 'UTC'")
+    flat = [name for name in KINDS.names if name not in ("tags", "counts", "place")]
+    columns = ", ".join(f'"{name}"' for name in flat)
+    by_duckdb = connection.sql(f"select {columns} from '{place}'").to_arrow_table()
+    assert by_duckdb.cast(content.select(flat).schema).equals(content.select(flat))
+    name = "spark.sql.parquet.enableVectorizedReader"
+    for vectorized in ("true", "false"):
+        spark.conf.set(name, vectorized)
+        try:
+            by_spark = spark.read.parquet(place).toArrow()
+        finally:
+            spark.conf.unset(name)
+        assert by_spark.cast(content.schema).equals(content)
 
 
 def test_files_that_are_committed_again_take_no_effect(spark: SparkSession, tmp_path: Path) -> None:

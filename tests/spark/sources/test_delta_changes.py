@@ -15,11 +15,14 @@ from tests.spark.refused import refused
 from tests.spark.sources.changed_tables import FEED, MINUTE, ChangedTable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 COMMITTED = "_commit_timestamp"
+RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 ROUNDS = 30
 
 
@@ -90,29 +93,145 @@ def test_random_histories_give_what_duckdb_gives(
     assert table.rows("old", "new") == table.expected(event_time), f"seed {seed}, {kinds}"
 
 
+DEATHS = {
+    "the snapshot is half loaded": (1, -1, -1),
+    "the snapshot's last rows are taken": (2, -1, -1),
+    "between the snapshot and the feed": (-1, 3, -1),
+    "in the feed": (-1, 4, -1),
+    "in the first batch of a fork": (-1, -1, 1),
+}
+"""The batches at which runs die: while the snapshot is read, once there are changes, and in a fork."""
+
+
+@pytest.mark.slow  # Six runs each.
+@pytest.mark.parametrize("point", DEATHS)
+def test_a_query_that_is_killed_anywhere_goes_on_and_forks_exactly(
+    spark: SparkSession, tmp_path: Path, point: str
+) -> None:
+    """With the static side's seven points these are twelve. What is loaded halfway is also restored elsewhere."""
+    in_snapshot, in_feed, in_fork = DEATHS[point]
+    table = ChangedTable(spark, tmp_path, random.Random(SEED))
+    for key in range(3):
+        table.insert(key)
+    table.starts()
+    table.trade(table.begin - 1_000 * MINUTE)
+    table.run(table.joined(COMMITTED, 2), "old", drain=False, dies_at=in_snapshot)
+    half = cj.savepoint(spark, tmp_path / "old")
+    loaded_by_then = table.rows("old")
+    kinds = [table.change(), table.change()]
+    table.run(table.joined(COMMITTED, 2), "old", drain=False, dies_at=in_feed)
+    savepoint = table.run(table.joined(COMMITTED, 2), "old", drain=False).savepoint()
+    kinds.append(table.change())
+    table.trade(*moments(table))
+    expected, told = table.expected(COMMITTED), f"seed {SEED}, {kinds}"
+    table.run(table.joined(COMMITTED, 3), "fork", drain=False, restore_from=savepoint, dies_at=in_fork)
+    table.run(table.joined(COMMITTED, 3), "fork", drain=True, restore_from=savepoint)
+    assert table.rows("old", "fork") == expected, told
+    table.run(table.joined(COMMITTED, 5), "half", drain=True, restore_from=half)
+    assert sorted([*loaded_by_then, *table.rows("half")]) == expected, told
+    table.run(table.joined(COMMITTED, 2), "old", drain=True)
+    assert table.rows("old") == expected, told
+
+
+@pytest.fixture
+def no_retention(spark: SparkSession) -> Iterator[None]:
+    """Let VACUUM delete everything that the newest version does not have."""
+    spark.conf.set(RETENTION_CHECK, "false")
+    yield
+    spark.conf.unset(RETENTION_CHECK)
+
+
+def started(spark: SparkSession, folder: Path) -> ChangedTable:
+    """Return a table with a query that has read two rows of it."""
+    folder.mkdir()
+    table = ChangedTable(spark, folder, random.Random(SEED))
+    table.insert(1, 2)
+    table.trade(table.begin)
+    table.run(table.joined(COMMITTED, 2), "kept", drain=False)
+    return table
+
+
+def goes_on_not(table: ChangedTable, *told: str) -> None:
+    """Check that the query is refused, and that nothing was written."""
+    checkpoint = table.folder / "kept"
+    before = {each: each.read_bytes() for each in checkpoint.rglob("*") if each.is_file()}
+    with refused(*told, kind=cj.CheckpointError):
+        table.run(table.joined(COMMITTED, 2), "kept", drain=False)
+    assert {each: each.read_bytes() for each in checkpoint.rglob("*") if each.is_file()} == before
+
+
+@pytest.mark.slow  # A query of its own.
+@pytest.mark.usefixtures("no_retention")
+def test_changes_that_were_vacuumed_are_named_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    table = started(spark, tmp_path / "vacuumed")
+    # Only what is read later must be there.
+    spark.sql(f"vacuum {table.customers} retain 0 hours")
+    table.insert(3)
+    table.insert(4)
+    table.run(table.joined(COMMITTED, 2), "kept", drain=False)
+    table.insert(5)
+    spark.sql(f"update {table.customers} set tier = 'new' where customer_id = 1")
+    spark.sql(f"optimize {table.customers}")
+    table.insert(6)
+    # The last one is live, and the optimised ones changed nothing.
+    versions = [row[0] for row in spark.sql(f"describe history {table.customers}").collect()]
+    spark.sql(f"vacuum {table.customers} retain 0 hours")
+    newest = max(versions)
+    goes_on_not(table, f"its changes of 2 versions ({newest - 3}, {newest - 2}) can't be read", "VACUUM", "start a new")
+
+
+@pytest.mark.slow  # A query for each.
+def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    def add_column(table: ChangedTable) -> None:
+        spark.sql(f"alter table {table.customers} add column (more string)")
+        spark.sql(f"insert into {table.customers} values (3, 'new', current_timestamp(), 'more')")
+
+    def change_types(table: ChangedTable, *columns: str) -> None:
+        frame = spark.sql(f"select {', '.join(columns)}, since from {table.customers}")
+        writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer.save(f"{table.folder}/customers")
+
+    table = started(spark, tmp_path / "a column more")
+    savepoint, built = cj.savepoint(spark, table.folder / "kept"), table.joined(COMMITTED, 2)
+    add_column(table)
+    with refused(
+        "columns have changed since the query was built: more (missing then, string now)", "connect them anew"
+    ):
+        table.run(built, "kept", drain=False)
+    goes_on_not(table, "another shape of this one", "inputs[1].columns", "restore_from=")
+    table.trade(table.begin + 1_000 * MINUTE)
+    table.run(table.joined(COMMITTED, 2), "fork", drain=True, restore_from=savepoint)
+    assert table.rows("kept", "fork")[-1] == (7, "new")
+
+    table = started(spark, tmp_path / "another type")
+    table.insert(3)
+    change_types(table, "customer_id", "1 tier")
+    goes_on_not(table, "another shape of this one", "tier int")
+    change_types(table, "customer_id", "cast(tier as string) tier")
+    goes_on_not(table, "its changes from version 2 on can't be read", "incompatible schema change", "start a new query")
+    change_types(table, "cast(customer_id as string) customer_id", "tier")
+    with refused("the key types differ", "'customer_id' of input 'customers' is string", kind=cj.SchemaError):
+        table.joined(COMMITTED, 2)
+
+    table = started(spark, tmp_path / "while it runs")
+    joined, trigger = table.joined(COMMITTED, 2), cj.Trigger.processing_time("0 seconds")
+    query = joined.start(output=lambda *_: None, checkpoint=table.folder / "kept", trigger=trigger)
+    add_column(table)
+    with refused("the columns of a table that is read as a stream have changed", kind=cj.QueryFailedError):
+        query.await_termination(300)
+
+
 @pytest.mark.slow  # A query for each table.
 def test_a_query_goes_on_only_where_all_changes_are_there(spark: SparkSession, tmp_path: Path) -> None:
-    def started(name: str) -> ChangedTable:
-        (tmp_path / name).mkdir()
-        table = ChangedTable(spark, tmp_path / name, random.Random(SEED))
-        table.insert(1, 2)
-        table.trade(table.begin)
-        table.run(table.joined(COMMITTED, 2), "kept", drain=False)
-        return table
-
-    def goes_on(table: ChangedTable, *told: str) -> None:
-        with refused(*told, kind=cj.CheckpointError):
-            table.run(table.joined(COMMITTED, 2), "kept", drain=False)
-
-    table = started("switched off")
+    table = started(spark, tmp_path / "switched off")
     spark.sql(f"alter table {table.customers} set tblproperties ('delta.enableChangeDataFeed' = 'false')")
     with refused("the table does not record its changes"):
         table.joined(COMMITTED, 2)
     table.insert(3)
     spark.sql(f"alter table {table.customers} set tblproperties ('delta.enableChangeDataFeed' = 'true')")
-    goes_on(table, "input 'customers'", "its changes from version 2 on can't be read", "start a new query")
+    goes_on_not(table, "input 'customers'", "its changes from version 2 on can't be read", "start a new query")
 
-    table = started("log gone")
+    table = started(spark, tmp_path / "log gone")
     for _ in range(3):
         table.insert(3)
     folder = f"{tmp_path}/log gone/customers"
@@ -123,11 +242,11 @@ def test_a_query_goes_on_only_where_all_changes_are_there(spark: SparkSession, t
             Path(folder, "_delta_log", name).unlink(missing_ok=True)
             Path(folder, "_delta_log", f".{name}.crc").unlink(missing_ok=True)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    goes_on(table, "versions 2 to 3 are gone from the log", "rows would stay valid that were changed or deleted")
+    goes_on_not(table, "versions 2 to 3 are gone from the log", "rows would stay valid that were changed or deleted")
 
-    table = started("replaced")
+    table = started(spark, tmp_path / "replaced")
     shutil.rmtree(tmp_path / "replaced" / "customers")
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     columns = "customer_id bigint, tier string, since timestamp"
     spark.sql(f"create table {table.customers} ({columns}) using delta {FEED}")
-    goes_on(table, "it was replaced by another", "start a new query")
+    goes_on_not(table, "it was replaced by another", "start a new query")

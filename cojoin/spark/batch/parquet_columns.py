@@ -1,0 +1,198 @@
+"""Whether pyarrow reads a parquet file's columns as Spark does, and the rows of a part of a file in the input's types.
+
+Columns are found by name as in Spark: whatever their case, and null where the file has none. A column must have the
+input's own type, a narrower integer or a float for a double; times may be Spark's older INT96. Everything else that
+Spark's reader knows of (dates of the Julian calendar, wider decimals) is left to it, and it is said which column of
+which file that is.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cojoin.engine.values.types import type_to_ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["is_plain", "misfit", "opened", "rows_between"]
+
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
+_WRITER, _FIRST_NEW = b"org.apache.spark.version", (3, 0)
+_OLD_DATES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
+_MILLIS, _MICROS = "milliseconds", "microseconds"
+
+
+def is_plain(dtype: pa.DataType) -> bool:
+    """Return whether columns of a type can be read by pyarrow as Spark does.
+
+    >>> is_plain(pa.timestamp("us", "UTC")), is_plain(pa.list_(pa.string()))
+    (True, False)
+    """
+    types = pa.types
+    is_time = types.is_timestamp(dtype) and dtype.unit == "us" and dtype.tz in (None, "UTC")
+    is_number = types.is_signed_integer(dtype) or types.is_float32(dtype) or types.is_float64(dtype)
+    is_text = types.is_string(dtype) or types.is_binary(dtype)
+    others = types.is_boolean(dtype) or types.is_date32(dtype) or types.is_decimal128(dtype)
+    return bool(is_time or is_number or is_text or others)
+
+
+def opened(place: Any) -> pq.ParquetFile:
+    """Open a file, by its path or itself, for ``rows_between``."""
+    return pq.ParquetFile(place, coerce_int96_timestamp_unit="us")
+
+
+def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
+    """Return why a file must be read by Spark, in words; None where pyarrow reads the same rows.
+
+    Args:
+        metadata: The file's.
+        schema: The columns to read, which ``is_plain`` accepts.
+    """
+    columns = _columns(metadata)
+    for field in schema:
+        found = columns.get(field.name.lower(), [])
+        if len(found) > 1:
+            return f"it has columns {' and '.join(repr(each.name) for each in found)}, which are one to Spark"
+        if found and not _fits(found[0], field.type):
+            return f"its column {found[0].name!r} is {_shown(found[0])}, and {type_to_ddl(field.type)} is expected"
+    if any(pa.types.is_date32(each) or pa.types.is_timestamp(each) for each in schema.types) and _is_old(metadata):
+        return "it was written by Spark with dates of the Julian calendar"
+    return None
+
+
+def rows_between(file: pq.ParquetFile, schema: pa.Schema, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file from one number up to another, in the types of a schema.
+
+    Args:
+        file: The file, which fits the schema.
+        schema: The columns.
+        begin: The number of the first row; it need not be the first of a row group.
+        end: The number after the last row; the file may have fewer.
+    """
+    metadata = file.metadata
+    found = _columns(metadata)
+    names = {each.name: found[each.name.lower()][0] for each in schema if each.name.lower() in found}
+    groups, first = [], None
+    start = size = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if start < end and start + group.num_rows > begin:
+            first = start if first is None else first
+            groups.append(number)
+            bytes_each = sum(group.column(each.at).total_uncompressed_size for each in names.values())
+            size = max(size, bytes_each // max(1, group.num_rows))
+        start += group.num_rows
+    at = first or 0
+    most = min(_ROWS_AT_ONCE, max(1, _BYTES_AT_ONCE // max(1, size)))
+    columns = [each.name for each in names.values()]
+    for batch in file.iter_batches(most, groups, columns, use_threads=False):
+        low, high = max(begin - at, 0), min(end - at, batch.num_rows)
+        at += batch.num_rows
+        if low < high:
+            yield _in_types(batch.slice(low, high - low), schema, names)
+        if at >= end:
+            return
+
+
+def _in_types(batch: pa.RecordBatch, schema: pa.Schema, names: dict[str, _Column]) -> pa.RecordBatch:
+    columns = []
+    for field in schema:
+        if field.name not in names:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(batch.schema.get_field_index(names[field.name].name))
+        columns.append(column if column.type == field.type else _cast(column, field.type))
+    return pa.RecordBatch.from_arrays(columns, names=[f"c{at}" for at in range(len(schema))])
+
+
+def _cast(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(dtype):
+        # Spark takes a time as it is stored, whether or not it says that it is in UTC.
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(dtype)
+    return column.cast(dtype)
+
+
+class _Column:
+    """A column at the top of a file's schema, as far as a reader must know it."""
+
+    def __init__(self, column: Any, at: int) -> None:
+        self.name, self.at, self._stored = column.path.partition(".")[0], at, column
+        self.is_nested = column.path != column.name or column.max_repetition_level > 0
+        self.physical = str(column.physical_type)
+
+    @cached_property
+    def logical(self) -> dict[str, Any]:
+        """What its values mean; empty where the file does not say."""
+        logical = json.loads(self._stored.logical_type.to_json())
+        return {} if logical["Type"] == "None" else logical
+
+
+def _columns(metadata: pq.FileMetaData) -> dict[str, list[_Column]]:
+    """Return the columns of a file by their names in lower case."""
+    found: dict[str, list[_Column]] = {}
+    for at in range(metadata.num_columns):
+        column = _Column(metadata.schema.column(at), at)
+        same = found.setdefault(column.name.lower(), [])
+        if not column.is_nested or all(each.name != column.name for each in same):
+            same.append(column)
+    return found
+
+
+def _fits(column: _Column, dtype: pa.DataType) -> bool:
+    types, logical, physical = pa.types, column.logical, column.physical
+    kind = logical.get("Type")
+    if column.is_nested:
+        return False
+    if types.is_integer(dtype):
+        is_signed = physical in ("INT32", "INT64") and kind in (None, "Int") and logical.get("isSigned", True)
+        return bool(is_signed) and int(logical.get("bitWidth", physical[3:])) <= dtype.bit_width
+    if types.is_timestamp(dtype):
+        return _fits_time(column, is_utc=dtype.tz is not None)
+    if types.is_decimal(dtype):
+        return kind == "Decimal" and (logical["precision"], logical["scale"]) == (dtype.precision, dtype.scale)
+    expected = {
+        types.is_boolean: (("BOOLEAN", None),),
+        types.is_float32: (("FLOAT", None),),
+        types.is_float64: (("DOUBLE", None), ("FLOAT", None)),
+        types.is_string: (("BYTE_ARRAY", "String"),),
+        types.is_binary: (("BYTE_ARRAY", None),),
+        types.is_date32: (("INT32", "Date"),),
+    }
+    return any(is_kind(dtype) and (physical, kind) in pairs for is_kind, pairs in expected.items())
+
+
+def _fits_time(column: _Column, *, is_utc: bool) -> bool:
+    if column.physical == "INT96":
+        return is_utc
+    logical = column.logical
+    if column.physical != "INT64" or logical.get("Type") != "Timestamp":
+        return False
+    return logical["timeUnit"] in (_MILLIS, _MICROS) and (is_utc or not logical["isAdjustedToUTC"])
+
+
+def _shown(column: _Column) -> str:
+    if column.is_nested:
+        return "nested"
+    details = ", ".join(
+        f"{name} {value}".lower()
+        for name, value in column.logical.items()
+        if name != "Type" and not isinstance(value, bool)
+    )
+    kind = column.logical.get("Type")
+    return column.physical + (f" ({kind}{': ' + details if details else ''})" if kind else "")
+
+
+def _is_old(metadata: pq.FileMetaData) -> bool:
+    """Return whether Spark takes the file's dates and times for those of the Julian calendar before 1582."""
+    stored = metadata.metadata or {}
+    if _WRITER not in stored:
+        return False
+    version = stored[_WRITER].decode(errors="replace").split(".")
+    number = tuple(int(each) if each.isdigit() else 0 for each in version[:2])
+    return number < _FIRST_NEW or any(each in stored for each in _OLD_DATES)

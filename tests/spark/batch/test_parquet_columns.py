@@ -1,0 +1,152 @@
+"""Parts of parquet files, cut anywhere, and the files that are left to Spark."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cojoin.spark.batch import parquet_columns
+from cojoin.spark.batch.parquet_columns import is_plain, misfit, rows_between
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UTC = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema([("id", pa.int64()), ("at", UTC), ("name", pa.string())])
+
+
+def opened(content: pa.Table, **settings: Any) -> pq.ParquetFile:
+    sink = pa.BufferOutputStream()
+    pq.write_table(content, sink, **settings)
+    return parquet_columns.opened(pa.BufferReader(sink.getvalue()))
+
+
+def read(file: pq.ParquetFile, schema: pa.Schema, begin: int = 0, end: int = 1 << 40) -> pa.Table:
+    batches = list(rows_between(file, schema, begin, end))
+    return pa.Table.from_batches(batches, pa.schema([(f"c{at}", each.type) for at, each in enumerate(schema)]))
+
+
+def one(dtype: pa.DataType, value: Any, **settings: Any) -> pq.ParquetFile:
+    return opened(pa.table({"x": pa.array([value], dtype)}), **settings)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_part_of_a_file_has_its_rows_whatever_the_row_groups(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 60))
+    content = pa.table([pa.array(range(count), pa.int64()), pa.nulls(count, UTC), pa.nulls(count, pa.string())], SCHEMA)
+    file = opened(content, row_group_size=data.draw(st.integers(1, 25)))
+    begin, end = (data.draw(st.integers(0, 70)) for _ in range(2))
+    assert read(file, SCHEMA, begin, end).column(0).to_pylist() == [*range(count)][begin:end]
+
+
+def test_wide_rows_are_read_in_small_batches() -> None:
+    content = pa.table({"id": range(300), "name": [chr(97 + at % 26) * 1_000_000 for at in range(300)]})
+    file = opened(content, use_dictionary=False, compression="zstd")
+    sizes = [batch.nbytes for batch in rows_between(file, pa.schema([("name", pa.string())]), 0, 1000)]
+    assert max(sizes) < 40 << 20
+
+
+def test_columns_are_found_whatever_their_case_and_are_null_where_there_are_none() -> None:
+    file = opened(pa.table({"other": [[1]], "NAME": ["a"], "Id": pa.array([1], pa.int32())}))
+    assert misfit(file.metadata, SCHEMA) is None
+    assert [column[0].as_py() for column in read(file, SCHEMA).columns] == [1, None, "a"]
+    assert read(file, pa.schema([("at", UTC)])).column(0).to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("stored", "value", "dtype", "read_as"),
+    [
+        (pa.int8(), -3, pa.int64(), -3),
+        (pa.int16(), -3, pa.int32(), -3),
+        (pa.float32(), 0.5, pa.float64(), 0.5),
+        (pa.timestamp("ms"), 7, UTC, 7_000),
+        (pa.timestamp("us", "Europe/Berlin"), 7, UTC, 7),
+        (pa.timestamp("us"), 7, UTC, 7),
+        (pa.timestamp("ms"), 7, pa.timestamp("us"), 7_000),
+        (pa.date64(), 86_400_000, pa.date32(), 1),
+        (pa.large_string(), "a", pa.string(), "a"),
+        (pa.dictionary(pa.int8(), pa.string()), "a", pa.string(), "a"),
+        (pa.duration("us"), 7, pa.int64(), 7),
+    ],
+)
+def test_what_means_the_same_is_read(stored: pa.DataType, value: Any, dtype: pa.DataType, read_as: Any) -> None:
+    file, schema = one(stored, value), pa.schema([("x", dtype)])
+    assert misfit(file.metadata, schema) is None
+    found = read(file, schema).column(0)
+    number = pa.int32() if pa.types.is_date(dtype) else pa.int64()
+    is_time = pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)
+    assert (found.cast(number) if is_time else found).to_pylist() == [read_as]
+
+
+@pytest.mark.parametrize(
+    ("stored", "value", "dtype", "shown"),
+    [
+        (pa.int64(), 1, pa.int32(), r"'x' is INT64, and int is expected"),
+        (pa.int32(), 1, pa.float64(), r"'x' is INT32, and double is expected"),
+        (pa.uint8(), 1, pa.int64(), r"'x' is INT32 \(Int: bitwidth 8\), and bigint is expected"),
+        (pa.int32(), 1, pa.int8(), r"'x' is INT32, and tinyint is expected"),
+        (pa.string(), "1", pa.int64(), r"'x' is BYTE_ARRAY \(String\), and bigint is expected"),
+        (pa.binary(), b"1", pa.string(), r"'x' is BYTE_ARRAY, and string is expected"),
+        (pa.timestamp("ns", "UTC"), 1, UTC, r"\(Timestamp: timeunit nanoseconds\), and timestamp is expected"),
+        (UTC, 1, pa.timestamp("us"), r"\(Timestamp: timeunit microseconds\), and timestamp_ntz is expected"),
+        (UTC, 1, pa.int64(), r"\(Timestamp: timeunit microseconds\), and bigint is expected"),
+        (pa.decimal128(9, 2), 1, pa.decimal128(18, 2), r"\(Decimal: precision 9, scale 2\), and decimal\(18,2\)"),
+        (pa.list_(pa.int64()), [1], pa.int64(), r"'x' is nested, and bigint is expected"),
+        (pa.struct([("x", pa.int64())]), {"x": 1}, pa.int64(), r"'x' is nested, and bigint is expected"),
+    ],
+)
+def test_what_spark_reads_in_its_own_way_is_left_to_it(
+    stored: pa.DataType, value: Any, dtype: pa.DataType, shown: str
+) -> None:
+    why = misfit(one(stored, value).metadata, pa.schema([("x", dtype)]))
+    assert why is not None
+    assert re.search(shown, why), why
+
+
+def test_times_of_96_bits_are_read_whatever_the_year() -> None:
+    micros = [-62_135_596_800_000_000, -1, 0, 1_700_000_000_123_456, 253_402_300_799_999_999, None]
+    times = pa.array(micros, pa.int64()).cast(UTC)
+    file, schema = opened(pa.table({"x": times}), use_deprecated_int96_timestamps=True), pa.schema([("x", UTC)])
+    assert file.metadata.schema.column(0).physical_type == "INT96"
+    assert misfit(file.metadata, schema) is None
+    assert read(file, schema).column(0).cast(pa.int64()).to_pylist() == micros
+    assert str(misfit(file.metadata, pa.schema([("x", pa.timestamp("us"))]))).startswith("its column 'x' is INT96")
+
+
+def test_times_of_an_old_calendar_are_left_to_spark() -> None:
+    for stored, is_old in (
+        ({"org.apache.spark.version": "2.4.8"}, True),
+        ({"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}, True),
+        ({"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyINT96": ""}, True),
+        ({"org.apache.spark.version": "4.0.1"}, False),
+        ({}, False),
+    ):
+        file = opened(pa.table({"x": pa.array([1], UTC)}).replace_schema_metadata(stored))
+        assert (misfit(file.metadata, pa.schema([("x", UTC)])) is not None) == is_old
+        assert misfit(file.metadata, pa.schema([("y", pa.int64())])) is None
+
+
+def test_two_columns_that_differ_in_case_are_one_to_spark() -> None:
+    file = opened(pa.table({"ID": [1], "id": [1]}))
+    assert misfit(file.metadata, SCHEMA) == "it has columns 'ID' and 'id', which are one to Spark"
+
+
+def test_plain_types_are_those_without_parts() -> None:
+    nested = [pa.list_(pa.int8()), pa.struct([]), pa.map_(pa.int8(), pa.int8()), pa.duration("us"), pa.null()]
+    assert not any(map(is_plain, nested))
+    assert all(map(is_plain, [*SCHEMA.types, pa.binary(), pa.date32(), pa.bool_(), pa.decimal128(38, 0)]))
+
+
+def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(1000)}), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises((OSError, pa.ArrowException)):
+        pq.ParquetFile(path)
