@@ -191,7 +191,7 @@ def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Pat
         writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer.save(f"{table.folder}/customers")
 
-    table = started(spark, tmp_path / "a column more")
+    table = started(spark, tmp_path / "more")
     savepoint, built = cj.savepoint(spark, table.folder / "kept"), table.joined(COMMITTED, 2)
     add_column(table)
     with refused(
@@ -203,7 +203,7 @@ def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Pat
     table.run(table.joined(COMMITTED, 2), "fork", drain=True, restore_from=savepoint)
     assert table.rows("kept", "fork")[-1] == (7, "new")
 
-    table = started(spark, tmp_path / "another type")
+    table = started(spark, tmp_path / "type")
     table.insert(3)
     change_types(table, "customer_id", "1 tier")
     goes_on_not(table, "another shape of this one", "tier int")
@@ -213,7 +213,7 @@ def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Pat
     with refused("the key types differ", "'customer_id' of input 'customers' is string", kind=cj.SchemaError):
         table.joined(COMMITTED, 2)
 
-    table = started(spark, tmp_path / "while it runs")
+    table = started(spark, tmp_path / "running")
     joined, trigger = table.joined(COMMITTED, 2), cj.Trigger.processing_time("0 seconds")
     query = joined.start(output=lambda *_: None, checkpoint=table.folder / "kept", trigger=trigger)
     add_column(table)
