@@ -38,7 +38,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
         print(error[-4000:], file=sys.stderr)
         raise SystemExit(process.returncode)
     found: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
-    return {**found, "peak": footprint.peak, "cpu": round(footprint.cpu_seconds(), 1)}
+    return {**found, "peak": footprint.peak}
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
     sizes = {name: getattr(chosen, name) for name in ("customers", "changes", "trades", "batches")}
     if chosen.smoke:
         sizes = {"customers": 20_000, "changes": 2_000, "trades": 20_000, "batches": 2}
-    findings, best = Findings(), {}
+    findings, best, least = Findings(), {}, {}
     with tempfile.TemporaryDirectory() as root:
         for number in range(chosen.rounds):
             folder = Path(root) / str(number)
@@ -67,13 +67,15 @@ def main() -> None:
                 found = run(name, folder)
                 told = (
                     f"first row {found['first']:.1f} s, end {found['end']:.1f} s, peak {found['peak'] / 2**30:.1f} GiB,"
-                    f" {found['cpu']} CPU s with the warm-up"
+                    f" {found['cpu']:.1f} CPU s"
                 )
                 findings.add(f"{name}: the rows are those that were worked out", told, holds=found["right"])
                 best[name] = min(best.get(name, found["end"]), found["end"])
+                least[name] = min(least.get(name, found["cpu"]), found["cpu"])
     if {"static", "spark"} <= best.keys():
         ratio = best["static"] / best["spark"]
-        findings.add(f"static takes at most {BAR} times Spark's time", f"{ratio:.2f}", holds=ratio <= BAR)
+        told = f"{ratio:.2f}, and {least['static'] / least['spark']:.2f} times its CPU"
+        findings.add(f"static takes at most {BAR} times Spark's time", told, holds=ratio <= BAR)
     raise SystemExit(0 if findings.hold else 1)
 
 

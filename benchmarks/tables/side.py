@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
+from benchmarks.footprint import Footprint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,7 +153,10 @@ def with_cojoin(shop: Shop, place: str, *, feed: bool) -> None:
 
 
 def timed(spark: SparkSession, shop: Shop, name: str, place: str) -> dict[str, Any]:
-    """Run a contender, and return its times in seconds and the digest of its rows."""
+    """Run a contender, and return its times and its CPU in seconds, and the digest of its rows."""
+    # Beside other work on the machine, CPU seconds tell more than time does.
+    footprint = Footprint()
+    used = footprint.cpu_seconds()
     started, done, first = time.perf_counter(), threading.Event(), []
     watcher = threading.Thread(target=_watch, args=(Path(place) / "out" / "_delta_log", done, first))
     watcher.start()
@@ -162,11 +166,17 @@ def timed(spark: SparkSession, shop: Shop, name: str, place: str) -> dict[str, A
         else:
             with_cojoin(shop, place, feed=name == "feed")
         seconds = time.perf_counter() - started
+        used = footprint.cpu_seconds() - used
     finally:
         done.set()
         watcher.join()
     rows = spark.read.format("delta").load(f"{place}/out")
-    return {"first": round(first[0] - started, 2), "end": round(seconds, 2), "digest": digest(rows)}
+    return {
+        "first": round(first[0] - started, 2),
+        "end": round(seconds, 2),
+        "cpu": round(used, 1),
+        "digest": digest(rows),
+    }
 
 
 def _watch(log: Path, done: threading.Event, first: list[float]) -> None:

@@ -44,6 +44,7 @@ def test_each_alone(spark: SparkSession, broker: Broker, tmp_path: Path, kind: s
     assert found.largest <= 2_000
 
 
+@pytest.mark.slow  # Three runs.
 def test_a_run_ends_before_a_transaction_that_is_open_and_what_it_brings_is_on_time(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

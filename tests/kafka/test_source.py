@@ -244,6 +244,7 @@ def test_key_headers_timestamp_and_a_users_own_decoding(spark: SparkSession, bro
     assert "decode" in texts[3]
 
 
+@pytest.mark.slow  # Three runs; test_losses has it without a query.
 def test_records_that_aged_out_end_the_query_or_are_told(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "source-gone-l", "source-gone-r")
     write(servers, "source-gone-l", [row(each, each) for each in range(4)])

@@ -99,7 +99,7 @@ def test_old_calendars_are_read_by_spark(tmp_path: Path, spark: SparkSession) ->
     assert str(reading(tmp_path / "in", "id bigint, at timestamp")).endswith("with dates of the Julian calendar")
 
 
-@pytest.mark.parametrize("first", [DIRECT, BY_SPARK])
+@pytest.mark.parametrize("first", [DIRECT, pytest.param(BY_SPARK, marks=pytest.mark.slow)])
 def test_a_checkpoint_goes_on_either_way(spark: SparkSession, streams: Streams, tmp_path: Path, first: str) -> None:
     saved = Saved(spark, tmp_path, Folders(tmp_path / "in"))
     trades, customers = list(cut(streams.trades, 3)), list(cut(streams.customers, 3))
@@ -140,6 +140,7 @@ def test_one_input_may_be_read_directly_and_the_other_not(
     assert saved.rows() == streams.enriched()
 
 
+@pytest.mark.slow  # Two queries.
 def test_a_restored_query_may_read_the_other_way(spark: SparkSession, streams: Streams, tmp_path: Path) -> None:
     folders = Folders(tmp_path / "in")
     old, new = (Saved(spark, tmp_path / name, folders) for name in ("old", "new"))

@@ -63,6 +63,7 @@ def test_rows_find_the_version_that_was_loaded_when_they_came_out(shop: Shop) ->
     assert shop.rows() == shop.found({0: 0, 1: 0, 2: 1, 3: 1, 4: 1})
 
 
+@pytest.mark.slow  # A run that dies, and others that go on.
 def test_a_refresh_that_died_halfway_is_written_anew_and_the_state_goes_on_elsewhere(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

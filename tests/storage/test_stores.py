@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import threading
 import time
@@ -19,6 +20,7 @@ from cojoin.storage.object_store import ObjectStore
 from cojoin.storage.object_store_settings import settings_of
 from cojoin.storage.store import UnreadableFileError
 from cojoin.storage.stores import open_store
+from tests.seeds import SEED
 from tests.servers.s3 import BUCKET, S3Server, settings_for
 
 if TYPE_CHECKING:
@@ -180,12 +182,12 @@ def test_hadoop_deletes_a_directory_only_if_it_is_empty(spark: SparkSession, tmp
 
 
 def test_a_local_file_is_compared_with_the_checksums_that_hadoop_wrote(tmp_path: Path) -> None:
-    store, content = LocalStore(str(tmp_path)), os.urandom(1300)
+    store, content = LocalStore(str(tmp_path)), random.Random(SEED).randbytes(1300)
     sums = b"".join(zlib.crc32(content[at : at + 512]).to_bytes(4, "big") for at in (0, 512, 1024))
     (tmp_path / "0").write_bytes(content)
     (tmp_path / ".0.crc").write_bytes(b"crc\x00" + (512).to_bytes(4, "big") + sums)
     assert store.read_bytes("0") == content
-    (tmp_path / "0").write_bytes(content[:700] + b"?" + content[701:])
+    (tmp_path / "0").write_bytes(content[:700] + bytes([content[700] ^ 1]) + content[701:])
     with pytest.raises(UnreadableFileError, match="0 can't be read: its checksums are others"):
         store.read_bytes("0")
     store.write("0", "ours")

@@ -66,7 +66,7 @@ def read_as(source: Any, name: str) -> cj.Input:
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        ("avro", "protobuf"),
+        pytest.param("avro", "protobuf", marks=pytest.mark.slow),
         pytest.param("protobuf", "avro", marks=pytest.mark.slow),
         pytest.param("json_schema", "json_schema", marks=pytest.mark.slow),
     ],
