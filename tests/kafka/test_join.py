@@ -81,6 +81,7 @@ def test_asof_join_equals_the_oracle(spark: SparkSession, topics: Topics, expect
     _run_and_check(spark, joined, expected, tmp_path)
 
 
+@pytest.mark.slow  # test_times has it over simulated logs.
 def test_topics_whose_timestamps_say_nothing_make_no_row_late(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_driver_that_is_suspended_and_then_killed_loses_nothing(
     assert not killed.faults, killed.told()
 
 
+@pytest.mark.slow  # Four runs; test_restore and test_outputs have its parts.
 def test_what_came_after_a_savepoint_is_cut_back_and_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     seed = SEED
     streams = generate(trades=120, customers=30, seed=seed)
