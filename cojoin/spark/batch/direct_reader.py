@@ -4,8 +4,8 @@ Spark lists the files, keeps the log of what is read, and splits them into tasks
 reads only the numbers of every 8,192nd row, without any column: so a task learns which rows of which files are its own,
 reads them with pyarrow, and hashes the keys as Spark does. The same rows then come to the packer in the same order.
 
-A task has one file open, and holds the rows of one chunk (``packing``). It costs a third of what Spark needs to read
-the rows and to turn them into Arrow.
+A task has one file open, and holds the rows of one chunk (``packing``). The map stage takes about 0.6 of the CPU that
+it takes where Spark reads the rows and turns them into Arrow.
 """
 
 from __future__ import annotations
