@@ -61,6 +61,7 @@ def test_without_later_commits_the_output_goes_on(spark: SparkSession, table: st
     assert check(spark, table, 2) is None
 
 
+@pytest.mark.slow
 def test_the_query_s_own_later_commits_are_taken_back_if_asked(spark: SparkSession, table: str) -> None:
     with refused(
         f"output 'output', Delta table {table}: 2 commits (2 rows) after version 0 will be taken back; "

@@ -191,6 +191,7 @@ def test_an_index_is_read_from_the_files_of_the_newest_commit_or_else_from_the_t
         assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
 
 
+@pytest.mark.slow
 def test_a_savepoint_that_was_taken_for_interrupted_does_not_bring_its_rows_back(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def functions(tables: tuple[str, str], function: cj.KeyedCoProcessFunction) -> A
     )
 
 
+@pytest.mark.slow
 def test_a_function_has_state_and_timers(spark: SparkSession, tables: tuple[str, str], tmp_path: Path) -> None:
     query = functions(tables, CountTrades()).start(
         output=cj.sinks.parquet(f"{tmp_path}/out"),

@@ -80,6 +80,7 @@ def plans(spark: SparkSession) -> list[str]:
     return [f"{one.description()} {one.details()} {one.physicalPlanDescription()}" for one in each]
 
 
+@pytest.mark.slow
 def test_a_secret_is_nowhere(
     spark: SparkSession,
     broker: Broker,

@@ -100,6 +100,7 @@ def counted(spark: SparkSession, checkpoint: str) -> dict[Partition, int]:
     return {each: at for line in last.offsets[:-1] for each, at in positions_of(json.loads(line)).items()}
 
 
+@pytest.mark.slow
 def test_lag_metrics_and_progress_of_a_query(
     spark: SparkSession,
     broker: Broker,

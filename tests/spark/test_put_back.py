@@ -34,6 +34,7 @@ def test_a_checkpoint_that_is_put_back_writes_no_row_twice(spark: SparkSession, 
     assert not verdict.faults, verdict.told()
 
 
+@pytest.mark.slow
 def test_settings_that_change_between_a_batch_s_two_runs_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
     seed = SEED
     changes = [name for name, (before, after) in CHANGES.items() if before.of_function != after.of_function]

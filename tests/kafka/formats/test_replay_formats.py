@@ -109,6 +109,7 @@ def test_oracle_of_two_formats_whose_schemas_change_in_the_middle(
         assert f"is {kinds[right]}, expected {kinds[left]}" in told
 
 
+@pytest.mark.slow
 def test_a_key_of_another_format_and_a_newer_schema_at_the_next_start(
     spark: SparkSession, broker: Broker, registry: RegistryServer, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ class _FailingError(RuntimeError):
     """A batch fails after its output was written."""
 
 
+@pytest.mark.slow
 def test_a_query_writes_each_row_once_from_start_to_start(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_nothing_of_a_history_in_many_files_is_late(spark: SparkSession, tmp_pat
     assert lake.rows() == lake.streams.enriched(), f"seed {SEED}"
 
 
+@pytest.mark.slow
 def test_what_is_unread_holds_time_over_a_stop_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     """Slices of time come out as they are read, in whatever order; a new driver goes on in the middle."""
     random = np.random.default_rng(SEED)

@@ -203,6 +203,7 @@ def test_what_can_not_be_restored_is_refused_and_nothing_is_written(story: Story
     assert not new.folder.exists()
 
 
+@pytest.mark.slow
 def test_a_start_that_was_interrupted_takes_back_nothing_of_others(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(trades=60, customers=20, seed=SEED)
     pieces = list(zip(cut(streams.trades, 2), cut(streams.customers, 2), strict=True))
@@ -231,6 +232,7 @@ def test_a_start_that_was_interrupted_takes_back_nothing_of_others(spark: SparkS
     assert old.output().count() == before + 1
 
 
+@pytest.mark.slow
 def test_a_restoration_that_only_began_takes_another_snapshot_where_its_own_was_removed(
     story: Story, tmp_path: Path
 ) -> None:
