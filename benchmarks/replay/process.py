@@ -1,7 +1,8 @@
 """One contender of ``replay.py`` in a process of its own: ``python -m benchmarks.replay.process NAME JOB.json WORK``.
 
 Prints one JSON line. The session's start is left out for all alike, and so is the comparison with the oracle, which is
-made before the line is printed. `aligned` is the replay with cojoin's own source, `plain` reads the same records by
+made before the line is printed. `aligned` is the replay with cojoin's own source, whose tasks pack the rows,
+`aligned-by-spark` the same where Spark makes rows of the records, `plain` reads the same records by
 Spark's and writes them without joining, `unaligned` joins what Spark's source reads with one watermark a topic, and
 `by-partition` the same with one a partition. Started again in the same folder, a join goes on where it was.
 """
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTENDERS", "connect", "find_faults"]
 
-CONTENDERS = ("plain", "aligned", "unaligned", "by-partition")
+CONTENDERS = ("plain", "aligned", "aligned-by-spark", "unaligned", "by-partition")
+ALIGNED = ("aligned", "aligned-by-spark")
 SIDES = (("trades", TRADE_DDL), ("customers", CUSTOMER_DDL))
 KEY_GROUPS = 8
 
@@ -42,13 +44,13 @@ def connect(name: str, replay: Replay) -> cj.ConnectedInputs:
     """Connect the two topics as the contender reads them."""
     sides = [
         cj.Input(
-            _aligned(replay, side) if name == "aligned" else _native(replay, side),
+            _aligned(replay, side) if name in ALIGNED else _native(replay, side),
             key="customer_id",
             event_time="event_time",
             name=what,
             # Spark's source is given as a DataFrame, which says nothing of partitions by itself.
             partition=["topic", "partition"] if name == "by-partition" else (),
-            sequence=() if name == "aligned" else ["topic", "partition", "offset"],
+            sequence=() if name in ALIGNED else ["topic", "partition", "offset"],
             watermark=cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDERNESS_SECONDS} seconds"),
         )
         for side, (what, _) in enumerate(SIDES)
@@ -96,6 +98,8 @@ def run_join(name: str, replay: Replay, work: Path) -> dict[str, Any]:
     reports = [BatchReport.from_dict(each["report"]) for each in written]
     assert all(report.is_conserved for report in reports), "rows vanished"
     assert reports[-1].drained, reports[-1].ending()
+    if name in ALIGNED:
+        assert all((each.reading == "direct") == (name == "aligned") for each in reports[-1].inputs)
     durations = [each["durations_ms"] for each in written]
     return {
         "batches": [(each["execute"] + each.get("output", 0)) / 1000 for each in durations],
@@ -164,7 +168,7 @@ def make_session(name: str, heap: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
     }
-    if name != "aligned":
+    if name not in ALIGNED:
         settings |= kafka_settings()
     return cj.spark_session(f"replay {name}", master="local[2]", conf=settings)
 
@@ -173,6 +177,7 @@ def main(name: str, job: Path, work: Path) -> None:
     """Run one contender and check what it wrote."""
     replay = Replay.read(job)
     spark = make_session(name, replay.heap)
+    spark.conf.set("spark.cojoin.kafka", "spark" if name == "aligned-by-spark" else "")
     with Footprint() as memory:
         started = time.perf_counter()
         found = run_plain(replay, work) if name == "plain" else run_join(name, replay, work)

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from cojoin.engine.inputs import DIRECT
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.kafka.archive.archive import Archive, Wanted
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
@@ -21,6 +22,8 @@ from cojoin.kafka.formats.debezium_envelope import FEED
 from cojoin.kafka.formats.record_formats import DebeziumFormat
 from cojoin.kafka.losses import gaps_since, moved_behind
 from cojoin.kafka.open_transactions import held_back
+from cojoin.kafka.packed_records import PackedRecords
+from cojoin.kafka.packing_choice import why_through_spark
 from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point
 from cojoin.kafka.positions import positions_of
 from cojoin.kafka.ranges import Range
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.inputs import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
     from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import Cluster, Partition
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
     from cojoin.kafka.tasks import Gap
+    from cojoin.spark.batch.grouping import Grouping
     from cojoin.spark.sources.sources import PlacedAt
 
 __all__ = ["DataLoss", "KafkaSource", "Tombstones", "Undecodable"]
@@ -259,6 +264,29 @@ class KafkaSource(Source):
             ConfigurationError: There is no active session, or a topic does not exist.
             QueryFailedError: No broker answers.
         """
+        rows = self._opened(None, streaming=streaming)
+        return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
+
+    def how_packed(self, spec: InputSpec) -> str:
+        """Return how the rows are packed: ``DIRECT`` by the tasks that read them, otherwise why not, in words.
+
+        Args:
+            spec: The input.
+        """
+        return why_through_spark(self._records, spec, has_archive=self.archive is not None) or DIRECT
+
+    def open_packed(self, grouping: Grouping) -> DataFrame:
+        """Return the topics as a stream of packed rows, and of the records that Spark decodes.
+
+        Args:
+            grouping: The input's columns, and how its rows are distributed to key groups.
+        """
+        records = self._records
+        parts = records.parts(grouping.schema.names)
+        assert parts is not None
+        return self._opened(PackedRecords(grouping, parts, records.columns, records.json), streaming=True)
+
+    def _opened(self, packing: PackedRecords | None, *, streaming: bool) -> DataFrame:
         spark = active_session()
         if spark is None:
             msg = f"{self.what}: there is no Spark session; make one with cojoin.spark_session()"
@@ -266,12 +294,11 @@ class KafkaSource(Source):
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
         ids = self._checked(is_new=False)
-        reading = replace(self.reading(parallel_tasks(spark)), topic_ids=ids)
+        reading = replace(self.reading(parallel_tasks(spark)), topic_ids=ids, packing=packing)
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
         layout = None if index is None else index.layout
-        rows = self._records.rows(reader.format(name).load(), fails=self.undecodable == "fail", archive=layout)
-        return rows if streaming else rows.where(rows[FAULT].isNull() & rows[NEWEST].isNull()).drop(FAULT, MARK, NEWEST)
+        return self._records.rows(reader.format(name).load(), fails=self.undecodable == "fail", archive=layout)
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
         """Return a text for each gap of records that no longer exist after a position of Spark's offset log."""

@@ -220,7 +220,7 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
 
     def schema(self: DataSource) -> Any:
         del self
-        return spark_schema(reading.format.schema)
+        return spark_schema(reading.schema)
 
     def named(cls: type[DataSource]) -> str:
         del cls

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.archive.archive_index import ArchiveIndex
     from cojoin.kafka.client import ClusterOptions, Partition
+    from cojoin.kafka.packed_records import PackedRecords
     from cojoin.kafka.ranges import Range
     from cojoin.kafka.topics import Topics
 
@@ -43,6 +44,7 @@ class Reading:
         archive: What the archive of its older records holds, where there is one.
         beside: The other input, whose records are read up to the same times; None where this input is read alone.
         topic_ids: The topics' ids when the source was opened, by name.
+        packing: What packs the rows of records in the task that reads them; None leaves that to the map side.
     """
 
     what: str
@@ -57,10 +59,20 @@ class Reading:
     archive: ArchiveIndex | None = field(default=None, repr=False)
     beside: Reading | None = field(default=None, repr=False)
     topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
+    packing: PackedRecords | None = field(default=None, repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of what a task returns."""
+        return self.format.schema if self.packing is None else self.packing.schema(self.format.schema)
 
     def records(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's records, those of the archive first; runs on a worker."""
+        """Yield a task's records, those of the archive first, packed where that is asked; runs on a worker."""
         assert isinstance(task, Task)
+        records = self._records(task)
+        yield from records if self.packing is None else self.packing(records)
+
+    def _records(self, task: Task) -> Iterator[pa.RecordBatch]:
         held: dict[Partition, set[int]] = {}
         if task.archived:
             from cojoin.kafka.archive.archive_files import archived  # noqa: PLC0415 - takes as long as all other imports

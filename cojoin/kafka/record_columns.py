@@ -20,6 +20,7 @@ from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, 
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, change_row, payload_of
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
+from cojoin.spark.batch.packing import READY_COLUMNS
 from cojoin.spark.batch.pickling import pickling_error
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.formats.record_formats import ResolvedFormat
 
-__all__ = ["RecordColumn", "check_columns", "check_names", "decoded", "header", "key", "timestamp"]
+__all__ = ["PLACE", "RecordColumn", "check_columns", "check_names", "decoded", "header", "key", "timestamp"]
 
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
 _SHOWN = 200
-_PLACE = ("topic", "partition", "offset")
+PLACE = ("topic", "partition", "offset")
+"""The columns that say where a record is."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def check_names(what: str, *parts: Iterable[str]) -> None:
         SchemaError: Two columns have the same name.
     """
     seen: set[str] = set()
-    for name in [*(name for part in parts for name in part), *_PLACE]:
+    for name in [*(name for part in parts for name in part), *PLACE]:
         if name.lower() in seen:
             msg = (
                 f"{what}: there are two columns {name!r}: the value's fields, the key's, further columns and Kafka's "
@@ -182,7 +184,7 @@ def decoded(
 ) -> DataFrame:
     """Return records as rows: the value's columns, the key's, the further ones, then ``topic, partition, offset``.
 
-    Each row's mark, fault and newest timestamp are the last columns.
+    Each row's mark, fault and newest timestamp are the last columns, besides those of packed rows where there are any.
 
     Args:
         records: The rows that the reader returns.
@@ -206,7 +208,7 @@ def decoded(
     change = None
     if value is not None and value.row is not None:
         change = change_row(F.col(structs[0]), may_be_wrapped=not in_python)
-        event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, _PLACE)))
+        event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, PLACE)))
         faults.append(F.when(change.problem.isNotNull(), _told(change.problem, event)))
     keyed: list[Column] = []
     if key is not None:
@@ -221,7 +223,7 @@ def decoded(
         faults.append(F.when(wrong, _told(F.lit(f"{column} is no {column.dtype}, for column {name!r}"), column.raw())))
     fault = F.coalesce(*faults)
     if fails:
-        place = F.format_string("topic %s partition %d offset %d: ", *(F.col(name) for name in _PLACE))
+        place = F.format_string("topic %s partition %d offset %d: ", *(F.col(name) for name in PLACE))
         fault = F.when(fault.startswith("undecodable"), F.raise_error(F.concat(place, fault))).otherwise(fault)
     if change is None:
         own = [F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names]
@@ -234,10 +236,11 @@ def decoded(
         *own,
         *keyed,
         *(column.typed().alias(name) for name, column in columns.items()),
-        *_PLACE,
+        *PLACE,
         MARK,
         fault.alias(FAULT),
         NEWEST,
+        *(each for each in READY_COLUMNS if each in records.columns),
     )
 
 

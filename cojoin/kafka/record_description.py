@@ -13,16 +13,17 @@ import pyarrow as pa
 
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.record_formats import resolve
-from cojoin.kafka.record_columns import check_names, decoded
-from cojoin.kafka.records import KEY, VALUE, RecordFormat
+from cojoin.kafka.record_columns import PLACE, check_names, decoded
+from cojoin.kafka.records import DECODED_KEY, KEY, VALUE, RecordFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame
 
     from cojoin.kafka.archive.archive_index import Layout
     from cojoin.kafka.formats.record_formats import ResolvedFormat, ValueFormat
+    from cojoin.kafka.packed_records import Part
     from cojoin.kafka.record_columns import RecordColumn
     from cojoin.kafka.records import Record
     from cojoin.kafka.topics import Topics
@@ -124,6 +125,29 @@ class RecordDescription:
             None if value is None else value.decoder,
             None if key is None else key.decoder,
         )
+
+    @property
+    def json(self) -> dict[str, pa.Schema]:
+        """The columns of JSON that Spark parses, by the record's column in which it is."""
+        key, schema = self.part("key"), self.schema
+        found = {} if schema is None or self.in_python else {VALUE: parse_schema(schema)}
+        if key is not None and not key.in_python:
+            found[KEY if key.decoder is None else DECODED_KEY] = pa.schema(list(key.columns))
+        return found
+
+    def parts(self, names: Iterable[str]) -> tuple[Part, ...] | None:
+        """Return which part of a record each of some columns comes from; None if one comes from none.
+
+        Args:
+            names: The names of a row's columns.
+        """
+        key, schema = self.part("key"), self.schema
+        known: dict[str, Part] = dict.fromkeys(PLACE, "place")
+        known |= dict.fromkeys([] if schema is None else parse_schema(schema).names, "value")
+        known |= dict.fromkeys([] if key is None else key.row_names, "key")
+        known |= dict.fromkeys(self.columns, "column")
+        found = [known.get(name) for name in names]
+        return None if None in found else tuple(part for part in found if part is not None)
 
     def rows(self, records: DataFrame, *, fails: bool, archive: Layout | None) -> DataFrame:
         """Return what the tasks return as rows, with the columns for the join at the end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -19,6 +19,7 @@ from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.spark.batch.direct_reader import DirectReader, file_ranges
+from cojoin.spark.batch.grouping import Grouping
 from cojoin.spark.batch.packing import (
     GROUP_COLUMN,
     MARK_COLUMN,
@@ -26,6 +27,7 @@ from cojoin.spark.batch.packing import (
     NEWEST_COLUMN,
     NOW_COLUMN,
     PACKED_DDL,
+    READY_COLUMNS,
     Packer,
     key_group,
 )
@@ -96,6 +98,8 @@ class BoundInput:
             is_computed = isinstance(declared.event_time, Column)
             why = why_through_spark(defaults, self.frame, self.spec, is_computed=is_computed)
             self.spec = replace(self.spec, reading=why or DIRECT)
+        elif self.source is not None and self.is_streaming:
+            self.spec = replace(self.spec, reading=self.source.how_packed(self.spec))
 
     def _check_static(self, event_time: Any) -> None:
         if isinstance(event_time, Column):
@@ -206,15 +210,18 @@ class BoundInput:
 
     def packed(self, key_groups: int) -> DataFrame:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
-        if self.spec.reading == DIRECT:
-            return self._packed_directly(key_groups)
-        keys = [self.frame[back_quoted(name)] for name in self.spec.key]
+        grouping = Grouping(self.spec.source_schema, self.spec.key, key_groups)
+        frame, others = self.frame, self._marker_columns
+        if self.source is not None and self.spec.reading == DIRECT:
+            if is_parquet(self.source):
+                return self._packed_directly(self.source, grouping)
+            frame, others = self.source.open_packed(grouping), [*others, *READY_COLUMNS]
+        keys = [frame[back_quoted(name)] for name in self.spec.key]
         group = key_group(keys, key_groups).alias(GROUP_COLUMN)
         # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
         names = self.spec.source_schema.names
-        columns = [self.frame[back_quoted(name)].alias(f"c{at}") for at, name in enumerate(names)]
-        columns += [self.frame[name] for name in self._marker_columns]
-        frame = self.frame
+        columns = [frame[back_quoted(name)].alias(f"c{at}") for at, name in enumerate(names)]
+        columns += [frame[name] for name in others]
         if self._marker_columns and self.source is not None and self.spec.partition != self.source.partition:
             # The source's marks are per source partition; if the user names other partitions, only the rows count.
             frame = frame.where(frame[MARK_COLUMN].isNull() & frame[NEWEST_COLUMN].isNull())
@@ -228,12 +235,12 @@ class BoundInput:
 
         return frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
 
-    def _packed_directly(self, key_groups: int) -> DataFrame:
+    def _packed_directly(self, source: Source, grouping: Grouping) -> DataFrame:
         """Return the same of parquet files that the workers read."""
         clock = () if self.spec.max_ahead_ms is None else (_clock(),)
-        root = str(root_of(self.frame.sparkSession, cast("Source", self.source)))
-        reader = DirectReader(self._what, root, self.spec.source_schema, self.spec.key, key_groups)
-        packer = Packer(self.spec, self.tag, group_labels(key_groups))
+        root = str(root_of(self.frame.sparkSession, source))
+        reader = DirectReader(self._what, root, grouping)
+        packer = Packer(self.spec, self.tag, group_labels(grouping.key_groups))
 
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(reader(batches))

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.engine.values.xx_hashes import spark_xx_hashes
 from cojoin.errors import QueryFailedError
 from cojoin.spark.batch.packing import GROUP_COLUMN, NOW_COLUMN
 from cojoin.spark.batch.parquet_columns import misfit, opened, rows_between
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import Column, DataFrame
+
+    from cojoin.spark.batch.grouping import Grouping
 
 __all__ = ["CURE", "DirectReader", "file_ranges", "folders_with_values"]
 
@@ -76,16 +76,12 @@ class DirectReader:
     Attributes:
         what: The input, for messages.
         root: The folder of the files.
-        schema: Their columns.
-        key: The names of the key columns.
-        key_groups: The number of key groups.
+        grouping: The input's columns, and how its rows are distributed to key groups.
     """
 
     what: str
     root: str
-    schema: pa.Schema
-    key: tuple[str, ...]
-    key_groups: int
+    grouping: Grouping
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's ranges, with their key groups.
@@ -99,7 +95,7 @@ class DirectReader:
                 try:
                     file = held.enter_context(opened(place))
                     self._check(file, place)
-                    for rows in rows_between(file, self.schema, each.begin, each.end):
+                    for rows in rows_between(file, self.grouping.schema, each.begin, each.end):
                         yield self._with_groups(rows, each.now)
                 except (OSError, pa.ArrowException) as error:
                     reason = str(error).strip().partition("\n")[0]
@@ -111,7 +107,7 @@ class DirectReader:
 
     def _check(self, file: pq.ParquetFile, place: str) -> None:
         named = folders_with_values(place, self.root)
-        why = f"its folder {named[0]!r} has a column's value" if named else misfit(file.metadata, self.schema)
+        why = f"its folder {named[0]!r} has a column's value" if named else misfit(file.metadata, self.grouping.schema)
         if why is not None:
             msg = (
                 f"{self.what}: {place}: {why}, which the workers do not read as Spark does, and which was not so in "
@@ -120,14 +116,12 @@ class DirectReader:
             raise QueryFailedError(msg)
 
     def _with_groups(self, rows: pa.RecordBatch, now: int | None) -> pa.RecordBatch:
-        places = [self.schema.get_field_index(name) for name in self.key]
-        keys = pa.Table.from_arrays([rows.column(at) for at in places], names=[str(at) for at in places])
-        groups = np.mod(spark_xx_hashes(keys), self.key_groups).astype(np.int32)
+        groups = pa.array(self.grouping.groups(rows))
         columns, names = [*rows.columns], [*rows.schema.names]
         if now is not None:
             columns.append(pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows))
             names.append(NOW_COLUMN)
-        return pa.RecordBatch.from_arrays([*columns, pa.array(groups)], names=[*names, GROUP_COLUMN])
+        return pa.RecordBatch.from_arrays([*columns, groups], names=[*names, GROUP_COLUMN])
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[_Range]:

@@ -23,9 +23,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.engine.observed import ObservedTimes
 from cojoin.engine.time.control_rows import REPEATED, Control
 from cojoin.engine.time.watermarks import NONE
-from cojoin.engine.values.ipc import binary_column, write_messages
+from cojoin.engine.values.ipc import binary_column, read_message
 from cojoin.engine.values.rows import decode_column, decode_rows
 from cojoin.engine.values.texts import dump_json
+from cojoin.spark.batch.grouping import chunks, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +45,9 @@ __all__ = [
     "NEWEST_COLUMN",
     "NOW_COLUMN",
     "PACKED_DDL",
+    "READY_COLUMNS",
+    "READY_GROUP",
+    "READY_PAYLOAD",
     "Packer",
     "key_group",
     "read_control",
@@ -62,10 +66,13 @@ MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = MARKER_COLUMNS = ("__cojoin_mark", "_
 - A row with a mark and a newest time is a mark of a partition that holds more records.
 """
 
-_PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
+READY_GROUP, READY_PAYLOAD = READY_COLUMNS = ("__cojoin_ready_group", "__cojoin_ready_payload")
+"""The columns of rows that a source's task has packed: a message of rows, and the number of its key group.
 
-# Larger chunks cost less; these limits bound a map task's memory.
-_CHUNK_ROWS, _CHUNK_BYTES = 131_072, 64 << 20
+Of such a row all other columns are null. Of an ordinary row these are.
+"""
+
+_PACKED_SCHEMA = pa.schema([("key_group", pa.int32()), ("tag", pa.int8()), ("payload", pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -88,16 +95,28 @@ class Packer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows and control rows as ``(key_group, tag, payload)``."""
         seen = _Seen()
-        for chunk in _chunks(batches):
-            yield from self._pack(chunk, seen)
+        for chunk in chunks(batches):
+            if NOW_COLUMN in chunk.column_names:
+                seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
+            ready, others = _ready_or_not(chunk)
+            if ready is not None:
+                yield self._passed_on(ready, seen)
+            yield from self._pack(others, seen)
         if seen.any_row:
             yield self._controls(seen)
         # Idle workers keep their memory until the next task, and a machine has several.
         pa.default_memory_pool().release_unused()
 
+    def _passed_on(self, ready: pa.Table, seen: _Seen) -> pa.RecordBatch:
+        """Return messages that the source's task has made, after a look at their times."""
+        groups, payloads = ready.column(READY_GROUP).to_pylist(), ready.column(READY_PAYLOAD).combine_chunks()
+        batches = [read_message(payload.as_buffer(), self.spec.source_schema) for payload in payloads]
+        for group, batch in zip(groups, batches, strict=True):
+            seen.rows[group] += batch.num_rows
+        self._observe(pa.Table.from_batches(batches), seen)
+        return _packed([self.labels[group] for group in groups], self.tag, payloads)
+
     def _pack(self, chunk: pa.Table, seen: _Seen) -> Iterator[pa.RecordBatch]:
-        if NOW_COLUMN in chunk.column_names:
-            seen.processing_time = int(chunk.column(NOW_COLUMN)[0].as_py())
         chunk = self._without_markers(chunk, seen)
         if not chunk.num_rows:
             return
@@ -108,16 +127,11 @@ class Packer:
             rows, places = self.spec.changes.expanded(rows)
             groups = groups if places is None else groups[places]
         self._observe(rows, seen)
-        order = np.argsort(groups, kind="stable")
-        cut = rows.take(pa.array(order))
-        present, starts = np.unique(groups[order], return_index=True)
-        bounds = [*starts.tolist(), len(order)]
         pieces: list[tuple[int, pa.Buffer]] = []
-        for group, start, stop in zip(present.tolist(), bounds, bounds[1:], strict=False):
-            seen.rows[group] += stop - start
-            messages = write_messages(cut.slice(start, stop - start))
-            pieces += [(self.labels[group], message) for message in messages]
-        yield _packed([label for label, _ in pieces], self.tag, [message for _, message in pieces])
+        for piece in cut(rows, groups):
+            seen.rows[piece.group] += piece.rows
+            pieces += [(self.labels[piece.group], message) for message in piece.messages]
+        yield _packed([label for label, _ in pieces], self.tag, binary_column([message for _, message in pieces]))
 
     def _without_markers(self, chunk: pa.Table, seen: _Seen) -> pa.Table:
         """Record the marker rows of a chunk, and return its ordinary rows."""
@@ -177,7 +191,7 @@ class Packer:
             own |= {"faults": seen.faults[group]} if group in seen.faults else {}
             own |= {"tombstones": seen.tombstones[group]} if group in seen.tombstones else {}
             messages.append(json.dumps(shared | own).encode())
-        return _packed(self.labels, CONTROL_TAG, messages)
+        return _packed(self.labels, CONTROL_TAG, binary_column(messages))
 
 
 class _Seen:
@@ -225,30 +239,15 @@ def read_control(payload: bytes) -> Control | None:
     )
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield rows in chunks of limited rows and bytes; none exceeds twice the bytes, unless it is a single row."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        is_huge = batch.nbytes > 2 * _CHUNK_BYTES
-        most = max(1, batch.num_rows * _CHUNK_BYTES // batch.nbytes) if is_huge else max(1, batch.num_rows)
-        for begin in range(0, batch.num_rows, most):
-            piece = batch.slice(begin, most)
-            if waiting and size + piece.nbytes > 2 * _CHUNK_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, rows, size = [], 0, 0
-            waiting.append(piece)
-            rows += piece.num_rows
-            size += piece.nbytes
-            if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, rows, size = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+def _ready_or_not(chunk: pa.Table) -> tuple[pa.Table | None, pa.Table]:
+    """Return what is packed already, None if nothing is, and the other rows."""
+    if READY_PAYLOAD not in chunk.column_names:
+        return None, chunk
+    is_ready = pc.is_valid(chunk.column(READY_PAYLOAD))
+    ready, others = chunk.filter(is_ready), chunk.filter(pc.invert(is_ready))
+    return ready if ready.num_rows else None, others
 
 
-def _packed(labels: Sequence[int], tag: int, payloads: list[Any]) -> pa.RecordBatch:
+def _packed(labels: Sequence[int], tag: int, payloads: pa.Array) -> pa.RecordBatch:
     tags = np.full(len(payloads), tag, dtype=np.int8)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(labels, pa.int32()), pa.array(tags), binary_column(payloads)], schema=_PACKED_SCHEMA
-    )
+    return pa.RecordBatch.from_arrays([pa.array(labels, pa.int32()), pa.array(tags), payloads], schema=_PACKED_SCHEMA)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.inputs import InputSpec
     from cojoin.engine.row_changes import ChangeFeed
+    from cojoin.spark.batch.grouping import Grouping
     from cojoin.spark.sources.source_monitor import SourceMonitor
 
 __all__ = ["PlacedAt", "Source"]
@@ -181,6 +183,29 @@ class Source:
     def held_back(self) -> list[str]:
         """Return what a run over what is there must leave for the next one, in words; nothing for most sources."""
         return []
+
+    def how_packed(self, spec: InputSpec) -> str | None:
+        """Return how the source's rows are packed, if not only Spark can make rows of what it reads.
+
+        Args:
+            spec: The input.
+
+        Returns:
+            ``DIRECT`` where the source's own tasks pack them (``open_packed``); otherwise why they do not, in words.
+            None where only Spark can.
+        """
+        del spec
+        return None
+
+    def open_packed(self, grouping: Grouping) -> DataFrame:
+        """Return the source as a stream whose tasks have packed rows, with ``READY_COLUMNS`` as last columns.
+
+        Args:
+            grouping: The input's columns, and how its rows are distributed to key groups.
+        """
+        del grouping
+        msg = f"{self.title}: its tasks pack no rows"
+        raise NotImplementedError(msg)
 
     @property
     def max_apart_ms(self) -> int | None:

@@ -13,7 +13,7 @@ from cojoin.engine.inputs import InputSpec
 from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.ipc import read_message
-from cojoin.spark.batch import packing
+from cojoin.spark.batch import grouping
 from cojoin.spark.batch.packing import (
     CONTROL_TAG,
     FAULT_COLUMN,
@@ -90,7 +90,7 @@ def test_rows_too_large_for_one_message_all_come_to_their_key_group() -> None:
 
 
 def test_large_rows_are_packed_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(grouping, "CHUNK_BYTES", 100_000)
     wide = [batch([(key, key, "x" * 60_000, 0)]) for key in range(5)]
     chunks = len(list(Packer(spec(), 1, (0,))(iter(wide)))) - len(["the control"])
     assert chunks == 3
@@ -200,13 +200,13 @@ def test_no_mark_is_beyond_the_batch_s_clock_and_max_ahead(max_ahead: int | None
 
 
 def test_chunks_are_bounded_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(grouping, "CHUNK_BYTES", 10_000)
     sizes = [10, 4_000, 4_000, 4_000, 10, 50_000, 10, *[100] * 300]
     column = pa.array(["x" * size for size in sizes])
     batches = [pa.RecordBatch.from_arrays([column.slice(begin, 3)], ["c0"]) for begin in range(0, len(sizes), 3)]
     batches[1:2] = [batches[1].slice(row, 1) for row in range(3)]
     batches.append(pa.RecordBatch.from_arrays([pa.array(["y" * 4_000] * 50)], ["c0"]))
-    found = [chunk.column("c0").to_pylist() for chunk in packing._chunks(batches)]
+    found = [chunk.column("c0").to_pylist() for chunk in grouping.chunks(batches)]
     assert [text for chunk in found for text in chunk] == [*column.to_pylist(), *["y" * 4_000] * 50]
     assert all(len(chunk) == 1 or sum(map(len, chunk)) <= 20_000 for chunk in found)
     assert ["x" * 50_000] in found

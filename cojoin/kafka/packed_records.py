@@ -1,0 +1,180 @@
+"""Records whose rows the reading task packs, so that they never become rows of Spark.
+
+The task decodes values and keys, hashes the key columns as Spark does, and packs the rows by key group. A record of
+which it is not sure that Spark would make the same row goes on as a record, and Spark decodes it (``record_columns``):
+such as one with a fault, without a value, or whose JSON is not *settled* (``formats.settled_json``). So do marks. The
+map side passes on what is packed, and packs the rest (``spark.batch.packing``).
+
+It holds the rows of one chunk, and costs about 1 microsecond a record of 100 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cojoin.engine.values.ipc import binary_column
+from cojoin.engine.values.types import parse_type
+from cojoin.kafka.formats.settled_json import parsed_json
+from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, KEY, MARK, NEWEST, TIME, VALUE
+from cojoin.spark.batch.grouping import CHUNK_BYTES, CHUNK_ROWS, cut
+from cojoin.spark.batch.packing import READY_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from cojoin.kafka.record_columns import RecordColumn
+    from cojoin.spark.batch.grouping import Grouping
+
+__all__ = ["Json", "PackedRecords", "Part"]
+
+Part: TypeAlias = Literal["value", "key", "column", "place"]
+"""Where a column of a row comes from: the value, the key, a ``RecordColumn``, or the record's place in its topic."""
+
+Json: TypeAlias = "Mapping[str, pa.Schema]"
+"""The columns of JSON, by the record's column in which it is (``VALUE``, ``KEY`` or ``DECODED_KEY``)."""
+
+_WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
+_DECODED_IN = {"value": DECODED, "key": DECODED_KEY}
+
+
+@dataclass(frozen=True)
+class PackedRecords:
+    """Packs the rows of a task's records; it is sent to the workers.
+
+    Attributes:
+        grouping: The input's columns, and how its rows are distributed to key groups.
+        parts: Where each of these columns comes from.
+        columns: The columns of ``"column"``, by name.
+        json: The columns of JSON that is parsed here; other values and keys are decoded already.
+    """
+
+    grouping: Grouping
+    parts: tuple[Part, ...]
+    columns: Mapping[str, RecordColumn]
+    json: Json
+
+    @staticmethod
+    def schema(records: pa.Schema) -> pa.Schema:
+        """Return the columns of what is yielded.
+
+        Args:
+            records: The columns of the records.
+        """
+        group, payload = READY_COLUMNS
+        return records.append(pa.field(group, pa.int32())).append(pa.field(payload, pa.binary()))
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield packed rows, and the records and marks that Spark must see.
+
+        Args:
+            batches: The task's records.
+        """
+        waiting: list[pa.Table] = []
+        rows = size = 0
+        for batch in batches:
+            settled, others = self._split(batch)
+            if others.num_rows:
+                nothing = [pa.nulls(others.num_rows, dtype) for dtype in (pa.int32(), pa.binary())]
+                yield pa.RecordBatch.from_arrays([*others.columns, *nothing], schema=self.schema(batch.schema))
+            if not settled.num_rows:
+                continue
+            waiting.append(settled)
+            rows, size = rows + settled.num_rows, size + settled.nbytes
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield self._packed(waiting, batch.schema)
+                waiting, rows, size = [], 0, 0
+        if waiting:
+            yield self._packed(waiting, batch.schema)
+
+    def _split(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
+        """Return the rows of the settled records, and the other records."""
+        is_sure = np.logical_and.reduce([_is_null(batch.column(name)) for name in (MARK, FAULT, NEWEST)])
+        parsed: dict[str, pa.Table] = {}
+        for source, schema in self.json.items() if is_sure.any() else ():
+            parsed[source], is_parsed = parsed_json(batch.column(source), schema)
+            is_sure &= is_parsed
+        if not is_sure.any():
+            return self.grouping.schema.empty_table(), batch
+        columns = []
+        for field, part in zip(self.grouping.schema, self.parts, strict=True):
+            column, fits = self._column(batch, field, part, parsed)
+            is_sure &= fits
+            columns.append(column)
+        rows = pa.Table.from_arrays(columns, schema=self.grouping.schema)
+        if is_sure.all():
+            return rows, batch.slice(0, 0)
+        sure = pa.array(is_sure)
+        return rows.filter(sure), batch.filter(pc.invert(sure))
+
+    def _column(
+        self, batch: pa.RecordBatch, field: pa.Field, part: Part, parsed: Mapping[str, pa.Table]
+    ) -> tuple[pa.Array, NDArray[np.bool_]]:
+        """Return a column of the rows, and where it is what Spark would make of the record."""
+        surely = np.ones(batch.num_rows, np.bool_)
+        if part == "place":
+            return batch.column(field.name).cast(field.type), surely
+        if part == "column":
+            return _recorded(batch, self.columns[field.name])
+        for source, rows in parsed.items():
+            if (source == VALUE) == (part == "value"):
+                return rows.column(field.name).combine_chunks().cast(field.type), surely
+        return pc.struct_field(batch.column(_DECODED_IN[part]), field.name).cast(field.type), surely
+
+    def _packed(self, waiting: list[pa.Table], records: pa.Schema) -> pa.RecordBatch:
+        rows = pa.concat_tables(waiting).combine_chunks()
+        pieces = [
+            (piece.group, message) for piece in cut(rows, self.grouping.groups(rows)) for message in piece.messages
+        ]
+        nothing = [pa.nulls(len(pieces), dtype) for dtype in records.types]
+        groups = pa.array([group for group, _ in pieces], pa.int32())
+        return pa.RecordBatch.from_arrays(
+            [*nothing, groups, binary_column([message for _, message in pieces])], schema=self.schema(records)
+        )
+
+
+def _recorded(batch: pa.RecordBatch, column: RecordColumn) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Return the timestamps or keys of records, and where they fit the column's type."""
+    surely = np.ones(batch.num_rows, np.bool_)
+    if column.part == "timestamp":
+        return batch.column(TIME), surely
+    keys, dtype = batch.column(KEY), parse_type(column.dtype)
+    if pa.types.is_binary(dtype):
+        return keys, surely
+    texts, surely = _texts(keys)
+    if pa.types.is_string(dtype):
+        return texts, surely
+    fits = pc.match_substring_regex(texts, _WHOLE_NUMBER).fill_null(True)
+    numbers = pc.if_else(fits, texts, None).cast(pa.int64())
+    limits = np.iinfo(dtype.to_pandas_dtype())
+    inside = pc.and_(pc.greater_equal(numbers, limits.min), pc.less_equal(numbers, limits.max)).fill_null(True)
+    surely &= pc.and_(fits, inside).to_numpy(zero_copy_only=False)
+    return pc.if_else(inside, numbers, None).cast(dtype), surely
+
+
+def _texts(keys: pa.BinaryArray) -> tuple[pa.StringArray, NDArray[np.bool_]]:
+    """Return bytes as texts, and which of them are."""
+    try:
+        return keys.cast(pa.string()), np.ones(len(keys), np.bool_)
+    except pa.ArrowInvalid:
+        fits = np.array([_is_text(each) for each in keys.to_pylist()])
+        return pc.if_else(pa.array(fits), keys, None).cast(pa.string()), fits
+
+
+def _is_text(content: bytes | None) -> bool:
+    try:
+        (content or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_null(column: pa.Array) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
+    return found
