@@ -145,7 +145,12 @@ thursday.groupBy("partition").agg(F.count("*").alias("records"), F.min("event_ti
 #
 # ### How are records decoded?
 #
-# The value is read by Spark's `from_json`. `cj.kafka.key(type)`, `header(name, type)` and `timestamp()` make further
+# The value is read as Spark's `from_json` reads it. The tasks that read the records parse them where that surely gives
+# the same, and leave the others to Spark, such as one with a number in a text. So most rows never become rows of Spark.
+# `query.progress.inputs[0].reading` is then `"direct"`; else it says why Spark reads all records, such as a header or an
+# archive. `spark.cojoin.kafka=spark` in the session switches it off; checkpoints go on either way.
+#
+# `cj.kafka.key(type)`, `header(name, type)` and `timestamp()` make further
 # columns. A function of your own decodes other formats. It takes a `cj.kafka.Record`, and returns a dict or a tuple
 # that fits `schema`:
 

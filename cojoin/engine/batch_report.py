@@ -67,8 +67,8 @@ class InputReport:
         reads_changes: Whether its rows are the changes of a table.
         tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
             ``rows_in`` and ``done``, too.
-        reading: For ``cojoin.sources.files(..., "parquet")`` how the files are read: ``"direct"`` where the Python
-            workers read them, else the reason for which Spark does. None for other sources.
+        reading: For ``cojoin.sources.files(..., "parquet")`` and ``cojoin.kafka.source`` how the rows are read:
+            ``"direct"`` where the Python workers read them, else the reason for which Spark does. None for others.
     """
 
     name: str
@@ -281,9 +281,9 @@ class BatchReport:
         return [line for line in (each.loading() for each in self.inputs) if line is not None]
 
     def readings(self) -> list[str]:
-        """Return a line for each input of parquet files that says who reads them."""
+        """Return a line for each input of parquet files or topics that says who reads its rows."""
         return [
-            f"the files of {each.name!r} are read by "
+            f"the rows of {each.name!r} are read by "
             + ("the Python workers" if each.reading == DIRECT else f"Spark: {each.reading}")
             for each in self.inputs
             if each.reading is not None

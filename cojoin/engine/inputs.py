@@ -89,7 +89,7 @@ _BEGINNING = -(1 << 63)
 """The time in epoch microseconds from which rows of a table without event time are known."""
 
 DIRECT = "direct"
-"""How parquet files are read whose rows come to the workers without Spark (``InputSpec.reading``)."""
+"""How rows are read that the workers make of files or records, and not Spark (``InputSpec.reading``)."""
 
 REJECTED_SCHEMA = pa.schema(
     [
@@ -123,7 +123,7 @@ class InputSpec:
             are known from the beginning of time.
         refreshes: Whether later versions of the table take the place of its rows.
         changes: How its rows are versions and deletes; None where each row is what it is.
-        reading: For parquet files how they are read, which the report tells: ``DIRECT``, or why they are read by Spark.
+        reading: For parquet files and topics how they are read, which the report tells: ``DIRECT``, or why by Spark.
             None for other sources.
     """
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["why_through_spark"]
 
 _SETTING = "spark.cojoin.kafka"
+_TIMES, _CORRECTED = "spark.sql.legacy.timeParserPolicy", "CORRECTED"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
@@ -56,6 +57,9 @@ def why_through_spark(records: RecordDescription, spec: InputSpec, *, has_archiv
 def _why_by_session(session: SparkSession) -> str | None:
     if str(session.conf.get(_SETTING, "")).lower() == "spark":
         return f"{_SETTING} is spark"
+    policy = str(session.conf.get(_TIMES, _CORRECTED))
+    if policy.upper() != _CORRECTED:
+        return f"{_TIMES} is {policy}"
     if not _limits_bytes(session):
         return f"Spark {session.version} does not limit the bytes of a batch of rows"
     return None

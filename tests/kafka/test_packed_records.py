@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.engine.inputs import DIRECT, InputSpec
+from cojoin.engine.inputs import InputSpec
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values.ipc import read_message
 from cojoin.kafka.packed_records import PackedRecords
@@ -28,12 +28,16 @@ from cojoin.spark.batch.packing import (
     read_control,
 )
 from tests.kafka.formats.test_settled_json import DDL, a_value, as_lists
+from tests.kafka.replayed import MINUTE, START, Written, join, make, pairs, rejected, row, run, version, write
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.servers.broker import Broker
 
 pytestmark = pytest.mark.spark
 
@@ -164,9 +168,43 @@ def test_what_the_tasks_do_not_pack_is_told(spark: SparkSession) -> None:
     assert why(of(f"{plain}, price float")) == "Spark alone parses JSON as its column 'price', of the type float"
     assert "column 'part', header 'h' as string" in str(why(of(plain, part=cj.kafka.header("h"))))
     assert "column 'part', the record's key as double" in str(why(of(plain, part=cj.kafka.key("double"))))
-    spark.conf.set("spark.cojoin.kafka", "spark")
-    try:
-        assert why(of(plain)) == "spark.cojoin.kafka is spark"
-    finally:
-        spark.conf.unset("spark.cojoin.kafka")
-    assert DIRECT == "direct"
+    for name, value in (("spark.cojoin.kafka", "spark"), ("spark.sql.legacy.timeParserPolicy", "LEGACY")):
+        spark.conf.set(name, value)
+        try:
+            assert why(of(plain)) == f"{name} is {value}"
+        finally:
+            spark.conf.unset(name)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("ways", [("", "spark"), ("spark", "")])
+def test_a_checkpoint_goes_on_either_way(
+    spark: SparkSession, broker: Broker, tmp_path: Path, ways: tuple[str, str]
+) -> None:
+    left, right = f"packed-l-{ways[0]}", f"packed-r-{ways[0]}"
+    servers = make(broker, left, right, partitions=2)
+    told = []
+    for number, way in enumerate(ways):
+        minute = 10 * number
+        odd = {**row(0, minute + 4).value, "id": "seven"}
+        write(servers, left, [row(4 * number + at, minute + at, at % 2) for at in range(4)])
+        write(
+            servers, left, [Written(odd, 0, START + (minute + 4) * MINUTE), Written(None, 1, START + minute * MINUTE)]
+        )
+        write(servers, right, [version(number, minute + 1, partition) for partition in range(2)])
+        spark.conf.set("spark.cojoin.kafka", way)
+        try:
+            query = run(join(servers, left, right), tmp_path, drain=number == 1)
+        finally:
+            spark.conf.unset("spark.cojoin.kafka")
+        assert query.progress is not None
+        assert query.progress.is_conserved
+        told.append([each.reading for each in query.progress.inputs])
+    assert told == [["direct" if not way else "spark.cojoin.kafka is spark"] * 2 for way in ways]
+    assert pairs(spark, tmp_path) == [(0, None), (1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (7, 1)]
+    assert [reason for _, reason, _ in rejected(spark, tmp_path)] == [
+        "undecodable",
+        "undecodable",
+        "tombstone",
+        "tombstone",
+    ]

@@ -116,7 +116,7 @@ def test_a_checkpoint_goes_on_either_way(spark: SparkSession, streams: Streams, 
         assert query.progress is not None
         found.append(query.progress.inputs[0].reading)
     assert found == [first, BY_SPARK if first == DIRECT else DIRECT, first]
-    assert "the files of 'trades' are read by " in repr(query.progress)
+    assert "the rows of 'trades' are read by " in repr(query.progress)
     assert saved.rows() == streams.enriched()
     saved.assert_conserved()
 

@@ -108,7 +108,7 @@ ValueFormat: TypeAlias = RowFormat | DebeziumFormat
 
 
 def json(schema: str) -> JsonFormat:
-    """Return the format of plain JSON, which Spark parses; ``value=json(schema)`` is the same as ``schema=schema``.
+    """Return the format of plain JSON, as Spark reads it; ``value=json(schema)`` is the same as ``schema=schema``.
 
     Args:
         schema: DDL of the columns.
