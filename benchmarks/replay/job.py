@@ -95,6 +95,7 @@ class Measured:
         buffered: The most trades, and the most versions, that waited at the end of a batch.
         faults: What is wrong with the result, and how many rows; empty if nothing is.
         peak_bytes: The most memory of the process and all its children.
+        cpu_seconds: What they used of the processors from the query's start to its end.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Measured:
     late: tuple[int, int] = (0, 0)
     buffered: tuple[int, int] = (0, 0)
     faults: dict[str, int] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
 
     def to_json(self) -> str:
         """Spell it in a line."""

@@ -179,12 +179,13 @@ def main(name: str, job: Path, work: Path) -> None:
     spark = make_session(name, replay.heap)
     spark.conf.set("spark.cojoin.kafka", "spark" if name == "aligned-by-spark" else "")
     with Footprint() as memory:
-        started = time.perf_counter()
+        started, used = time.perf_counter(), memory.cpu_seconds()
         found = run_plain(replay, work) if name == "plain" else run_join(name, replay, work)
-        seconds = time.perf_counter() - started
+        seconds, used = time.perf_counter() - started, memory.cpu_seconds() - used
     written = spark.read.format("delta").load(str(work / "out"))
     faults = _faults_of_plain(replay, written) if name == "plain" else find_faults(replay.expected(), written)
-    print(Measured(name, seconds, peak_bytes=memory.peak, faults=faults, **found).to_json(), flush=True)
+    measured = Measured(name, seconds, peak_bytes=memory.peak, faults=faults, cpu_seconds=used, **found)
+    print(measured.to_json(), flush=True)
     spark.stop()
 
 

@@ -138,19 +138,35 @@ class Peeking:
                     heard = time.monotonic()
                 else:
                     self._check_patience(time.monotonic() - heard, next(iter(left)))
+                asked_for = set(left)
                 for message in messages:
-                    partition = (message.topic(), message.partition())
-                    if partition not in left:
-                        continue
-                    if message.error() is not None:
-                        self._go_on_after(message, left, ends[partition])
-                    # Messages that are left over from an earlier lookup are ignored.
-                    elif message.offset() >= left[partition]:
-                        has_enough = message.offset() >= ends[partition] or take(partition, message)
-                        if has_enough or message.offset() >= ends[partition] - 1:
-                            del left[partition]
+                    self._pass_on(message, left, ends, take)
+                done = asked_for - left.keys()
+                if done and left:
+                    # A broker sends a batch larger than the little asked for only to the first partition of a fetch,
+                    # so one that is done would keep the others from theirs until it was read to its end.
+                    self._consumer.incremental_unassign([TopicPartition(*each) for each in done])
         finally:
             self._consumer.unassign()
+
+    def _pass_on(
+        self,
+        message: Any,
+        left: dict[Partition, int],
+        ends: Mapping[Partition, int],
+        take: Callable[[Partition, Any], bool],
+    ) -> None:
+        """Pass a record to `take`; a partition that needs no more is not left."""
+        partition = (message.topic(), message.partition())
+        if partition not in left:
+            return
+        if message.error() is not None:
+            self._go_on_after(message, left, ends[partition])
+        # Messages that are left over from an earlier lookup are ignored.
+        elif message.offset() >= left[partition]:
+            has_enough = message.offset() >= ends[partition] or take(partition, message)
+            if has_enough or message.offset() >= ends[partition] - 1:
+                del left[partition]
 
     def _go_on_after(self, message: Any, left: dict[Partition, int], end: int) -> None:
         """Continue after a message that is not a record: a partition's end, offsets that no longer exist, an error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -124,3 +124,35 @@ def test_what_is_gone_and_who_is_silent(broker: Broker, cluster: Cluster, peekin
         assert looks.next_records({one: 6}, {one: 9}, None) == {one: Stamp(6, START + 6)}
         with silent(broker), refused(WHAT, "no record", "peeked-gone partition 0", kind=cj.QueryFailedError):
             looks.next_records({one: 7}, {one: 9}, None)
+
+
+class Counting:
+    """A consumer that counts what it has returned."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer, self.returned = consumer, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.consumer, name)
+
+    def consume(self, *arguments: Any) -> list[Any]:
+        messages: list[Any] = self.consumer.consume(*arguments)
+        self.returned += len(messages)
+        return messages
+
+
+def test_large_batches_of_some_partitions_do_not_hold_back_the_others(
+    broker: Broker, cluster: Cluster, peeking: Peeking
+) -> None:
+    """A fetch that asks for little has a large batch only for its first partition."""
+    servers, places = make(broker, "peeked-large", partitions=3), [("peeked-large", number) for number in range(3)]
+    for _, number in places:
+        records = [Written(b"x" * 100, number, START + at) for at in range(20_000)]
+        write(servers, "peeked-large", records, **{"linger.ms": "200", "batch.size": "900000"})
+    ends = cluster.latest(places)
+    begins = {place: 100 * number for number, place in enumerate(places)}
+    peeking.next_records(dict.fromkeys(places, 0), ends, None)
+    counting = peeking._consumer = Counting(peeking._consumer)
+    found = peeking.next_records(begins, ends, None)
+    assert found == {place: Stamp(begin, START + begin) for place, begin in begins.items()}
+    assert counting.returned < 20_000
