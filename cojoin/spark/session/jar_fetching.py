@@ -31,6 +31,7 @@ _HONOURED = (
     "spark.driver.defaultJavaOptions",
     "spark.driver.extraJavaOptions",
 )
+_OPTIONS = "SPARK_SUBMIT_OPTS"
 _LIST = "Classpath elements:"
 _TELLING = re.compile(
     r"(?:not found: |UNRESOLVED|unresolved dependency|download failed|Server access error|Exception)[^\n]*",
@@ -47,6 +48,8 @@ def find_jars(
     home: Path,
     work: Path,
     held: Sequence[int] = (),
+    *,
+    is_apart: bool = False,
 ) -> list[Path]:
     """Return the jars of packages and of their dependencies, in the folder where Ivy has put them.
 
@@ -57,6 +60,8 @@ def find_jars(
         home: Ivy's folder, with its cache and its jars.
         work: A folder for the log.
         held: File descriptors that the launcher inherits, so that it keeps their locks if this process is killed.
+        is_apart: Whether the user's local Maven repository is left out. Ivy takes a package of which it finds a
+            description there, and fails if the jar is missing, as Maven often leaves it.
 
     Raises:
         EnvironmentSetupError: A package was not found or is damaged; the message contains Ivy's error.
@@ -72,7 +77,8 @@ def find_jars(
     command += ["--properties-file", str(nothing)]
     command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     command += ["--class", "org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
-    code = _run(command, log, held)
+    options = os.environ.get(_OPTIONS, "") + (f' -Duser.home="{work}"' if is_apart else "")
+    code = _run(command, log, held, {_OPTIONS: options.strip()})
     said = log.read_text(encoding="utf-8", errors="replace")
     jars = _listed(said)
     if code != 0 or not jars:
@@ -82,14 +88,14 @@ def find_jars(
     return jars
 
 
-def _run(command: Sequence[str], log: Path, held: Sequence[int]) -> int:
+def _run(command: Sequence[str], log: Path, held: Sequence[int], options: dict[str, str]) -> int:
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - Spark's own launcher
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"SPARK_CONNECT_MODE": "0"},
+            env=os.environ | {"SPARK_CONNECT_MODE": "0"} | options,
             pass_fds=() if sys.platform == "win32" else tuple(held),
         )
         try:

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +29,9 @@ __all__ = ["cache_folder", "fetch_jars", "tell"]
 _CHOSEN = "COJOIN_JARS"
 _LIST = "jars.txt"
 _LONGEST_NAME = 100
+_FAILED, _PAUSES = "download failed", (2, 5)
+"""What Ivy says where a repository breaks off, and the seconds after which it is asked again."""
+
 # Versions that Maven and Ivy may resolve differently later: a snapshot, a range, the latest.
 _CHANGING = re.compile(r"-SNAPSHOT$|^latest\.|[\[\](),+]")
 
@@ -161,7 +165,9 @@ def _fetch(
 def _find(
     packages: Sequence[str], excludes: Sequence[str], settings: Mapping[str, str], work: Path, lock: int
 ) -> list[Path]:
-    """Return the jars from the user's own Ivy folder, which may have them all, or if that fails from a new one.
+    """Return the jars from the user's own folders, which may have them all, or if that fails from the repositories.
+
+    A repository that breaks off is asked three times in all.
 
     Every program that starts Spark writes into the user's folder, and two at once may damage it permanently.
     """
@@ -172,4 +178,13 @@ def _find(
         with locked(home / "cojoin.lock", lambda: None) as ours:
             return find_jars(packages, excludes, settings, home, work, (lock, ours))
     except (EnvironmentSetupError, OSError):
-        return find_jars(packages, excludes, settings, work / "ivy", work, (lock,))
+        pass
+    for pause in _PAUSES:
+        try:
+            return find_jars(packages, excludes, settings, work / "ivy", work, (lock,), is_apart=True)
+        except EnvironmentSetupError as error:  # noqa: PERF203 - it is asked thrice at most
+            # The repository knows the jar, so it may give it a moment later; what was fetched is not fetched again.
+            if _FAILED not in str(error):
+                raise
+            time.sleep(pause)
+    return find_jars(packages, excludes, settings, work / "ivy", work, (lock,), is_apart=True)

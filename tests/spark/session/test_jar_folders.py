@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,6 +106,48 @@ def test_what_can_not_be_fetched_is_told_in_one_sentence_with_what_to_do(setting
         assert cure in message
     assert "\n" not in message
     assert left() == []
+
+
+@pytest.mark.slow  # The launcher runs two times or three.
+def test_a_repository_that_breaks_off_is_asked_again(settings: dict[str, str], tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if self.path.endswith("money-2.5.jar") and asked.count(self.path) <= 2:
+                self.send_error(503)
+            else:
+                super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    serve = functools.partial(Handler, directory=str(tmp_path / "repository"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        Path(settings["spark.jars.ivySettings"]).write_text(
+            '<ivysettings><settings defaultResolver="there"/><resolvers><ibiblio name="there" m2compatible="true" '
+            f'root="http://127.0.0.1:{server.server_port}/"/></resolvers></ivysettings>',
+            encoding="utf-8",
+        )
+        jars = fetch_jars([PACKAGE], settings=settings)
+        server.shutdown()
+    assert {jar.name for jar in jars} == NAMES
+    assert sum(path.endswith("money-2.5.jar") for path in asked) == 3
+
+
+@pytest.mark.slow  # It asks Maven Central.
+def test_a_local_maven_repository_without_the_jars_does_not_matter(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = tmp_path / "home" / ".m2" / "repository"
+    shutil.copytree(tmp_path / "repository", local)
+    for jar in local.glob("**/*.jar"):
+        jar.unlink()
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", f"-Duser.home={tmp_path / 'home'}")
+    here = {"spark.jars.repositories": (tmp_path / "repository").as_uri(), "spark.jars.ivy": settings["spark.jars.ivy"]}
+    assert {jar.name for jar in fetch_jars([PACKAGE], settings=here)} == NAMES
 
 
 def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
