@@ -70,6 +70,7 @@ def three_batches() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_through_a_crash_a_savepoint_and_a_restore_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     streams, folders = generate(seed=23), Folders(tmp_path)
     pieces = list(zip(evenly(streams.trades), evenly(streams.customers), strict=True))

@@ -60,9 +60,8 @@ def everything(frame: DataFrame) -> Counter[tuple[Any, ...]]:
     return Counter(rows(frame))
 
 
-@pytest.mark.parametrize(
-    "kind", ["asof", *(pytest.param(kind, marks=pytest.mark.slow) for kind in EVERY if kind != "asof")]
-)
+@pytest.mark.slow  # The tests below write states in less time.
+@pytest.mark.parametrize("kind", EVERY)
 def test_a_state_that_is_read_and_written_goes_on_like_the_original(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
