@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from cojoin.engine.values.ipc import binary_column
 from cojoin.engine.values.types import parse_type
-from cojoin.kafka.formats.settled_json import parsed_json
+from cojoin.kafka.formats.settled_json import narrowed, parsed_json
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, KEY, MARK, NEWEST, TIME, VALUE
 from cojoin.spark.batch.grouping import CHUNK_BYTES, CHUNK_ROWS, cut
 from cojoin.spark.batch.packing import READY_COLUMNS
@@ -151,11 +151,8 @@ def _recorded(batch: pa.RecordBatch, column: RecordColumn) -> tuple[pa.Array, ND
     if pa.types.is_string(dtype):
         return texts, surely
     fits = pc.match_substring_regex(texts, _WHOLE_NUMBER).fill_null(True)
-    numbers = pc.if_else(fits, texts, None).cast(pa.int64())
-    limits = np.iinfo(dtype.to_pandas_dtype())
-    inside = pc.and_(pc.greater_equal(numbers, limits.min), pc.less_equal(numbers, limits.max)).fill_null(True)
-    surely &= pc.and_(fits, inside).to_numpy(zero_copy_only=False)
-    return pc.if_else(inside, numbers, None).cast(dtype), surely
+    numbers, is_held = narrowed(pc.if_else(fits, texts, None).cast(pa.int64()), dtype)
+    return numbers, surely & fits.to_numpy(zero_copy_only=False) & is_held
 
 
 def _texts(keys: pa.BinaryArray) -> tuple[pa.StringArray, NDArray[np.bool_]]:

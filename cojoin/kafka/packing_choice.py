@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from cojoin.engine.values.types import parse_type, type_to_ddl
 from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.kafka.formats.settled_json import is_settled_type
+from cojoin.spark.batch.arrow_limits import limits_bytes
 from cojoin.storage.session_settings import active_session
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ __all__ = ["why_through_spark"]
 
 _SETTING = "spark.cojoin.kafka"
 _TIMES, _CORRECTED = "spark.sql.legacy.timeParserPolicy", "CORRECTED"
-_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 def why_through_spark(records: RecordDescription, spec: InputSpec, *, has_archive: bool) -> str | None:
@@ -60,7 +59,8 @@ def _why_by_session(session: SparkSession) -> str | None:
     policy = str(session.conf.get(_TIMES, _CORRECTED))
     if policy.upper() != _CORRECTED:
         return f"{_TIMES} is {policy}"
-    if not _limits_bytes(session):
+    # A packed row may have megabytes.
+    if not limits_bytes(session):
         return f"Spark {session.version} does not limit the bytes of a batch of rows"
     return None
 
@@ -85,11 +85,3 @@ def _why_unsettled(json: Json, columns: Mapping[str, RecordColumn]) -> str | Non
         if column.part == "header" or (column.part == "key" and not plain):
             return f"Spark alone makes its column {name!r}, {column} as {column.dtype}"
     return None
-
-
-def _limits_bytes(session: SparkSession) -> bool:
-    """Return whether Spark limits a batch of rows by its bytes, because a packed row may have megabytes."""
-    try:
-        return bool(session.conf.get(_BYTES))
-    except PySparkException:
-        return False

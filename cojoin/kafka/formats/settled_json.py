@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["is_settled_type", "parsed_json"]
+__all__ = ["is_settled_type", "narrowed", "parsed_json"]
 
 _LONGEST = 50_000
 """Longer values are left to Spark, whose parser has limits for depth, numbers and names."""
@@ -87,7 +87,7 @@ def parsed_json(values: pa.BinaryArray, schema: pa.Schema) -> tuple[pa.Table, ND
     rows = pa.concat_tables([plain.empty_table(), *parts])
     columns = []
     for field, column in zip(schema, rows.columns, strict=True):
-        converted, fits = _converted(_whole(column), field.type)
+        converted, fits = _converted(column.combine_chunks(), field.type)
         done &= fits
         columns.append(converted)
     settled[places] = done
@@ -99,12 +99,19 @@ def parsed_json(values: pa.BinaryArray, schema: pa.Schema) -> tuple[pa.Table, ND
     return table, settled
 
 
+def narrowed(numbers: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Return whole numbers in a type that may be shorter, and which of them it holds; a null is held, others are null.
+
+    >>> [each.tolist() for each in narrowed(pa.array([127, 128, None]), pa.int8())]
+    [[127, None, None], [True, False, True]]
+    """
+    limits = np.iinfo(dtype.to_pandas_dtype())
+    fits = _all_but(pc.or_(pc.less(numbers, limits.min), pc.greater(numbers, limits.max)))
+    return pc.if_else(pa.array(fits), numbers, None).cast(dtype), fits
+
+
 def _nulls(schema: pa.Schema, count: int) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(count, dtype) for dtype in schema.types], schema=schema)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks)
 
 
 def _parsed_type(dtype: pa.DataType) -> pa.DataType:
@@ -190,9 +197,7 @@ def _converted(column: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, NDArray[
             return column, _all_but(pc.greater_equal(pc.abs(column), most))
         return column, np.ones(len(column), np.bool_)
     if pa.types.is_integer(dtype):
-        limits = np.iinfo(dtype.to_pandas_dtype())
-        fits = _all_but(pc.or_(pc.less(column, limits.min), pc.greater(column, limits.max)))
-        return pc.if_else(pa.array(fits), column, None).cast(dtype), fits
+        return narrowed(column, dtype)
     if pa.types.is_date(dtype):
         fits = _all_but(pc.not_equal(pc.binary_length(column), _DATE))
         return _cast(column, fits, dtype)

@@ -17,6 +17,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.session_settings import is_connect, is_set
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RowSizes", "counted_by_rows", "runs_python"]
+__all__ = ["RowSizes", "counted_by_rows", "limits_bytes", "runs_python"]
 
 _SMALL_ROW_BYTES, _SMALL_STATE_BYTES = 4096, 256 << 20
 _ROWS_AT_ONCE, _NO_LIMIT = 1024, (1 << 31) - 1
@@ -68,6 +70,14 @@ def counted_by_rows(session: SparkSession) -> Iterator[None]:
     finally:
         session.conf.set(_MAX_ROWS, rows_before)
         session.conf.unset(_MAX_BYTES)
+
+
+def limits_bytes(session: SparkSession) -> bool:
+    """Return whether this version of Spark limits Arrow batches by bytes at all."""
+    try:
+        return bool(session.conf.get(_MAX_BYTES))
+    except PySparkException:
+        return False
 
 
 def runs_python(frame: DataFrame) -> bool:

@@ -46,8 +46,6 @@ __all__ = [
     "NOW_COLUMN",
     "PACKED_DDL",
     "READY_COLUMNS",
-    "READY_GROUP",
-    "READY_PAYLOAD",
     "Packer",
     "key_group",
     "read_control",

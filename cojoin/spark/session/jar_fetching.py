@@ -77,8 +77,8 @@ def find_jars(
     command += ["--properties-file", str(nothing)]
     command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     command += ["--class", "org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
-    options = os.environ.get(_OPTIONS, "") + (f' -Duser.home="{work}"' if is_apart else "")
-    code = _run(command, log, held, {_OPTIONS: options.strip()})
+    apart = {_OPTIONS: f'{os.environ.get(_OPTIONS, "")} -Duser.home="{work}"'} if is_apart else {}
+    code = _run(command, log, held, apart)
     said = log.read_text(encoding="utf-8", errors="replace")
     jars = _listed(said)
     if code != 0 or not jars:
@@ -88,14 +88,14 @@ def find_jars(
     return jars
 
 
-def _run(command: Sequence[str], log: Path, held: Sequence[int], options: dict[str, str]) -> int:
+def _run(command: Sequence[str], log: Path, held: Sequence[int], more: dict[str, str]) -> int:
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - Spark's own launcher
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"SPARK_CONNECT_MODE": "0"} | options,
+            env=os.environ | {"SPARK_CONNECT_MODE": "0"} | more,
             pass_fds=() if sys.platform == "win32" else tuple(held),
         )
         try:
