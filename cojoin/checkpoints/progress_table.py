@@ -123,10 +123,12 @@ class ProgressTable:
         A former run that stood still may have finished a batch after this one had looked for its manifest.
         """
         waiting = [each for each in self._waiting if each.batch_id > newest]
-        first = waiting[0].batch_id if waiting else 0
-        if first > newest + 1:
-            unseen = self._manifests.read_all(each for each in self._manifests.batch_ids() if newest < each < first)
-            waiting = [*unseen, *waiting]
+        seen = {each.batch_id for each in waiting}
+        last = max(seen, default=newest)
+        if len(seen) < last - newest:
+            # A batch without content has no manifest, so a gap may be one of those as well.
+            unseen = (each for each in self._manifests.batch_ids() if newest < each < last and each not in seen)
+            waiting = sorted([*waiting, *self._manifests.read_all(unseen)], key=lambda each: each.batch_id)
         return waiting
 
     def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:

@@ -50,7 +50,8 @@ class Snapshot:
         rows: The number of rows of its state.
         state_bytes: The size of its state, in bytes.
         written_bytes: How much of that was written for it; the rest is in earlier snapshots.
-        content_batch_ids: The snapshots that have its content: for each batch the key groups.
+        content_batch_ids: The snapshots that have its content: for each batch the key groups. A batch without key
+            groups had some for an earlier attempt, and is looked at when the snapshot is removed.
         seal: The BLAKE2b of the seals of all its rows.
         remembered: Whether the query's own state points to it; the next snapshot builds on the newest of these.
         claim: The number of the savepoint's claim (``state_claims``); 0 for a run's snapshot.

@@ -89,7 +89,9 @@ class Snapshots:
         def over(content: Mapping[str, Any]) -> Mapping[str, Any]:
             # A savepoint stays one when its batch is run again.
             kind = "savepoint" if content["kind"] == "savepoint" else snapshot.kind
-            return asdict(replace(snapshot, kind=kind))
+            # What the former index alone pointed to is cleaned together with this snapshot.
+            holders = {**{each: [] for each in content["content_batch_ids"]}, **snapshot.content_batch_ids}
+            return asdict(replace(snapshot, kind=kind, content_batch_ids=holders))
 
         later = write_fenced(self._files, name, SNAPSHOT_FORM, asdict(snapshot), epoch_of, over)
         if later is not None:
@@ -98,8 +100,8 @@ class Snapshots:
                 f"batch {snapshot.batch_id} meanwhile; this query held epoch {snapshot.manifest.epoch} and stops here"
             )
             raise QueryFailedError(msg)
-        if snapshot.kind == "savepoint" and not self._stays(snapshot.batch_id, "savepoint"):
-            msg = f"checkpoint {self._files.root}: the query has written the snapshot of batch {snapshot.batch_id}, too"
+        if snapshot.kind == "savepoint" and not self._stays(snapshot):
+            msg = f"checkpoint {self._files.root}: another has written the snapshot of batch {snapshot.batch_id}, too"
             raise BeingRemovedError(msg)
         try:
             check()
@@ -166,19 +168,20 @@ class Snapshots:
     def _replace(self, snapshot: Snapshot, tag: str | None) -> bool:
         name = numbered_name(_DIRECTORY, snapshot.batch_id)
         written = replace_document(self._files, name, SNAPSHOT_FORM, asdict(snapshot), tag)
-        return written and self._stays(snapshot.batch_id, snapshot.kind)
+        return written and self._stays(snapshot)
 
-    def _stays(self, batch_id: int, kind: SnapshotKind) -> bool:
+    def _stays(self, snapshot: Snapshot) -> bool:
         """Return whether an index that was just written is still there.
 
-        Without compare-and-swap, a savepoint and a cleaning that write it at the same moment both believe to have
-        written it; what the last one wrote holds.
+        Without compare-and-swap, two savepoints, or a savepoint and a cleaning, that write it at the same moment both
+        believe to have written it; what the last one wrote holds.
         """
         if self._files.swaps:
             return True
         time.sleep(_SETTLE_SECONDS)
-        found = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)
-        return found is not None and found.kind == kind
+        name = numbered_name(_DIRECTORY, snapshot.batch_id)
+        found = read_document(self._files, name, SNAPSHOT_FORM, parse_snapshot)
+        return found is not None and (found.kind, _writer(found)) == (snapshot.kind, _writer(snapshot))
 
     def _check_batch(self, snapshot: Snapshot, name: str, batch_id: int) -> None:
         if snapshot.batch_id != batch_id:

@@ -235,8 +235,9 @@ class StateTable:
         """
         held = None
         for batch_id, groups in snapshot.content_batch_ids.items():
-            here = (F.col("batch_id") == int(batch_id)) & F.col("segment").isin(groups)
-            held = here if held is None else held | here
+            if groups:
+                here = (F.col("batch_id") == int(batch_id)) & F.col("segment").isin(groups)
+                held = here if held is None else held | here
         if held is None:
             msg = f"{self._what(snapshot)}: it names no content; restore another snapshot"
             raise CheckpointError(msg)

@@ -57,11 +57,12 @@ def snapshot(found: Snapshot, query: Mapping[str, Any], held_by: str | None, *, 
     """Return a snapshot in detail."""
     manifest, sources = found.manifest, _sources(query)
     sizes = f"{format_bytes(found.state_bytes)}, of which this snapshot wrote {format_bytes(found.written_bytes)}"
+    stored = sorted((each for each, groups in found.content_batch_ids.items() if groups), key=int)
     lines = [
         f"batch {found.batch_id}, a {found.kind} taken at {found.taken_at:%Y-%m-%d %H:%M:%S} UTC",
         f"query {manifest.query_id}, run {manifest.epoch}",
         f"{found.rows:,} rows in {found.key_groups} key groups; state {sizes}",
-        "its content is stored in the snapshots of batches " + ", ".join(sorted(found.content_batch_ids, key=int)),
+        "its content is stored in the snapshots of batches " + ", ".join(stored),
         "",
         manifest.report.table(),
         "",
@@ -98,7 +99,7 @@ def snapshot_values(found: Snapshot, query: Mapping[str, Any] | None = None, *, 
         **values,
         "query_id": manifest.query_id,
         "epoch": manifest.epoch,
-        "content_batch_ids": found.content_batch_ids,
+        "content_batch_ids": {each: groups for each, groups in found.content_batch_ids.items() if groups},
         "sources": [
             {"input": name, "source": source, "offset": offset}
             for (name, source), offset in zip(sources, manifest.offsets, strict=False)

@@ -207,6 +207,18 @@ MUTANTS = (
         is_rare=True,
     ),
     Mutant(
+        "a snapshot that is written again forgets what its former index pointed to",
+        "cojoin.checkpoints.snapshots:Snapshots.write",
+        (('**{each: [] for each in content["content_batch_ids"]}, ', ""),),
+        is_rare=True,
+    ),
+    Mutant(
+        "the progress table is written without a batch in the midst of those that a run has seen",
+        "cojoin.checkpoints.progress_table:ProgressTable._following",
+        (("if len(seen) < last - newest:", "if min(seen, default=0) > newest + 1:"),),
+        is_rare=True,
+    ),
+    Mutant(
         "a savepoint is no longer one once its batch has run again",
         "cojoin.checkpoints.snapshots:Snapshots.write",
         (('if content["kind"] == "savepoint" else', "if False else"),),
@@ -233,6 +245,12 @@ MUTANTS = (
         "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap",
         "cojoin.checkpoints.snapshots:Snapshots._stays",
         (("if self._files.swaps:", "if True:"),),
+    ),
+    Mutant(
+        "a savepoint takes another's index for its own where there is no compare-and-swap",
+        "cojoin.checkpoints.snapshots:Snapshots._stays",
+        (("(found.kind, _writer(found)) == (snapshot.kind, _writer(snapshot))", "found.kind == snapshot.kind"),),
+        is_rare=True,
     ),
     Mutant(
         "a savepoint points to content without a look whether it is still there",

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.control import CONTROL_DDL
+from cojoin.metrics.instruments import process_instruments
 from cojoin.storage import document_text
 from tests.simulation import simulated_join
 from tests.simulation.simulated_clock import SimulatedThreads, SimulatedTime, is_simulated, scheduler
@@ -310,6 +311,8 @@ _SEAMS: dict[str, dict[str, Any]] = {
 @contextlib.contextmanager
 def simulated() -> Iterator[None]:
     """Replace every name of the table within the block."""
+    # Importing OpenTelemetry draws ids, which in the midst of a history would be draws of its own.
+    process_instruments()
     before = []
     for place, names in _SEAMS.items():
         module, _, attribute = place.partition(":")

@@ -210,6 +210,50 @@ FOUND = {
         ),
         faults=(Fault("fails", "write segment", 1, 5), Fault("pause", "read segment", 0, 175, wakes=31)),
     ),
+    # A driver stood still before the manifest of its third batch, while its successor had already read those of the
+    # first two (1700017358).
+    "the progress table is written without a batch in the midst of those that a run has seen": Plan(
+        1700017358,
+        switching=0.02,
+        retained=1,
+        cadence=3,
+        actions=(
+            *(Action("rows", 9), Action("live", 1), Action("wait", 4), Action("drive", 0), Action("await", 12)),
+            *(Action("rows", 0), Action("drive", 1), Action("restore", 0)),
+        ),
+        faults=(Fault("pause", "replace", 5, 207, wakes=86),),
+    ),
+    # A snapshot pointed to all content of the one before; its batch ran again and changed every key group (1700027361).
+    "a snapshot that is written again forgets what its former index pointed to": Plan(
+        1700027361,
+        switching=0.02,
+        retained=1,
+        cadence=1,
+        actions=(
+            *(Action("rows", 4), Action("drive", 1), Action("live", 0), Action("drain", 2), Action("left rows", 5)),
+            Action("await", 0),
+        ),
+        faults=(Fault("fails", "replace", 5, 5), Fault("crash before", "delta commit", 21, 4)),
+    ),
+    # Two savepoints of one batch wrote its index at the same moment, and the one whose rows were gone removed it
+    # (1700080282).
+    "a savepoint takes another's index for its own where there is no compare-and-swap": Plan(
+        1700080282,
+        swaps=False,
+        switching=0.05,
+        retained=1,
+        cadence=2,
+        actions=(
+            *(Action("rows", 9), Action("drive", 0), Action("await", 0), Action("rows", 12), Action("savepoint", 0)),
+            *(Action("drive", 0), Action("await", 0), Action("live", 6), Action("savepoint", 0)),
+            Action("savepoint", 0),
+        ),
+        faults=(
+            Fault("pause", "write rows", 1, 267, task="savepoint", wakes=429),
+            Fault("fails", "exists", 13, 3),
+            Fault("fails", "plan batch", 1, 6),
+        ),
+    ),
 }
 _SEEDS = 40
 """Which task runs when differs by the seed, so what was found is met with some of them."""

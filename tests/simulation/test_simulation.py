@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -52,6 +53,21 @@ def test_a_seed_decides_all() -> None:
             one, two = checked(Plan.of(seed)), checked(Plan.of(seed))
             assert one.lines == two.lines
             assert one.lines != checked(replace(one.plan, seed=seed + 1)).lines
+
+
+def test_a_history_does_not_depend_on_what_ran_before() -> None:
+    def shown(*seeds: int) -> str:
+        script = (
+            "from tests.simulation.plan import Plan\n"
+            "from tests.simulation.seams import simulated\n"
+            "from tests.simulation.shrinking import checked\n"
+            f"with simulated():\n    histories = [checked(Plan.of(seed)) for seed in {seeds}]\n"
+            "print(histories[-1])"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert shown(_FIRST) == shown(_FIRST + 2, _FIRST + 1, _FIRST)
 
 
 def test_a_history_without_faults_keeps_the_laws() -> None:
