@@ -20,7 +20,7 @@ from cojoin.checkpoints.lease_record import read_lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.spark_state_store import check_segments, committed_batches, snapshot_rows
-from cojoin.checkpoints.state_claims import is_conflict, next_savepoint
+from cojoin.checkpoints.state_claims import end_savepoints, is_conflict, next_savepoint
 from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
@@ -63,10 +63,14 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                     f"it"
                 )
                 raise CheckpointError(msg)
-            if Snapshots(files).promote(manifest.batch_id):
-                return Checkpoint(files.root, manifest.batch_id)
+            snapshots = Snapshots(files)
+            is_there = snapshots.promote(manifest.batch_id)
             try:
-                if _write(spark, files, manifest, key_groups, committed[-1]):
+                if is_there:
+                    is_taken = _is_sure(snapshots, manifest.batch_id) or _make_sure(spark, files, manifest.batch_id)
+                else:
+                    is_taken = _write(spark, files, manifest, key_groups, committed[-1])
+                if is_taken:
                     return Checkpoint(files.root, manifest.batch_id)
             except (CheckpointError, PySparkException, Py4JError):
                 # A query that goes on cleans the state of former batches, also while it is read here.
@@ -89,6 +93,9 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
     # A cleaning that takes this for interrupted needs a table, in whose log it can say so.
     table.create()
     claim = next_savepoint(spark, table.path)
+    if snapshots.read(batch_id) is not None:
+        # Another one counts since. One that comes to count from here on lets this one write no rows.
+        return False
     holders: set[tuple[int, int]] = set()
     # Rows of this batch without a savepoint may be those to which the query's own state points.
     if snapshots.is_begun(batch_id) or not table.has_rows_of(batch_id):
@@ -108,10 +115,28 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
             # A cleaning has taken it for interrupted, or another savepoint was taken.
             return False
         raise
+    return taken is not None and _make_sure(spark, files, batch_id)
+
+
+def _is_sure(snapshots: Snapshots, batch_id: int) -> bool:
+    """Return whether no savepoint that has begun can replace the rows of a snapshot that counts."""
+    found = snapshots.read(batch_id)
+    return found is not None and not found.claim and not snapshots.is_begun(batch_id)
+
+
+def _make_sure(spark: SparkSession, files: Store, batch_id: int) -> bool:
+    """Let no other savepoint replace the rows of one that counts; return False where that has happened already.
+
+    Its writer does this before it says that the savepoint is taken, and so does each that finds it there: the writer
+    may stand still, or have ended.
+    """
+    snapshots, table = Snapshots(files), StateTable(spark, files)
+    end_savepoints(spark, table.path)
+    taken = snapshots.read(batch_id)
     if taken is None:
         return False
     if not table.has(taken):
-        # A cleaning has removed the rows before the savepoint counted.
+        # Another savepoint has replaced the rows, or a cleaning has removed them.
         snapshots.remove(batch_id, written_by=taken)
         return False
     snapshots.finish(batch_id)

@@ -100,14 +100,17 @@ class Snapshots:
                 f"batch {snapshot.batch_id} meanwhile; this query held epoch {snapshot.manifest.epoch} and stops here"
             )
             raise QueryFailedError(msg)
-        if snapshot.kind == "savepoint" and not self._stays(snapshot):
-            msg = f"checkpoint {self._files.root}: another has written the snapshot of batch {snapshot.batch_id}, too"
-            raise BeingRemovedError(msg)
+        if snapshot.kind == "savepoint":
+            if not self._stays(snapshot.batch_id, "savepoint"):
+                msg = f"checkpoint {self._files.root}: another has written the snapshot of batch {snapshot.batch_id}"
+                raise BeingRemovedError(msg)
+            # Its rows are looked at once no other savepoint can replace them any more (``savepoint``).
+            return
         try:
             check()
-        except (BeingRemovedError, QueryFailedError):
+        except QueryFailedError:
             # A run that has taken over may have removed the batch's snapshot, with its rows, before this was written.
-            self.remove(snapshot.batch_id, savepoints_too=snapshot.kind == "savepoint", written_by=snapshot)
+            self.remove(snapshot.batch_id, savepoints_too=False, written_by=snapshot)
             raise
 
     def begin(self, manifest: Manifest, key_groups: int, holders: Iterable[tuple[int, int]] = ()) -> None:
@@ -168,20 +171,19 @@ class Snapshots:
     def _replace(self, snapshot: Snapshot, tag: str | None) -> bool:
         name = numbered_name(_DIRECTORY, snapshot.batch_id)
         written = replace_document(self._files, name, SNAPSHOT_FORM, asdict(snapshot), tag)
-        return written and self._stays(snapshot)
+        return written and self._stays(snapshot.batch_id, snapshot.kind)
 
-    def _stays(self, snapshot: Snapshot) -> bool:
-        """Return whether an index that was just written is still there.
+    def _stays(self, batch_id: int, kind: SnapshotKind) -> bool:
+        """Return whether an index that was just written is still there, or one of its kind.
 
-        Without compare-and-swap, two savepoints, or a savepoint and a cleaning, that write it at the same moment both
-        believe to have written it; what the last one wrote holds.
+        Without compare-and-swap, a savepoint and a cleaning that write it at the same moment both believe to have
+        written it; what the last one wrote holds.
         """
         if self._files.swaps:
             return True
         time.sleep(_SETTLE_SECONDS)
-        name = numbered_name(_DIRECTORY, snapshot.batch_id)
-        found = read_document(self._files, name, SNAPSHOT_FORM, parse_snapshot)
-        return found is not None and (found.kind, _writer(found)) == (snapshot.kind, _writer(snapshot))
+        found = read_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, parse_snapshot)
+        return found is not None and found.kind == kind
 
     def _check_batch(self, snapshot: Snapshot, name: str, batch_id: int) -> None:
         if snapshot.batch_id != batch_id:

@@ -1,16 +1,18 @@
 """Which writers may still commit to the ``state`` table: transaction ids of Delta's, written with the rows.
 
 Two applications are numbered in the table's log. The runs of the query write an epoch and a batch with every snapshot,
-and a run that takes over writes its epoch first. Savepoints write a number that grows with each, and with each
-cleaning that takes a savepoint for interrupted. A commit whose number is not the next one is skipped by Delta, or in
-conflict where the other one came since its transaction began. So a run that stood still does not write over what its
-successor has written, and a savepoint that stood still does not bring files back that a cleaning has deleted.
+and a run that takes over writes its epoch first. Savepoints write a number that grows with each, and once more when
+one counts or a cleaning takes one for interrupted. No two attempts draw the same number. A commit whose number is not
+greater than the last is skipped by Delta, or in conflict where the other one came since its transaction began. So a
+run that stood still does not write over what its successor has written. A savepoint that stood still does not bring
+files back that a cleaning has deleted, nor does it replace the rows of one that counts.
 
 In a session of Spark Connect, Spark's own writer commits, which knows the same ids (``txnAppId``).
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -27,6 +29,8 @@ __all__ = ["Claim", "end_savepoints", "fence_runs", "has_claim", "is_conflict", 
 
 _RUNS, _SAVEPOINTS = "cojoin-state-runs", "cojoin-state-savepoints"
 _BATCHES = 1 << 32
+_DRAWN = 1 << 31
+"""From how many numbers above the last one a savepoint draws its own."""
 _TRIES = 5
 _CONFLICT = "ConcurrentTransactionException"
 
@@ -43,7 +47,7 @@ class Claim(NamedTuple):
 
     @property
     def savepoint(self) -> int:
-        """Which savepoint's claim it is, counted from 1; 0 where it is a run's."""
+        """The number of the savepoint whose claim it is; 0 where it is a run's."""
         return self.version if self.app_id == _SAVEPOINTS else 0
 
     @classmethod
@@ -64,9 +68,13 @@ def next_savepoint(spark: SparkSession, path: str) -> Claim:
         spark: The session.
         path: The table's folder.
     """
+    return Claim(_SAVEPOINTS, _last_savepoint(spark, path) + 1 + uuid.uuid4().int % _DRAWN)
+
+
+def _last_savepoint(spark: SparkSession, path: str) -> int:
     table = read_table(spark, path)
     found = None if table is None else table.transaction(_SAVEPOINTS)
-    return Claim(_SAVEPOINTS, 1 + (0 if found is None else found))
+    return 0 if found is None else int(found)
 
 
 def has_claim(spark: SparkSession, path: str, claim: Claim) -> bool:
@@ -82,9 +90,7 @@ def end_savepoints(spark: SparkSession, path: str) -> None:
         spark: The session.
         path: The table's folder.
     """
-    app_id, version = next_savepoint(spark, path)
-    # One that has begun would write this version, and must not take this commit for its own.
-    _write(spark, path, Claim(app_id, version + 1))
+    _write(spark, path, Claim(_SAVEPOINTS, _last_savepoint(spark, path) + 1 + _DRAWN))
 
 
 def fence_runs(spark: SparkSession, path: str, epoch: int) -> None:

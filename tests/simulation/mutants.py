@@ -247,12 +247,6 @@ MUTANTS = (
         (("if self._files.swaps:", "if True:"),),
     ),
     Mutant(
-        "a savepoint takes another's index for its own where there is no compare-and-swap",
-        "cojoin.checkpoints.snapshots:Snapshots._stays",
-        (("(found.kind, _writer(found)) == (snapshot.kind, _writer(snapshot))", "found.kind == snapshot.kind"),),
-        is_rare=True,
-    ),
-    Mutant(
         "a savepoint points to content without a look whether it is still there",
         "cojoin.checkpoints.savepoint:_write",
         (("holders &= snapshots.holders()", "pass"),),
@@ -263,11 +257,12 @@ MUTANTS = (
         (("self._noted()", "()"),),
     ),
     Mutant(
-        "a savepoint that was replaced by a later one of its batch removes that one",
+        "a savepoint whose claim has ended removes what another has made sure of",
         "cojoin.checkpoints.snapshots:Snapshots.write",
         (
-            ('if snapshot.kind == content["kind"] == "savepoint":', "if False:"),
-            (", written_by=snapshot)", ")"),
+            ("        return\n    try:", "        pass\n    try:"),
+            ("except QueryFailedError:", "except (BeingRemovedError, QueryFailedError):"),
+            ("savepoints_too=False", "savepoints_too=True"),
         ),
         is_rare=True,
     ),
@@ -285,7 +280,13 @@ MUTANTS = (
     Mutant(
         "a savepoint that was taken for interrupted commits its rows",
         "cojoin.checkpoints.state_claims:end_savepoints",
-        (("_write(spark, path, Claim(app_id, version + 1))", "pass"),),
+        (("_write(spark, path, Claim(_SAVEPOINTS, _last_savepoint(spark, path) + 1 + _DRAWN))", "pass"),),
+    ),
+    Mutant(
+        "a start does not look again where a former run has counted a batch meanwhile",
+        "cojoin.spark.query.start:_last_counted",
+        (("if manifests.last() == last:", "if True:"),),
+        is_rare=True,
     ),
     Mutant(
         "a run that was taken over writes over the rows of its successor's snapshot",

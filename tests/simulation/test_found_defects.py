@@ -114,21 +114,6 @@ FOUND = {
             Fault("pause", "make directory", 3, 235),
         ),
     ),
-    # Of two savepoints of one batch, the one that stood still took the place of the other's index, and removed it
-    # (1300002824).
-    "a savepoint that was replaced by a later one of its batch removes that one": Plan(
-        1300002824,
-        switching=0.15,
-        actions=(
-            *(Action("drive", 0), Action("rows", 12), Action("savepoint", 0), Action("await", 0)),
-            *(Action("savepoint", 0), Action("savepoint", 0), Action("live", 10)),
-        ),
-        faults=(
-            Fault("pause", "replace", 0, 278, "savepoint", 125),
-            Fault("pause", "delete", 1, 260),
-            Fault("fails", "delta commit", 3, 5),
-        ),
-    ),
     # A cleaning deleted the rows of a savepoint that counted between its last look and the deletion (865000187).
     "cleaning does not tell savepoints that are being taken that their rows are removed": Plan(
         865000187,
@@ -235,24 +220,35 @@ FOUND = {
         ),
         faults=(Fault("fails", "replace", 5, 5), Fault("crash before", "delta commit", 21, 4)),
     ),
-    # Two savepoints of one batch wrote its index at the same moment, and the one whose rows were gone removed it
-    # (1700080282).
-    "a savepoint takes another's index for its own where there is no compare-and-swap": Plan(
+    # Of savepoints of one batch, one took the place of another's index and removed it, although that one was taken
+    # already (1300002824, 1700080282, 1800016652, 1800053411).
+    "a savepoint whose claim has ended removes what another has made sure of": Plan(
         1700080282,
         swaps=False,
-        switching=0.05,
+        switching=0.0,
         retained=1,
         cadence=2,
         actions=(
-            *(Action("rows", 9), Action("drive", 0), Action("await", 0), Action("rows", 12), Action("savepoint", 0)),
-            *(Action("drive", 0), Action("await", 0), Action("live", 6), Action("savepoint", 0)),
-            Action("savepoint", 0),
+            *(Action("rows", 12), Action("drive", 0), Action("await", 0), Action("savepoint", 0), Action("drive", 0)),
+            *(Action("live", 0), Action("savepoint", 0), Action("savepoint", 0)),
         ),
         faults=(
             Fault("pause", "write rows", 1, 267, task="savepoint", wakes=429),
             Fault("fails", "exists", 13, 3),
             Fault("fails", "plan batch", 1, 6),
         ),
+    ),
+    # A former driver counted a batch between the successor's looks at the manifests and at Spark's logs.
+    "a start does not look again where a former run has counted a batch meanwhile": Plan(
+        14,
+        switching=0.02,
+        retained=1,
+        cadence=3,
+        actions=(
+            *(Action("rows", 9), Action("live", 1), Action("wait", 2), Action("drive", 0), Action("await", 12)),
+            Action("restore", 0),
+        ),
+        faults=(Fault("pause", "replace", 5, 207, wakes=86),),
     ),
 }
 _SEEDS = 40

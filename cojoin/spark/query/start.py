@@ -24,7 +24,7 @@ from cojoin.checkpoints.identity import (
     note_sources,
 )
 from cojoin.checkpoints.lease import Lease
-from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.offset_log import check_offsets
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.run_starts import resumed_batches
@@ -196,11 +196,7 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
     """
     files, manifests = new.files, Manifests(new.files)
     delete_abandoned_files(files)
-    last = manifests.last()
-    manifests.check_counted(last, lease.counted)
-    if last is not None and (restoration is None or restoration.stage == "ready"):
-        check_offsets(files, last.batch_id, last.offsets)
-        check_logs(files, last.logs)
+    last = _last_counted(files, manifests, lease, restoration)
     progress = ProgressTable(new.spark, files, manifests)
     progress.recover()
     if last is not None and last.report.drained:
@@ -214,6 +210,26 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
     check_unchanged(new.spark, files, last, new.sinks)
     begins_at = None if restoration is None else restoration.offsets
     return ClaimedCheckpoint(files, query_id, lease, manifests, progress, last, begins_at, check_description(files, 0))
+
+
+def _last_counted(files: Store, manifests: Manifests, lease: Lease, restoration: Restoration | None) -> Manifest | None:
+    """Return the manifest of the last batch that counts; None where there is none.
+
+    Raises:
+        CheckpointError: The manifests and Spark's logs belong to different moments.
+    """
+    last = manifests.last()
+    try:
+        manifests.check_counted(last, lease.counted)
+        if last is not None and (restoration is None or restoration.stage == "ready"):
+            check_offsets(files, last.batch_id, last.offsets)
+            check_logs(files, last.logs)
+    except CheckpointError:
+        # A former run that stood still may have counted a batch between the looks at its manifest and at Spark's logs.
+        if manifests.last() == last:
+            raise
+        return _last_counted(files, manifests, lease, restoration)
+    return last
 
 
 def _static_side(plan: Plan, source: Source | None, options: QueryOptions) -> StaticSide | None:
