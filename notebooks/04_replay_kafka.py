@@ -218,7 +218,8 @@ decoded.open(streaming=False).toPandas()
 # cj.connect(trades, customers).temporal_join()
 # ```
 #
-# Creates, updates and snapshot reads are versions, deletes end them, and the join takes both without being told. With a
+# Creates, updates and snapshot reads are versions, deletes end them, and the join takes both without being told. An
+# update that moves a row to another key of the join is a delete of the former key as well, where `before` has it. With a
 # column of the row as event time, a delete takes effect at the later of that and the change. The tombstone after a delete
 # is no row; the progress counts it as done (`tombstones`). The row of a delete is `before`, so the table must write at least its key there (`REPLICA IDENTITY` in Postgres).
 #

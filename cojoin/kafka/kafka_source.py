@@ -103,6 +103,7 @@ class KafkaSource(Source):
         archive: Where its older records are, if not only on the brokers.
         group: The consumer group to which the offsets of counted batches are committed; None for none.
         beside: The other input of the join, if that is read from Kafka, too.
+        moves_by: The input's key columns, where the rows are Debezium's change events.
     """
 
     cluster: ClusterOptions = field(default_factory=lambda: ClusterOptions(""))
@@ -120,6 +121,7 @@ class KafkaSource(Source):
     archive: Archive | None = field(default=None, compare=False)
     group: str | None = None
     beside: KafkaSource | None = field(default=None, repr=False)
+    moves_by: tuple[str, ...] = ()
     resolved: dict[str, ResolvedFormat] = field(default_factory=dict, repr=False, compare=False)
     """The columns that formats were resolved to when the source was first opened, by the part of a record."""
 
@@ -171,6 +173,10 @@ class KafkaSource(Source):
             )
             raise ConfigurationError(msg)
         return replace(self, beside=replace(other, beside=None))
+
+    def with_key(self, key: tuple[str, ...]) -> KafkaSource:
+        """Return this source for a key: a change event that moves a row to another key deletes the former one's."""
+        return self if self.feed is None else replace(self, moves_by=key)
 
     def with_max_ahead(self, max_ahead_ms: int) -> KafkaSource:
         """Return this source with a limit on record timestamps: those further ahead of the clock are not trusted."""
@@ -298,7 +304,9 @@ class KafkaSource(Source):
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
         layout = None if index is None else index.layout
-        return self._records.rows(reader.format(name).load(), fails=self.undecodable == "fail", archive=layout)
+        return self._records.rows(
+            reader.format(name).load(), fails=self.undecodable == "fail", archive=layout, moves_by=self.moves_by
+        )
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:
         """Return a text for each gap of records that no longer exist after a position of Spark's offset log."""

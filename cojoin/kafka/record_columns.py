@@ -24,7 +24,7 @@ from cojoin.spark.batch.packing import READY_COLUMNS
 from cojoin.spark.batch.pickling import pickling_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["PLACE", "RecordColumn", "check_columns", "check_names", "decoded", "header", "key", "timestamp"]
 
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
+_CHANGE = "__cojoin_change"
 _SHOWN = 200
 PLACE = ("topic", "partition", "offset")
 """The columns that say where a record is."""
@@ -181,10 +182,12 @@ def decoded(
     archived: bool = False,
     value: ResolvedFormat | None = None,
     key: ResolvedFormat | None = None,
+    moves_by: Sequence[str] = (),
 ) -> DataFrame:
     """Return records as rows: the value's columns, the key's, the further ones, then ``topic, partition, offset``.
 
-    Each row's mark, fault and newest timestamp are the last columns, besides those of packed rows where there are any.
+    A record is one row, but a change event that moves a row to another key is two. Each row's mark, fault and newest
+    timestamp are the last columns, besides those of packed rows where there are any.
 
     Args:
         records: The rows that the reader returns.
@@ -195,6 +198,7 @@ def decoded(
         archived: Whether some rows come decoded from an archive.
         value: The value's format, if it is not plain JSON of the schema.
         key: The key's format, if the key has columns of its own.
+        moves_by: The key columns of change events.
     """
     faults = [F.col(FAULT)]
     names = [] if schema is None else parse_schema(schema, what="schema").names
@@ -228,8 +232,9 @@ def decoded(
     if change is None:
         own = [F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names]
     else:
-        own = [change.row.getField(name).alias(name) for name in names]
-        own += [change.deleted.alias(DELETED), change.changed_at.alias(CHANGED_AT)]
+        records = records.withColumn(_CHANGE, F.explode(change.rows(names, moves_by, is_good=fault.isNull())))
+        own = [F.col(_CHANGE).getField("row").getField(name).alias(name) for name in names]
+        own += [F.col(_CHANGE).getField("deleted").alias(DELETED), change.changed_at.alias(CHANGED_AT)]
         # Debezium writes a tombstone after each delete, which it repeats for compaction.
         fault = F.when(fault == F.lit(TOMBSTONE), F.lit(REPEATED)).otherwise(fault)
     return records.select(

@@ -17,7 +17,7 @@ from cojoin.kafka.record_columns import PLACE, check_names, decoded
 from cojoin.kafka.records import DECODED_KEY, KEY, VALUE, RecordFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -149,13 +149,16 @@ class RecordDescription:
         found = [known.get(name) for name in names]
         return None if None in found else tuple(part for part in found if part is not None)
 
-    def rows(self, records: DataFrame, *, fails: bool, archive: Layout | None) -> DataFrame:
+    def rows(
+        self, records: DataFrame, *, fails: bool, archive: Layout | None, moves_by: Sequence[str] = ()
+    ) -> DataFrame:
         """Return what the tasks return as rows, with the columns for the join at the end.
 
         Args:
             records: What they return.
             fails: Whether a record that can't be decoded ends the query.
             archive: The archive's columns, where there is one.
+            moves_by: The key columns of change events.
         """
         return decoded(
             records,
@@ -166,4 +169,5 @@ class RecordDescription:
             archived=archive is not None and archive.fields is not None,
             value=self.part("value"),
             key=self.part("key"),
+            moves_by=moves_by,
         )

@@ -104,19 +104,24 @@ def _check(left: BoundInput, right: BoundInput) -> None:
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
-    """Return both inputs with sources that know ``max_ahead`` and each other, since Kafka's are read in step."""
-    left, right = _with_max_ahead(left), _with_max_ahead(right)
+    """Return both inputs with sources that know of their inputs and of each other, since Kafka's are read in step."""
+    left, right = _told(left), _told(right)
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):
         return left, right
     return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
 
 
-def _with_max_ahead(declared: Input) -> Input:
+def _told(declared: Input) -> Input:
+    """Return an input whose source knows its key and ``max_ahead``."""
     source = getattr(declared, "source", None)
-    if not isinstance(source, Source) or declared.max_ahead is None:
+    if not isinstance(source, Source):
         return declared
-    return replace(declared, source=source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead")))
+    key = (declared.key,) if isinstance(declared.key, str) else tuple(declared.key)
+    source = source.with_key(key)
+    if declared.max_ahead is not None:
+        source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))
+    return replace(declared, source=source)
 
 
 def _changed_columns(*inputs: BoundInput) -> Iterator[str]:

@@ -40,6 +40,10 @@ class StuckError(Exception):
     """All tasks wait for each other, or a history takes more operations than any should."""
 
 
+_ONE_MOMENT = 0.17
+"""For how many seconds a process may have compared and not yet written, where a store has no compare-and-swap."""
+
+
 class Process:
     """A process of a simulated machine."""
 
@@ -58,6 +62,7 @@ class Process:
         """The epoch of the run that it has begun."""
         self.swapping = 0
         """How many of its tasks have compared and not yet written, on a store without compare-and-swap."""
+        self.swapping_since = 0.0
         self.error: BaseException | None = None
         self.is_done = False
 
@@ -147,7 +152,7 @@ class Scheduler:
         if self.steps > self.most and self._failure is None:
             self._failure = StuckError(f"more than {self.most} operations")
         me = self.current
-        if self.random.random() < self.switching or self._must_wait(me):
+        if self.random.random() < self.switching or self._must_wait(me) or self._overdue(self.tasks):
             self._hand_over(me)
         self._check(me)
 
@@ -190,6 +195,21 @@ class Scheduler:
         if me is self.root and self._failure is not None:
             raise self._failure
 
+    def _overdue(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks that have compared long ago and not yet written, on a store without compare-and-swap.
+
+        What waits there for others of the same moment waits longer than this.
+        """
+        return [
+            each
+            for each in tasks
+            if each.process is not None
+            and each.process.swapping
+            and each is not self.current
+            and self.now - each.process.swapping_since > _ONE_MOMENT
+            and self._ready(each)
+        ]
+
     def _must_wait(self, task: Task) -> bool:
         return task.process is not None and (task.process.is_dead or task.process.paused_until > self.now)
 
@@ -225,6 +245,7 @@ class Scheduler:
                 self.now = max(self.now, soonest)
                 ready = [each for each in everyone if self._ready(each)]
         if to is None or to not in ready:
+            ready = self._overdue(ready) or ready
             to = ready[0] if len(ready) == 1 else self.random.choice(ready)
         if to is me:
             return

@@ -150,6 +150,8 @@ class Disk:
         """
         process = self.scheduler.current.process
         if process is not None:
+            if not process.swapping:
+                process.swapping_since = self.scheduler.now
             process.swapping += 1
         try:
             yield

@@ -1,11 +1,15 @@
 """Debezium's envelope as rows: which columns of it are read, and Spark's expressions that make versions and deletes.
 
-The row of a create, an update or a snapshot read is ``after``, that of a delete is ``before``. An event of another
-kind, or one without its row, has a fault.
+The row of a create, an update or a snapshot read is ``after``, that of a delete is ``before``. An update that moves a
+row to another key is two rows: a delete of ``before`` and a version. (Debezium itself writes two events where the
+table's own primary key changes; a join's key may be another column.) An event of another kind, or one without its row,
+has a fault.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +19,8 @@ from cojoin.engine.row_changes import ChangeFeed
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column
 
 __all__ = ["CHANGED_AT", "FEED", "ChangeRow", "change_row", "envelope_of", "payload_of", "row_of"]
@@ -70,12 +76,36 @@ class ChangeRow(NamedTuple):
         deleted: Whether it is a delete; null where there is no event.
         changed_at: The time of the change in the database.
         problem: What is wrong with the event, as a text; null where nothing is.
+        former: The row before an update, as a struct; null for other events.
     """
 
     row: Column
     deleted: Column
     changed_at: Column
     problem: Column
+    former: Column
+
+    def rows(self, names: Sequence[str], key: Sequence[str], *, is_good: Column) -> Column:
+        """Return an array of the event's rows, each a struct of ``row`` and ``deleted``.
+
+        An update that moves the row to another key deletes the former key's, where ``before`` has that key.
+
+        Args:
+            names: The row's columns.
+            key: The key columns, as the user has named them; others than the row's are the same before and after.
+            is_good: Whether the event can be decoded.
+        """
+        one = F.struct(self.row.alias("row"), self.deleted.alias("deleted"))
+        wanted = {each.lower() for each in key}
+        own = [name for name in names if name.lower() in wanted]
+        if not own:
+            return F.array(one)
+        before = [self.former.getField(name) for name in own]
+        moved = reduce(or_, (was != self.row.getField(name) for was, name in zip(before, own, strict=True)))
+        # Where the new key is null, the comparison is, too, and the row has left the key all the same.
+        moved = reduce(and_, (was.isNotNull() for was in before), is_good & F.coalesce(moved, F.lit(True)))
+        deletion = F.struct(self.former.alias("row"), F.lit(True).alias("deleted"))
+        return F.when(moved, F.array(deletion, one)).otherwise(F.array(one))
 
 
 def change_row(event: Column, *, may_be_wrapped: bool) -> ChangeRow:
@@ -98,4 +128,5 @@ def change_row(event: Column, *, may_be_wrapped: bool) -> ChangeRow:
         .when(~op.isin("d", *_VERSIONS), F.concat(F.lit("its op is no c, u, r or d: got "), op))
         .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and before or after is null")))
     )
-    return ChangeRow(row, op == F.lit("d"), F.timestamp_millis(part("source").getField("ts_ms")), problem)
+    former = F.when(op == F.lit("u"), before)
+    return ChangeRow(row, op == F.lit("d"), F.timestamp_millis(part("source").getField("ts_ms")), problem, former)

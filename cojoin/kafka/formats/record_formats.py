@@ -203,8 +203,9 @@ def json_schema(
 def debezium(value: RowFormat) -> DebeziumFormat:
     """Return the format of Debezium's change events, as versions and deletes for a ``temporal_join``.
 
-    A create, update or snapshot read is a version, the row of ``after``; a delete is the row of ``before``. The join,
-    whose right input they are, takes both without being told. Beside the row's columns there are ``_deleted``, a
+    A create, update or snapshot read is a version, the row of ``after``; a delete is the row of ``before``. An update
+    that moves the row to another key of the join is both, where ``before`` has the former key. The join, whose right
+    input they are, takes both without being told. Beside the row's columns there are ``_deleted``, a
     boolean, and ``_source_timestamp``, the time of the change in the database (``source.ts_ms``), which is a good event
     time. With a column of the row as event time, a delete takes effect at the later of that and the change. The
     tombstone that Debezium writes after a delete is no row: it is counted as done, and as a tombstone. Any other event,

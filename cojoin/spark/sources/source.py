@@ -100,6 +100,15 @@ class Source:
         del other
         return self
 
+    def with_key(self, key: tuple[str, ...]) -> Source:
+        """Return this source as it is read for a key; most sources do not change.
+
+        Args:
+            key: The input's key columns, as the user has named them.
+        """
+        del key
+        return self
+
     def with_max_ahead(self, max_ahead_ms: int) -> Source:
         """Return this source with a limit for its own timestamps; most sources have none and do not change.
 
