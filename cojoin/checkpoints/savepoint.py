@@ -67,7 +67,7 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
             is_there = snapshots.promote(manifest.batch_id)
             try:
                 if is_there:
-                    is_taken = _is_sure(snapshots, manifest.batch_id) or _make_sure(spark, files, manifest.batch_id)
+                    is_taken = _is_a_runs(snapshots, manifest.batch_id) or _make_sure(spark, files, manifest.batch_id)
                 else:
                     is_taken = _write(spark, files, manifest, key_groups, committed[-1])
                 if is_taken:
@@ -118,8 +118,8 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
     return taken is not None and _make_sure(spark, files, batch_id)
 
 
-def _is_sure(snapshots: Snapshots, batch_id: int) -> bool:
-    """Return whether no savepoint that has begun can replace the rows of a snapshot that counts."""
+def _is_a_runs(snapshots: Snapshots, batch_id: int) -> bool:
+    """Return whether a run has written the snapshot that counts, and no savepoint of its batch has begun."""
     found = snapshots.read(batch_id)
     return found is not None and not found.claim and not snapshots.is_begun(batch_id)
 
@@ -129,6 +129,9 @@ def _make_sure(spark: SparkSession, files: Store, batch_id: int) -> bool:
 
     Its writer does this before it says that the savepoint is taken, and so does each that finds it there: the writer
     may stand still, or have ended.
+
+    Raises:
+        CheckpointError: The rows can't be read.
     """
     snapshots, table = Snapshots(files), StateTable(spark, files)
     end_savepoints(spark, table.path)

@@ -48,6 +48,10 @@ _LOOKED_AT = 20
 """How many of the newest files of the Delta log, checksum files included, are searched for the commit just made."""
 
 
+class _UnreadableError(CheckpointError):
+    """The table, or a file of it that is there, can't be read."""
+
+
 class StateTable:
     """The state table of one checkpoint.
 
@@ -271,9 +275,15 @@ class StateTable:
             raise CheckpointError(msg)
 
     def has(self, snapshot: Snapshot) -> bool:
-        """Return whether the table has a snapshot's rows as they were written."""
+        """Return whether the table has a snapshot's rows as they were written.
+
+        Raises:
+            CheckpointError: The table can't be read.
+        """
         try:
             self.headers(snapshot)
+        except _UnreadableError:
+            raise
         except CheckpointError:
             return False
         return True
@@ -296,7 +306,7 @@ class StateTable:
             return reader.load(self._path)
         except (PySparkException, Py4JError) as error:
             msg = f"checkpoint {self._files.root}: {self._unreadable(error)}; restore another checkpoint"
-            raise CheckpointError(msg) from error
+            raise _UnreadableError(msg) from error
 
     def _collect(self, frame: DataFrame, snapshot: Snapshot) -> list[Row]:
         try:
@@ -310,7 +320,7 @@ class StateTable:
                 )
                 raise CheckpointError(msg) from error
             msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
-            raise CheckpointError(msg) from error
+            raise _UnreadableError(msg) from error
         return rows
 
     @staticmethod

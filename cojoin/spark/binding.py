@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -117,8 +118,10 @@ def _told(declared: Input) -> Input:
     source = getattr(declared, "source", None)
     if not isinstance(source, Source):
         return declared
-    key = (declared.key,) if isinstance(declared.key, str) else tuple(declared.key)
-    source = source.with_key(key)
+    key = [declared.key] if isinstance(declared.key, str) else declared.key
+    # What is no name is refused once the columns are known.
+    names = key if isinstance(key, Sequence) else ()
+    source = source.with_key(tuple(each for each in names if isinstance(each, str)))
     if declared.max_ahead is not None:
         source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))
     return replace(declared, source=source)
