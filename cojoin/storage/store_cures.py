@@ -44,6 +44,14 @@ _CURES = (
         ("SlowDown", "ServerBusy", "status code: 500", "status code: 502", "status code: 503", "status code: 504"),
         "the store is overloaded or down: start the query again once it answers; it goes on where it stopped",
     ),
+    (
+        # The answer to a HEAD request has no text.
+        ("status code: 400",),
+        (
+            "it does not say why; temporary credentials may have expired: renew them in the session's settings fs.* or "
+            "the environment, and start the query again, which goes on where it stopped"
+        ),
+    ),
 )
 
 
@@ -52,6 +60,8 @@ def cure_of(text: str) -> str | None:
 
     >>> cure_of("Server returned non-2xx status code: 404 Not Found: NoSuchBucket")
     'make the bucket, or correct its name'
+    >>> cure_of("S3Exception: Bad Request (Service: S3, Status Code: 400, Request ID: null)").partition(";")[0]
+    'it does not say why'
     """
     # Java's SDK writes it so.
     text = text.replace("Status Code", "status code")

@@ -150,7 +150,9 @@ def test_credentials_that_expire_during_a_run_lose_nothing(
     said = "".join(capfd.readouterr())
     assert errors
     for error in errors:
-        assert refusal.code in error or refusal.status in error, error
+        # Java's client tells of a refused HEAD request, whose answer has no text, only by its number.
+        told = refusal.code, refusal.status, f"Status Code: {refusal.status.partition(' ')[0]}"
+        assert any(each in error for each in told), error
         assert "renew" in error or "the right to" in error, error
         assert not [each for each in SECRETS if each.decode() in error + said]
 

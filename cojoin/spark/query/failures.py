@@ -29,6 +29,7 @@ _WRAPPING = re.compile(
            )""",
     re.VERBOSE | re.DOTALL,
 )
+_CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 _FROM_JAVA = "py4j.protocol.Py4JJavaError: "
 _FULL = "No space left on device"
 _NO_PYTHON = "Python worker failed to connect back"
@@ -108,6 +109,10 @@ def _with_cure(told: str, text: str) -> str:
     """
     if _FULL in text and _FULL not in told:
         told = f"{told.rstrip('.')}: {_FULL}"
+    if not any(sign in told for sign in _OF_STORES):
+        causes = (_unwrapped(found) for found in _CAUSE.findall(text))
+        cause = next((each for each in causes if any(sign in each for sign in _OF_STORES)), None)
+        told = told if cause is None else f"{told.rstrip('.')}: {cause}"
     if _NO_PYTHON in told:
         what = "see that the Python of spark.pyspark.python starts there within ten seconds, and start the query again"
         return f"{told.rstrip('.')}: Spark has started a Python process, which gave no answer; {what}"

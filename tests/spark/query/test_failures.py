@@ -79,6 +79,17 @@ ZeroDivisionError: division by zero
             ),
         ),
         (
+            PySparkException(
+                "[STREAM_FAILED] Query [id = 1] terminated with exception: [CANNOT_COMMIT] Error writing state store "
+                "files. SQLSTATE: 58030\n\tat a.C.d(C.java:1)\nCaused by: a.B: b\nCaused by: "
+                "java.nio.file.AccessDeniedException: s3a://lake/c: Forbidden (Service: S3, Status Code: 403)"
+            ),
+            (
+                "[CANNOT_COMMIT] Error writing state store files: s3a://lake/c: Forbidden (Service: S3, Status Code: "
+                "403); give the session's credentials the right to list, read, write and delete there"
+            ),
+        ),
+        (
             PySparkException("Python worker failed to connect back.\n\nJVM stacktrace:\norg.apache.spark.Spark"),
             (
                 "Python worker failed to connect back: Spark has started a Python process, which gave no answer; see "
