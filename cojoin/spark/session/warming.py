@@ -1,8 +1,7 @@
-"""Starts the Python workers, with their imports, and Spark's classes in the background while the driver prepares.
+"""Starts the Python workers and their imports in the background while the driver plans the first batch.
 
-These are two small jobs, run once per application in their own thread. The first starts as many workers per task as a
-batch has. The second has the operators of a batch, so that Spark has loaded their classes when it plans the first one.
-They cost two seconds of otherwise idle cores. Their errors are ignored, since they recur in the first batch.
+This is a job without data, run once per application in its own thread, with as many workers per task as a batch has.
+It costs about a second of otherwise idle cores. Its errors are ignored, since they recur in the first batch.
 """
 
 from __future__ import annotations
@@ -10,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.streaming.state import GroupStateTimeout
+from typing import TYPE_CHECKING
 
 from cojoin.storage.session_settings import is_connect, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.state import GroupState
 
 __all__ = ["import_modules", "warm_up"]
 
@@ -60,14 +55,6 @@ def _start_workers(session: SparkSession) -> None:
         import_modules()
         yield from batches
 
-    def take(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        del key, state
-        yield from frames
-
     with contextlib.suppress(Exception):
         tasks = session.range(0, 64, 1, parallel_tasks(session))
-        started = tasks.mapInArrow(ready, "id long").mapInArrow(ready, "id long")
-        started.write.format("noop").mode("overwrite").save()
-        grouped = tasks.mapInArrow(ready, "id long").groupBy("id")
-        called = grouped.applyInPandasWithState(take, "id long", "id long", "append", GroupStateTimeout.NoTimeout)
-        called.mapInArrow(ready, "id long").write.format("noop").mode("overwrite").save()
+        tasks.mapInArrow(ready, "id long").mapInArrow(ready, "id long").write.format("noop").mode("overwrite").save()
