@@ -64,12 +64,13 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                 )
                 raise CheckpointError(msg)
             snapshots = Snapshots(files)
-            is_there = snapshots.promote(manifest.batch_id)
+            promoted = snapshots.promote(manifest.batch_id)
             try:
-                if is_there:
-                    is_taken = _is_a_runs(snapshots, manifest.batch_id) or _make_sure(spark, files, manifest.batch_id)
-                else:
+                if promoted is None:
                     is_taken = _write(spark, files, manifest, key_groups, committed[-1])
+                else:
+                    is_of_a_run = not promoted.claim and not snapshots.is_begun(manifest.batch_id)
+                    is_taken = is_of_a_run or _make_final(spark, files, manifest.batch_id)
                 if is_taken:
                     return Checkpoint(files.root, manifest.batch_id)
             except (CheckpointError, PySparkException, Py4JError):
@@ -115,16 +116,10 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
             # A cleaning has taken it for interrupted, or another savepoint was taken.
             return False
         raise
-    return taken is not None and _make_sure(spark, files, batch_id)
+    return taken is not None and _make_final(spark, files, batch_id)
 
 
-def _is_a_runs(snapshots: Snapshots, batch_id: int) -> bool:
-    """Return whether a run has written the snapshot that counts, and no savepoint of its batch has begun."""
-    found = snapshots.read(batch_id)
-    return found is not None and not found.claim and not snapshots.is_begun(batch_id)
-
-
-def _make_sure(spark: SparkSession, files: Store, batch_id: int) -> bool:
+def _make_final(spark: SparkSession, files: Store, batch_id: int) -> bool:
     """Let no other savepoint replace the rows of one that counts; return False where that has happened already.
 
     Its writer does this before it says that the savepoint is taken, and so does each that finds it there: the writer

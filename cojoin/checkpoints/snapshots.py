@@ -138,16 +138,17 @@ class Snapshots:
         if self.is_begun(batch_id):
             self._files.delete(numbered_name(_REMOVED, batch_id))
 
-    def promote(self, batch_id: int) -> bool:
-        """Make a snapshot a savepoint, and return whether it is one; False where it is being removed meanwhile."""
+    def promote(self, batch_id: int) -> Snapshot | None:
+        """Make a snapshot a savepoint, and return it; None where there is none, or it is being removed meanwhile."""
         for _ in range(_TRIES):
             found = self._read_tagged(batch_id)
             if found is None:
-                return False
+                return None
             snapshot, tag = found
-            if snapshot.kind == "savepoint" or self._replace(replace(snapshot, kind="savepoint"), tag):
-                return True
-        return False
+            savepoint = replace(snapshot, kind="savepoint")
+            if snapshot.kind == "savepoint" or self._replace(savepoint, tag):
+                return savepoint
+        return None
 
     def read(self, batch_id: int) -> Snapshot | None:
         """Return the snapshot of a batch; None where there is none.

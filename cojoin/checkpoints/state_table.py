@@ -48,8 +48,8 @@ _LOOKED_AT = 20
 """How many of the newest files of the Delta log, checksum files included, are searched for the commit just made."""
 
 
-class _UnreadableError(CheckpointError):
-    """The table, or a file of it that is there, can't be read."""
+class _RowsGoneError(CheckpointError):
+    """The table lacks rows of a snapshot, or has others than were written."""
 
 
 class StateTable:
@@ -221,14 +221,14 @@ class StateTable:
                 f"{self._what(snapshot)}: expected the rows of {snapshot.key_groups} key groups, found {len(found)}; "
                 f"the table {STATE_TABLE} was changed; restore another snapshot"
             )
-            raise CheckpointError(msg)
+            raise _RowsGoneError(msg)
         rows_in_order = [found[group] for group in sorted(found)]
         if not are_whole(rows_in_order, snapshot):
             msg = (
                 f"{self._what(snapshot)}: its rows in the table {STATE_TABLE} are not those that were written; "
                 f"restore another snapshot"
             )
-            raise CheckpointError(msg)
+            raise _RowsGoneError(msg)
         return rows_in_order
 
     def contents(self, snapshot: Snapshot) -> DataFrame:
@@ -282,9 +282,7 @@ class StateTable:
         """
         try:
             self.headers(snapshot)
-        except _UnreadableError:
-            raise
-        except CheckpointError:
+        except _RowsGoneError:
             return False
         return True
 
@@ -298,7 +296,7 @@ class StateTable:
                 f"checkpoint {self._files.root}: it has no table {STATE_TABLE!r}, so no snapshot; "
                 f"restore another checkpoint"
             )
-            raise CheckpointError(msg)
+            raise _RowsGoneError(msg)
         reader = self._spark.read.format("delta")
         if self._version is not None:
             reader = reader.option("versionAsOf", self._version)
@@ -306,7 +304,7 @@ class StateTable:
             return reader.load(self._path)
         except (PySparkException, Py4JError) as error:
             msg = f"checkpoint {self._files.root}: {self._unreadable(error)}; restore another checkpoint"
-            raise _UnreadableError(msg) from error
+            raise CheckpointError(msg) from error
 
     def _collect(self, frame: DataFrame, snapshot: Snapshot) -> list[Row]:
         try:
@@ -318,9 +316,9 @@ class StateTable:
                     f"{self._what(snapshot)}: files of its table {STATE_TABLE} are gone, vacuumed or deleted; "
                     f"restore another snapshot"
                 )
-                raise CheckpointError(msg) from error
+                raise _RowsGoneError(msg) from error
             msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
-            raise _UnreadableError(msg) from error
+            raise CheckpointError(msg) from error
         return rows
 
     @staticmethod

@@ -179,12 +179,13 @@ def _find(
             return find_jars(packages, excludes, settings, home, work, (lock, ours))
     except (EnvironmentSetupError, OSError):
         pass
-    for pause in _PAUSES:
+    pauses = iter(_PAUSES)
+    while True:
         try:
             return find_jars(packages, excludes, settings, work / "ivy", work, (lock,), is_apart=True)
         except EnvironmentSetupError as error:  # noqa: PERF203 - it is asked thrice at most
             # The repository knows the jar, so it may give it a moment later; what was fetched is not fetched again.
-            if _FAILED not in str(error):
+            pause = next(pauses, None)
+            if pause is None or _FAILED not in str(error):
                 raise
             time.sleep(pause)
-    return find_jars(packages, excludes, settings, work / "ivy", work, (lock,), is_apart=True)
