@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +106,10 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.core.global_force_seed = SEED
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Say the seed at the top of a run."""
-    return f"seed: {SEED_TEXT}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say the seed and the versions at the top of a run."""
+    versions = ", ".join(f"{each} {version(each)}" for each in ("pyspark", "pandas", "pyarrow", "numpy", "obstore"))
+    return [f"seed: {SEED_TEXT}", f"versions: {versions}"]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -178,7 +178,8 @@ def test_what_the_tasks_do_not_pack_is_told(spark: SparkSession) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("ways", [("", "spark"), pytest.param(("spark", ""), marks=pytest.mark.slow)])
+@pytest.mark.slow  # Two queries, each in two runs.
+@pytest.mark.parametrize("ways", [("", "spark"), ("spark", "")])
 def test_a_checkpoint_goes_on_either_way(
     spark: SparkSession, broker: Broker, tmp_path: Path, ways: tuple[str, str]
 ) -> None:

@@ -332,6 +332,7 @@ def test_archives_without_what_is_needed_are_refused(spark: SparkSession, refusi
         opened(refusing, small(tmp_path / "f", offset=pa.array([0, 1, None, 2], pa.int64())))
 
 
+@pytest.mark.slow  # Four Delta tables, and a deletion in one.
 def test_archives_that_tasks_would_misread_are_refused(spark: SparkSession, refusing: str, tmp_path: Path) -> None:
     rows = spark.read.parquet(str(small(tmp_path / "whole").location)).withColumn("id", F.col("offset"))
 

@@ -95,6 +95,7 @@ class Job:
                 assert (each.rows_in, each.done, each.rejected) == (expected.rows_in, expected.done, expected.rejected)
 
 
+@pytest.mark.slow  # Six starts; other tests go on from a checkpoint once.
 def test_five_scheduled_runs_give_what_one_run_gives(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(seed=11)
     folders = Folders(tmp_path)

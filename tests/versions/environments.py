@@ -1,0 +1,90 @@
+"""Other versions of what cojoin needs, each set in a folder that comes before this environment's own packages.
+
+A folder is filled by pip when it is first asked for, and stays in the clone as ``.venv-NAME``. What it does not have is
+taken from this environment, so that nothing has to be fetched twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from cojoin.storage.file_lock import locked
+
+__all__ = ["EVERY", "SPARK_4_1", "Environment"]
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_LIST = "packages.txt"
+_NEEDED = [Requirement(each) for each in requires("cojoin") or [] if "extra ==" not in each]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Packages that come before those of this environment.
+
+    Attributes:
+        name: What it is called.
+        packages: What pip installs, without what they need themselves.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+
+    def folder(self) -> Path:
+        """Return the folder of the packages, which are installed where they are not there yet."""
+        folder = _PROJECT / f".venv-{self.name}"
+        with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
+            listed = folder / _LIST
+            if not listed.exists() or listed.read_text() != "\n".join(self.packages):
+                shutil.rmtree(folder, ignore_errors=True)
+                pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+                subprocess.run([*pip, *self.packages], check=True)
+                listed.write_text("\n".join(self.packages))
+        return folder
+
+    def run_tests(self, *arguments: str) -> tuple[str, int]:
+        """Run tests there, in a process of their own.
+
+        Args:
+            arguments: What pytest is told.
+
+        Returns:
+            The versions that the tests had, as their first lines say, and how many tests passed.
+        """
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+        environment["PYTHONPATH"] = os.pathsep.join([str(self.folder()), str(_PROJECT)])
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=_PROJECT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+        versions = re.findall(r"^versions: (.+)$", done.stdout, re.MULTILINE)
+        passed = re.findall(r"(\d+) passed", done.stdout)
+        return versions[0], int(passed[-1])
+
+
+def _at_least(name: str) -> str:
+    """Return the oldest version of a package that cojoin allows."""
+    needed = next(each for each in _NEEDED if each.name == name)
+    return next(each.version for each in needed.specifier if each.operator in {">=", "=="})
+
+
+_PY4J = "py4j==0.10.9.9"
+_LIBRARIES = [each for each in _NEEDED if each.name not in {"pyspark", "delta-spark"}]
+SPARK_4_1 = Environment("spark-4-1", ("pyspark==4.1.*", _PY4J))
+EVERY = (
+    Environment("spark-4-0", ("pyspark==4.0.*", _PY4J)),
+    SPARK_4_1,
+    Environment(
+        "oldest",
+        (f"pyspark=={_at_least('pyspark')}", _PY4J, *(f"{each.name}=={_at_least(each.name)}" for each in _LIBRARIES)),
+    ),
+    Environment("newest", tuple(f"{each.name}{each.specifier}" for each in _LIBRARIES)),
+)
+"""Each older Spark, the oldest version of each package that cojoin allows, and the newest of each library."""

@@ -1,0 +1,42 @@
+"""How many tests pass with which versions of Spark and of the libraries.
+
+    python -m tests.versions.matrix [NAME ...]
+
+The names are ``spark-4-0``, ``spark-4-1``, ``oldest`` and ``newest``; without one, all are run, which takes about ten
+minutes for each. Topics, a cluster and Connect are left out: the first need Spark 4.2, the others have versions of
+their own to agree upon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from tests.versions.environments import EVERY, Environment
+
+__all__ = ["run_all"]
+
+_WHICH = "spark and not slow and not kafka and not cluster and not connect"
+_APART = ["tests/test_on_connect.py", "tests/test_readme.py", "tests/benchmarks", "tests/versions"]
+"""They start processes of their own, or measure."""
+
+
+def run_all(environment: Environment) -> tuple[str, int]:
+    """Run the tests that need Spark in an environment; return its versions, and how many tests passed."""
+    return environment.run_tests("-m", _WHICH, *(f"--ignore={each}" for each in _APART))
+
+
+def main() -> None:
+    """Run the environments that are named, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *(each.name for each in EVERY)], metavar="NAME")
+    names = parser.parse_args().names
+    for each in EVERY:
+        if not names or each.name in names:
+            began = time.monotonic()
+            versions, passed = run_all(each)
+            print(f"{each.name}: {versions}: {passed} passed in {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
