@@ -109,7 +109,7 @@ __all__ = [
     "write_state",
 ]
 
-__version__ = "0.5.0"
+__version__ = "0.6.0.dev0"
 
 _LAZY = {
     "AggregateFunction": "cojoin.engine.state",

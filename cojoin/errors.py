@@ -60,6 +60,8 @@ class EnvironmentSetupError(ConfigurationError):
 class FunctionError(CojoinError, RuntimeError):
     """A user's function raised an error, or returned a value that does not fit its declared output or state.
 
+    A static run and the harness raise it. A query that was started raises ``QueryFailedError`` with its message.
+
     Operator action: fix the function and start the query again; it resumes after the last good batch.
     """
 

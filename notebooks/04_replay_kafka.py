@@ -145,10 +145,10 @@ thursday.groupBy("partition").agg(F.count("*").alias("records"), F.min("event_ti
 #
 # ### How are records decoded?
 #
-# The value is read as Spark's `from_json` reads it. The tasks that read the records parse them where that surely gives
-# the same, and leave the others to Spark, such as one with a number in a text. So most rows never become rows of Spark.
-# `query.progress.inputs[0].reading` is then `"direct"`; else it says why Spark reads all records, such as a header or an
-# archive. `spark.cojoin.kafka=spark` in the session switches it off; checkpoints go on either way.
+# The value is read as Spark's `from_json` reads it. The reading tasks parse a record themselves only if the result is
+# certain to equal Spark's. Other records, such as one with a number written as a text, go to Spark. So most rows never
+# become rows of Spark. `query.progress.inputs[0].reading` is then `"direct"`; else it says why Spark reads all records,
+# such as a header or an archive. `spark.cojoin.kafka=spark` in the session switches it off; checkpoints go on either way.
 #
 # `cj.kafka.key(type)`, `header(name, type)` and `timestamp()` make further
 # columns. A function of your own decodes other formats. It takes a `cj.kafka.Record`, and returns a dict or a tuple
@@ -287,7 +287,7 @@ decoded.open(streaming=False).toPandas()
 #
 # A wrong password, an untrusted certificate, an expired token or a missing permission is an error within 15 seconds,
 # with the brokers' reason, before the query starts. While a query runs, a token that fails is asked for again until
-# `patience` ends. The user needs READ on the topics, and nothing else.
+# `patience` ends. The user needs READ and DESCRIBE on the topics, and with `group=` READ on that group.
 
 # %% [markdown]
 # ## How do I replay?
@@ -577,7 +577,8 @@ except cj.ConfigurationError as error:
 #   --then-live '10 seconds' --idleness '1 minute' --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 # ```
 #
-# It reads JSON values, which must hold the key. Settings of librdkafka are `--left-option NAME=VALUE`, which a file of
+# It reads JSON values, or with `--format` Avro, Protobuf or JSON Schema by the registry of `--registry`. Where the key is
+# that of the record, `--left-column customer=key:long` makes a column of it. Settings of librdkafka are `--left-option NAME=VALUE`, which a file of
 # arguments (`@topics.args`) keeps out of the list of processes. [06_operations.ipynb](06_operations.ipynb) runs such a query from
 # day to day, and [07_speed.ipynb](07_speed.ipynb) sizes it.
 

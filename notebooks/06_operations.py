@@ -187,9 +187,10 @@ print(query.progress.holding_input, trades.holding_partition, f"{trades.lag / 60
 # ### The table of progress
 #
 # The checkpoint keeps the same figures as a Delta table, `progress`, with a row for each batch that had content;
-# further below it is plotted, and asked by SQL. Rows are added in groups of 20 batches, or every minute, and at the end
-# of a run. `cj.read_progress(spark, path)` also reads the batches that are not in it yet. Times are timestamps there: a
-# watermark is null before every input has spoken, and at the end of time. Besides what `query.progress` has, there are
+# further below it is plotted, and asked by SQL. Rows are added after 20 batches, with the first batch that comes a
+# minute or more after the last rows, and at the end of a run. So ask `cj.read_progress(spark, path)`, which also reads
+# the batches that are not in the table yet. Times are timestamps there: a watermark is null before every input has
+# spoken, and at the end of time. Besides most of what `query.progress` has, there are
 #
 # * `durations_ms`: the milliseconds of `execute` (the one job that reads, shuffles, joins and writes files), of `calls`
 #   (the key groups' calls within it, added up over all cores), of each output that had rows, and of a `snapshot` where
@@ -243,8 +244,7 @@ source_agrees is False for a Kafka input | its records' timestamps are later tha
 # clock moves only when it is told to.
 
 # %%
-from cojoin.engine.joins import AsofJoin
-from cojoin.testing import Harness, HarnessInput
+from cojoin.testing import AsofJoin, Harness, HarnessInput
 
 strategy = cj.WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_idleness("5 minutes")
 harness = Harness.of(
@@ -377,14 +377,15 @@ age of the newest snapshot (cojoin checkpoints list --json) | 3 times checkpoint
 """)
 
 # %% [markdown]
-# An alarm can be one query in SQL over the table. (Spark takes only absolute paths in `` delta.`...` ``.) Here: inputs
-# that lag by more than ten minutes, and rows that were refused since the batch before.
+# An alarm can be one query in SQL. Here: inputs that lag by more than ten minutes, and rows that were refused since the
+# batch before.
 
 # %%
-spark.sql(f"""
+cj.read_progress(spark, "lake/checkpoint").createOrReplaceTempView("progress")
+spark.sql("""
     WITH steps AS (
         SELECT batch_id, input.*, aggregate(map_values(input.rejected), 0L, (sum, each) -> sum + each) AS refused_so_far
-        FROM delta.`{Path.cwd()}/lake/checkpoint/progress` LATERAL VIEW explode(inputs) AS input
+        FROM progress LATERAL VIEW explode(inputs) AS input
     ), changes AS (
         SELECT batch_id, name, round(lag_ms / 60000) AS lag_minutes, holding_partition, buffered,
                refused_so_far - lag(refused_so_far, 1, 0L) OVER (PARTITION BY name ORDER BY batch_id) AS refused,
@@ -442,9 +443,10 @@ server.shutdown()
 # %% [markdown]
 # These are all metrics. Their names stay from release to release. Attributes have few values and nothing of a row, a
 # key, a partition or a path in them. Counters begin at 0 in each process and go on from what the checkpoint has, so a
-# batch that is run again after a crash is counted once; `rate` and `increase` know of the beginnings. Gauges of an
-# ended query stay until the next query of its name, but for those that end with `lag`: so a scheduled run can push them
-# to a collector before its process ends (`force_flush()` of your `MeterProvider`).
+# batch that is run again after a crash is counted once; `rate` and `increase` know of the beginnings. After a
+# query ends, its gauges keep their last values until a query of the same name starts, so that a scheduled run can push
+# them to a collector before its process ends (`force_flush()` of your `MeterProvider`). Those whose names end with `lag`
+# disappear.
 
 # %%
 from cojoin.metrics.metric_names import METRICS
@@ -528,6 +530,8 @@ rejected
 # | `undecodable` | Kafka: the record can't be decoded | repair the producer or the schema |
 # | `tombstone` | Kafka: a record without a value | `tombstones="keep"` with `temporal_join` |
 # | `gone` | Kafka: a range of offsets that aged out, with `data_loss="skip"` | longer retention, or run more often |
+# | `ends_before_it_begins` | `cj.Validity`: a version whose end is before its beginning | repair the table |
+# | `erased` | the row waited when its key was taken out of the state by `cj.erase` | nothing; guide [03](03_checkpoints.ipynb) |
 #
 # As-of and temporal joins reject a late *trade*, whose result could not come out in order any more; a late *record* of
 # the right is applied to all trades to come, and counted as `late_applied`. Interval joins, and functions in event-time
@@ -550,6 +554,8 @@ pd.DataFrame(map(json.loads, rejected["row"]))
 #   every tenth batch takes some seconds more.
 # * `cj.sinks.parquet(folder)` writes a folder for each batch, and replaces it when the batch is run again. It names its
 #   query in `_cojoin.json`, and refuses the folder of another query.
+# * `cj.sinks.kafka(servers, topic, ...)` is exactly once for consumers that read committed records: one transaction a
+#   batch carries its rows and its marker. Guide [04](04_replay_kafka.ipynb) has it.
 # * A callable gets `(DataFrame, batch_id)`. It may see a batch twice, and can tell by the number.
 #
 # Outputs stay where they are from run to run; a query that is to write elsewhere begins with `restore_from`.
@@ -578,9 +584,10 @@ state = cj.read_state(spark, "lake/checkpoint")
 pd.DataFrame(state.tables(), columns=["holds", "rows", "bytes"])
 
 # %% [markdown]
-# What bounds the state: rows wait no longer than time stands still; an as-of join keeps one version of each key, with
-# `tolerance` no longer than that; `temporal_join(retention=)`; an interval join keeps rows as long as its interval; a
-# function keeps what it does not clear, or a state's time-to-live. Guide [07](07_speed.ipynb) says what a size costs.
+# What bounds the state: rows wait until the watermark passes them. An as-of join keeps the newest version of each key;
+# with `tolerance`, a version that is older than that is dropped. A temporal join keeps versions for `retention`, and an
+# interval join keeps rows as long as its interval. A function keeps what it does not clear, or for a state's
+# time-to-live. Guide [07](07_speed.ipynb) says what a size costs.
 #
 # ## What is in the checkpoint directory?
 #
@@ -733,8 +740,8 @@ refusal(count_one, "string", 2_000, old)
 # %% [markdown]
 # **Upgrades of cojoin.** Checkpoints of 0.5.0 can be continued, restored, read and explained by every later release;
 # older ones are refused. A file of a newer format is refused with "upgrade cojoin", so an upgrade can be taken back
-# only with a copy: end the run, copy the checkpoint, upgrade, start. PySpark may be 4.0, 4.1 or 4.2.0, which are those
-# that delta-spark 4.4.0 has a build for; `cj.spark_session()` takes the one that fits. `cojoin.kafka` needs 4.2.
+# only with a copy: end the run, copy the checkpoint, upgrade, start. PySpark may be 4.0.1 to 4.2.0, which are the versions
+# that delta-spark 4.4.0 allows; `cj.spark_session()` takes the one that fits. `cojoin.kafka` needs 4.2.
 #
 # **A batch that a crash interrupted** is run again first. Do that with the settings and the code that it was run with,
 # and change them after that run: where the second execution gives other rows, an output that has the batch already
@@ -764,7 +771,8 @@ refusal(count_one, "string", 2_000, old)
 # On local disks and on object stores a takeover is a compare-and-swap of `lease.json`: of two that try, one succeeds. A
 # driver that stood still and was replaced is fenced off: it stops at its next look, can't overwrite a manifest or a
 # snapshot of its successor, and its commits to Delta are refused within Delta's own transaction. Where Spark itself
-# writes a Delta output (partitions, writer options), and for the other sinks, the lease is compared right before instead.
+# writes a Delta output (partitions, writer options), and for parquet and callables, the lease is compared right before
+# instead. A topic is fenced by its producer's epoch.
 # On HDFS, which has no compare-and-swap, two that take over within the same moment may both run until their next look.
 #
 # ## How do I keep a query on S3?
@@ -793,7 +801,7 @@ refusal(count_one, "string", 2_000, old)
 #
 # Slower is all that consists of many small files: a batch makes about 400 requests of its own, most of them Spark's for
 # its state and log. In a run with 300 trades in six batches it took 2.5 times as long as on local files, with a server on
-# the same machine; `python -m benchmarks.stores` measures it with your rows. Fewer key groups, fewer shuffle partitions
+# the same machine (`python -m benchmarks.stores`). Fewer key groups, fewer shuffle partitions
 # and longer triggers help.
 #
 # What is not fenced there: Delta 4.4 writes its log on S3 by a look and then a write, exact within one driver only. A
@@ -813,9 +821,10 @@ refusal(count_one, "string", 2_000, old)
 # | `explain PATH --input trades --row trade_id=30` | what became of a row, or what it waits for |
 # | `savepoint PATH` | keeps the state after the last batch, also of a query that runs, rests or was killed |
 # | `restore OLD --at MOMENT --checkpoint NEW ...` | begins a new query (as-of joins); options as of `cojoin run` |
+# | `erase PATH --key ann --into NEW` | takes keys out of the state of a stopped query, and lists what remains where |
 # | `clean PATH --keep 3` | removes snapshots; `--batch N` one of them; `--dry-run` only says which |
 #
-# All but `savepoint`, `restore` and `clean` only read, also while the query runs. `--json` prints JSON for a script.
+# All but `savepoint`, `restore`, `erase` and `clean` only read, also while the query runs. `--json` prints JSON for a script.
 # The exit code is 0, 2 where something must be put right, 3 for an error that nobody foresaw, and 130 after Ctrl-C.
 # Here from Python:
 
@@ -835,8 +844,8 @@ assert cojoin(["checkpoints", "list", "backup/newer"]) == 0
 WHY = {
     "spark.sql.extensions": "needed: Delta",
     "spark.sql.catalog.spark_catalog": "needed: Delta",
-    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "needed: Spark 4.2 hangs where an Arrow Python UDF "
-    "reads a parquet scan directly and mapInArrow follows, as it does in every input",
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "needed, as false: if a DataFrame applies an Arrow "
+    "Python UDF straight to a parquet scan, Spark 4.2 otherwise hangs, since cojoin adds a mapInArrow to every input",
     "spark.sql.shuffle.partitions": "the tasks of a batch, as many as there are cores; fixed by the first batch",
     "spark.sql.streaming.minBatchesToRetain": "Spark keeps the state of so many batches: its default, 100, fills disks",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "larger pieces between the JVM and Python; the default is 10,000",
@@ -877,7 +886,7 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # | checkpoints on HDFS | yes | no: local paths and object stores | volumes, external locations |
 #
 # Nothing was tried on Databricks. Its standard and serverless compute offer Spark Connect's interface alone, without
-# `SparkContext` and the JVM, and runtime 17 has Spark 4.0. What only a trial there can tell: whether a function that
+# `SparkContext` and the JVM, and runtime 17 has Spark 4.0.0, which is older than what cojoin takes. What only a trial there can tell: whether a function that
 # `foreachBatch` calls may reach a volume as files, whether settings that begin with `spark.cojoin.` may be set, and
 # whether a table's `_delta_log` may be read by its path, which Unity Catalog refuses for managed tables. Dedicated
 # compute has a JVM with Databricks' own Delta, whose classes have other names, so `start` ends there with an error.
@@ -885,10 +894,10 @@ table("\n".join(["setting | here | why", *(f"{name} | {values[name]} | {why}" fo
 # ## What do I do about this error?
 #
 # All errors are `cj.CojoinError`. `ConfigurationError` and its kinds (`SchemaError`, `CheckpointError`,
-# `EnvironmentSetupError`) come before a query starts, with nothing read or written. `QueryFailedError` is what
-# `await_termination` raises when a running query ended: its message is the cause's own. `FunctionError` is a user's
-# function that raised, `CodecError` is state that can't be read. Starting again is safe: in Delta and parquet outputs a
-# batch takes effect once. The table has the beginning or the telling part of each message.
+# `EnvironmentSetupError`) come before a query starts, and no output has a row more. `QueryFailedError` is what
+# `await_termination` raises when a running query ended, whatever ended it: its message is the cause's own. A static run
+# and the harness raise the cause itself: `FunctionError` where a user's function raised, `CodecError` where state can't
+# be read. Starting again is safe: in Delta, parquet and Kafka outputs a batch takes effect once. The table has the beginning or the telling part of each message.
 
 # %%
 table("""

@@ -399,10 +399,9 @@ pd.DataFrame(
 #
 # ## How fast is a replay of Kafka topics?
 #
-# Two million trades and 200,000 versions of three weeks take 39 to 41 seconds on 2 cores, into Delta. Plain Spark takes
-# 29 to 31 seconds to read, decode and write the same records without a join. Guide [04](04_replay_kafka.ipynb) has the
-# table, also with Spark's own Kafka source (`python -m benchmarks.replay` repeats it). The replay takes 2.9 to 3.0 GB,
-# of which 1 GB is the JVM's heap.
+# Two million trades and 200,000 versions of three weeks take about as long as plain Spark takes to read, decode and write
+# the same records without a join: some 31 seconds on 2 cores, into Delta. Guide [04](04_replay_kafka.ipynb) has the
+# table, also with Spark's own Kafka source, and the memory (`python -m benchmarks.replay` repeats it).
 #
 # ## How do I start faster?
 #

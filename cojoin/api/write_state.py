@@ -73,8 +73,8 @@ def write_state(
     Example:
         >>> customers = spark.read.table("customers")  # doctest: +SKIP
         >>> begin = write_state(spark, "/lake/_cojoin/begin", joined, versions=customers)  # doctest: +SKIP
-        >>> joined.start(output="/lake/enriched", checkpoint="/lake/_cojoin/enriched", trigger=...,
-        ...              restore_from=begin)  # doctest: +SKIP
+        >>> query = joined.start(output=cojoin.sinks.delta("/lake/enriched"), checkpoint="/lake/_cojoin/enriched",
+        ...                      trigger=cojoin.Trigger.available_now(), restore_from=begin)  # doctest: +SKIP
     """
     check_session(spark, "spark")
     place = as_location(checkpoint, "checkpoint", expected="the path of an empty directory")

@@ -60,7 +60,7 @@ the rows that exist now, and pauses: the same command continues from the checkpo
 
 _RUN_EXAMPLES = f"""\
 inputs:
-  kafka:HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]   records whose JSON values need a schema
+  kafka:HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]   records; JSON values need a schema
   'kafka:HOST:PORT/^PATTERN'                  all topics whose names match, also later ones
   delta:PATH                                  a Delta table
   parquet:FOLDER  orc:FOLDER                  files that contain their schema

@@ -89,9 +89,9 @@ def source(
         from_: Where a new query begins, inclusive: ``"earliest"``, ``"latest"``, a time or an offset; or a dict of
             these by topic, or by topic and partition. Times are compared with the records' timestamps.
         to: Where a bounded run ends, exclusive, in the same forms; None ends it at what is there when it starts.
-        max_drift: How far a partition may be behind the others: a record's event time, and its arrival in the topic,
-            must be at most this far from its timestamp. In the history, a partition or a whole topic without records
-            for longer than this does not hold back the join. A larger value buffers more rows; a smaller value relies
+        max_drift: The largest distance to expect between a record's timestamp and its event time, or its arrival in
+            the topic. In the history, a partition or a whole topic without records for longer than this does not hold
+            back the join. A larger value buffers more rows; a smaller value relies
             more on the timestamps.
         max_records: How many records of this input a micro-batch may hold. Tasks read them in pieces of 16 MB, but a
             micro-batch of large records holds all their bytes: 10,000 records of 1 MB are 10 GB.
