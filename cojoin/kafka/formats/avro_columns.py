@@ -75,6 +75,11 @@ _CLASSES = {
     "string": str,
     "bytes": bytes,
     "array": list,
+    "map": dict,
+    "record": dict,
+    "error": dict,
+    "enum": str,
+    "fixed": bytes,
 }
 _DIGITS = Context(prec=76)
 
@@ -195,6 +200,8 @@ def _record(schema: Any, named: Mapping[str, Any], what: str, within: tuple[str,
         return AvroColumn(dtype)
 
     def prepare(value: dict[str, Any]) -> dict[str, Any]:
+        # fastavro returns the same object for each record that lacks a field with a default.
+        value = dict(value)
         for each, convert in prepared:
             found = value[each]
             if found is not None:
@@ -215,21 +222,26 @@ def _union(schema: list[Any], named: Mapping[str, Any], what: str, within: tuple
         if set(kinds) == together and members == kinds:
             return AvroColumn(_PLAIN[widest])
     columns = [avro_column(each, named, f"member {at} of {what}", within) for at, each in enumerate(members)]
-    # fastavro returns a value of a named type with its name, so only those of the others are told by their class.
+    # fastavro returns a value of a named type with its name, so only those of the others must differ by their class.
     places: dict[Any, int] = {}
     for at, (member, kind) in enumerate(zip(members, kinds, strict=True)):
-        told = _full_name(member) if kind in _NAMED else _CLASSES.get(kind, dict)
+        told = _full_name(member) if kind in _NAMED else _CLASSES[kind]
         if told in places:
             msg = f"{what}: a union of {' and '.join(kinds)} has no columns; give those that you read as DDL"
             raise SchemaError(msg)
         places[told] = at
+    # Without the name, where the writer's type was no union, or has this named type alone.
+    classes = [_CLASSES[kind] for kind in kinds]
     dtype = pa.struct([(f"member{at}", column.dtype) for at, column in enumerate(columns)])
 
     def prepare(value: Any) -> dict[str, Any]:
         if isinstance(value, tuple):
             at, value = places[value[0]], value[1]
         else:
-            at = places[type(value)]
+            at = classes.index(type(value))
+            if classes.count(type(value)) > 1:
+                msg = f"a value of {kinds[at]} that was written without its type, in a union of {' and '.join(kinds)}"
+                raise ValueError(msg)
         convert = columns[at].prepare
         return {f"member{at}": value if convert is None else convert(value)}
 
@@ -237,11 +249,16 @@ def _union(schema: list[Any], named: Mapping[str, Any], what: str, within: tuple
 
 
 def _nullable(column: AvroColumn, kind: str) -> AvroColumn:
-    """Return the column of a union with null alone, in which fastavro returns a named type with its name, too."""
+    """Return the column of a union with null alone, in which a value of a named type may come with its name."""
     if kind not in _NAMED:
         return column
     prepare = column.prepare
-    return AvroColumn(column.dtype, lambda value: value[1] if prepare is None else prepare(value[1]))
+
+    def prepared(value: Any) -> Any:
+        own = value[1] if isinstance(value, tuple) else value
+        return own if prepare is None else prepare(own)
+
+    return AvroColumn(column.dtype, prepared)
 
 
 def _kind(schema: Any, named: Mapping[str, Any]) -> str:

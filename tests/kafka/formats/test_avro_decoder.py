@@ -141,6 +141,90 @@ def test_oracle_fastavro_with_its_own_resolution(rows: list[dict[str, Any]], evo
     assert decoded.to_pylist() == [fastavro.schemaless_reader(io.BytesIO(each), *schemas) for each in values]
 
 
+STATUS = {"type": "enum", "name": "Status", "symbols": ["ACTIVE", "CLOSED"]}
+ADDRESS = {"type": "record", "name": "Address", "fields": [{"name": "city", "type": "string"}]}
+ROME = {"city": "Rome"}
+FOUR = {"type": "fixed", "name": "Four", "size": 4}
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "value"),
+    [
+        (STATUS, ["null", STATUS], "ACTIVE"),
+        (["null", STATUS], STATUS, "ACTIVE"),
+        (ADDRESS, ["null", ADDRESS], ROME),
+        (["null", ADDRESS], ADDRESS, ROME),
+        (FOUR, ["null", FOUR], b"abcd"),
+        ({"type": "array", "items": STATUS}, {"type": "array", "items": ["null", STATUS]}, ["ACTIVE", "CLOSED"]),
+    ],
+)
+def test_a_type_that_becomes_nullable_or_no_longer_is_keeps_its_values(there: Any, here: Any, value: Any) -> None:
+    rows, faults = read(found(("x", there)), encoded(found(("x", there)), {"x": value}), found(("x", here)))
+    assert (rows.to_pylist(), faults) == ([{"x": value}], [None])
+
+
+def test_a_type_may_be_spelled_out_in_another_place() -> None:
+    newer = FoundSchema(
+        "AVRO",
+        json.dumps(
+            {
+                "type": "record",
+                "name": "shop.T",
+                "fields": [
+                    {"name": "billing", "type": ["null", ADDRESS], "default": None},
+                    {"name": "home", "type": ["null", "Address"]},
+                ],
+            }
+        ),
+    )
+    older = found(("home", ["null", ADDRESS]))
+    rows, faults = read(older, encoded(older, {"home": ("shop.Address", ROME)}), newer)
+    assert (rows.to_pylist(), faults) == ([{"billing": None, "home": ROME}], [None])
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("bytes", "\u00ff\u0001", b"\xff\x01"),
+        ({"type": "fixed", "name": "Two", "size": 2}, "\u00ff\u0001", b"\xff\x01"),
+        (logical("bytes", "decimal", precision=9, scale=2), "\u0007", Decimal("0.07")),
+        ([STATUS, "null"], "CLOSED", "CLOSED"),
+        (
+            {"type": "record", "name": "M", "fields": [{"name": "at", "type": logical("long", "timestamp-millis")}]},
+            {"at": 1000},
+            {"at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)},
+        ),
+    ],
+)
+def test_a_default_is_the_same_for_each_record(kind: Any, default: Any, value: Any) -> None:
+    older = found(("id", "long"))
+    fields = [{"name": "id", "type": "long"}, {"name": "x", "type": kind, "default": default}]
+    newer = FoundSchema("AVRO", json.dumps({"type": "record", "name": "shop.T", "fields": fields}))
+    rows, faults = read(older, encoded(older, *({"id": each} for each in range(3))), newer)
+    assert faults == [None] * 3
+    assert [each["x"] for each in rows.to_pylist()] == [value] * 3
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        (
+            logical("bytes", "decimal", precision=9, scale=2),
+            ["null", logical("bytes", "decimal", precision=12, scale=4)],
+            r"field 'x' is decimal\(9,2\) there and decimal\(12,4\) here",
+        ),
+        (
+            logical("long", "timestamp-millis"),
+            logical("long", "timestamp-micros"),
+            "field 'x' is timestamp-millis there and timestamp-micros here; give the columns as DDL",
+        ),
+    ],
+)
+def test_a_number_of_another_scale_or_unit_is_refused(there: Any, here: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(found(("x", there)), [], found(("x", here)))
+
+
 @given(rows=st.lists(ORDERS, min_size=2, max_size=8), data=st.data())
 def test_wrong_bytes_are_faults_of_their_records_alone(rows: list[dict[str, Any]], data: st.DataObject) -> None:
     values = encoded(ORDER, *rows)
