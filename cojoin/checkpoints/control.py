@@ -32,6 +32,7 @@ from cojoin.checkpoints.offset_log import (
     planned_lines,
 )
 from cojoin.errors import CheckpointError
+from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,7 +83,7 @@ def open_control(
     """
     files.make_directory(CONTROL_FOLDER)
     reader = spark.readStream.schema(LOADED_DDL).option("recursiveFileLookup", str(has_loads).lower())
-    found = reader.parquet(files.path(CONTROL_FOLDER))
+    found = reader.parquet(literally(files.path(CONTROL_FOLDER)))
     messages = found.where(F.col("payload").isNotNull())
     every = F.array(*map(F.lit, labels))
     receivers = F.when(F.col("key_group").isNull(), every).otherwise(F.array("key_group"))

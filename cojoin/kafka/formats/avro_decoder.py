@@ -2,8 +2,8 @@
 
 A record is decoded by the schema that it was written with, and resolved to the reader's as Avro says: fields by name,
 defaults for those that the writer lacks, wider numbers. A number of another scale or unit is a fault. With the user's
-own columns instead of a reader's schema, fields are matched by name. A record that does not end where its bytes end has a fault. It costs about 2 microseconds a
-record of four fields, and twice that for a record of another version.
+own columns instead of a reader's schema, fields are matched by name. A record that does not end where its bytes end has
+a fault. It costs about 2 microseconds a record of four fields, and twice that for a record of another version.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _MOST_DIGITS = 30
 _TRIES = 64
 """How often a piece is converted in vain before the rest of it is left to Spark."""
 
-_OFFSET = r"[+-](0[0-9]|1[0-7]):[0-5][0-9]$"
+_OFFSET = r":[0-5][0-9]:[0-5][0-9](\.[0-9]+)?[+-](0[0-9]|1[0-7]):[0-5][0-9]$"
 """The end of a time with an offset that is one to Spark as well: it knows none beyond 18 hours."""
 
 _SHORTEST_TIME = len("2026-01-15T10:00:00")

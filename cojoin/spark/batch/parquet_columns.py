@@ -122,8 +122,10 @@ class _Column:
     """A column at the top of a file's schema, as far as a reader must know it."""
 
     def __init__(self, column: Any, at: int) -> None:
-        self.name, self.at, self._stored = column.path.partition(".")[0], at, column
         self.is_nested = column.path != column.name or column.max_repetition_level > 0
+        # The name of a column that is not nested may itself have a dot.
+        self.name = column.path.partition(".")[0] if self.is_nested else column.name
+        self.at, self._stored = at, column
         self.physical = str(column.physical_type)
 
     @cached_property
