@@ -232,6 +232,7 @@ MUTANTS = (
                 "{(int(each), group) for one in self.all() for each in one.content_batch_ids for group in range(9)}",
             ),
         ),
+        is_rare=True,
     ),
     Mutant(
         "starts of one moment do not wait for each other where there is no compare-and-swap",
@@ -245,11 +246,13 @@ MUTANTS = (
         "those who write the index of a snapshot do not wait for each other where there is no compare-and-swap",
         "cojoin.checkpoints.snapshots:Snapshots._stays",
         (("if self._files.swaps:", "if True:"),),
+        is_rare=True,
     ),
     Mutant(
         "a savepoint points to content without a look whether it is still there",
         "cojoin.checkpoints.savepoint:_write",
         (("holders &= snapshots.holders()", "pass"),),
+        is_rare=True,
     ),
     Mutant(
         "cleaning does not keep the content to which a savepoint may point that is being taken",
@@ -281,6 +284,7 @@ MUTANTS = (
         "a savepoint that was taken for interrupted commits its rows",
         "cojoin.checkpoints.state_claims:end_savepoints",
         (("_write(spark, path, Claim(_SAVEPOINTS, _last_savepoint(spark, path) + 1 + _DRAWN))", "pass"),),
+        is_rare=True,
     ),
     Mutant(
         "a start does not look again where a former run has counted a batch meanwhile",
@@ -292,16 +296,19 @@ MUTANTS = (
         "a run that was taken over writes over the rows of its successor's snapshot",
         "cojoin.spark.query.batch_protocol:BatchProtocol._snapshot",
         (("check=check, claim=claim", "check=check"),),
+        is_rare=True,
     ),
     Mutant(
         "a drain that stood still ends the inputs of its successor",
         "cojoin.checkpoints.drain_promise:keep_former_runs_from_draining",
         (("if epoch > 1:", "if False:"),),
+        is_rare=True,
     ),
     Mutant(
         "a savepoint is not taken again where the query has removed what it was reading",
         "cojoin.checkpoints.savepoint:take_savepoint",
         (("if committed_batches(files)[-1:] == committed[-1:]:", "if True:"),),
+        is_rare=True,
     ),
     Mutant(
         "a restoration that stood still writes into Spark's logs",
