@@ -13,18 +13,15 @@ from __future__ import annotations
 import re
 import threading
 import time
-import traceback
 import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote
 
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.kafka.token_texts import call_problem, function_name, is_token_text, without_tokens
 from cojoin.spark.batch.pickling import pickling_error
 from cojoin.storage.locations import MASK
-from cojoin.storage.secret_names import may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,11 +35,8 @@ _REFRESHED_AT = 0.75
 
 _PAUSE_SECONDS = 0.5
 _LONGEST_SECONDS = 10 * 365 * 86_400
-_PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _EXTENSION = re.compile(r"(?!auth$)[A-Za-z]+")
 _MECHANISM, _OWN_MECHANISM = ("sasl.mechanism", "sasl.mechanisms"), "OAUTHBEARER"
-_JWT = re.compile(r"eyJ[\w-]+\.[\w-]*(?:\.[\w-]*)*")
-_PARAMETER = re.compile(r"(?P<name>[\w.-]+)(?P<sign>=|%3D)(?P<value>[^&\s\"']+)", re.IGNORECASE)
 _EXPECTED = "expected the token's text and its lifetime in seconds, or a cojoin.kafka.Token"
 
 
@@ -91,15 +85,14 @@ class TokenFunction:
         made = cls(function)
         reason = pickling_error(function)
         if reason is not None:
-            msg = f"{what}: token: {made.name} can't be sent to the workers: {_masked(reason)}"
+            msg = f"{what}: token: {made.name} can't be sent to the workers: {without_tokens(reason)}"
             raise ConfigurationError(msg)
         return made
 
     @property
     def name(self) -> str:
         """The function's name, without its arguments, which may be secret."""
-        found = getattr(self.ask, "__qualname__", None)
-        return f"the function {found}" if isinstance(found, str) else f"the {type(self.ask).__qualname__}"
+        return function_name(self.ask)
 
 
 @dataclass(frozen=True)
@@ -172,7 +165,7 @@ class Tokens:
     def mask(self, text: str) -> str:
         """Return a text without the token and without what may be secret."""
         kept = _KEPT.get(self._function.number)
-        return _masked(self._secrets.mask(text if kept is None else text.replace(kept.token.text, MASK)))
+        return without_tokens(self._secrets.mask(text if kept is None else text.replace(kept.token.text, MASK)))
 
     def _kept(self) -> _Kept | None:
         """Return a token that is valid, a new one where the last one is old; None where the function fails."""
@@ -193,9 +186,7 @@ class Tokens:
         try:
             answer = self._function.ask()
         except Exception as error:  # noqa: BLE001 - the user's own code
-            frames = traceback.extract_tb(error.__traceback__)
-            place = f"{PurePath(frames[-1].filename).name}, line {frames[-1].lineno}" if frames[1:] else "its call"
-            return None, f"{self._function.name} failed: {type(error).__name__}: {self.mask(str(error))} (in {place})"
+            return None, self.mask(call_problem(self._function.ask, error))
         found = _as_token(answer)
         if isinstance(found, str):
             return None, f"{self._function.name}: {_EXPECTED}; got {found}"
@@ -218,7 +209,7 @@ def _as_token(answer: Any) -> Token | str:
         return f"a {type(answer).__name__}"
     if not isinstance(answer.text, str):
         return f"a {type(answer.text).__name__} as the text"
-    if _PRINTABLE.fullmatch(answer.text) is None:
+    if not is_token_text(answer.text):
         return "a text that is empty, or has blanks or control characters"
     if isinstance(answer.lifetime, bool) or not isinstance(answer.lifetime, (int, float, timedelta)):
         return f"a {type(answer.lifetime).__name__} as the lifetime"
@@ -227,16 +218,6 @@ def _as_token(answer: Any) -> Token | str:
         return "a principal or extensions that are no texts"
     wrong = [name for name in answer.extensions if _EXTENSION.fullmatch(name) is None]
     return answer if not wrong else f"the extension {wrong[0]!r}, whose name is not one of SASL's: letters, not 'auth'"
-
-
-def _masked(text: str) -> str:
-    """Return a text without what looks like a token, and without parameters whose names suggest a secret."""
-
-    def shown(found: re.Match[str]) -> str:
-        secret = may_be_secret(unquote(found["name"]))
-        return f"{found['name']}{found['sign']}{MASK}" if secret else found[0]
-
-    return _PARAMETER.sub(shown, _JWT.sub(MASK, text))
 
 
 def with_token_login(settings: Mapping[str, str], what: str) -> dict[str, str]:

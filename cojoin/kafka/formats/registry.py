@@ -9,15 +9,24 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from cojoin.errors import ConfigurationError
+from cojoin.kafka.token_texts import call_problem, function_name, is_token_text, without_tokens
 from cojoin.spark.batch.pickling import pickling_error
 from cojoin.spark.sources.secrets import Secrets, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Registry", "as_registry", "registry"]
+__all__ = ["Registry", "TokenFunctionError", "as_registry", "registry"]
+
+_LAST_TOKENS: dict[str, str] = {}
+"""This process' last token of each registry with a function, so that it can be masked."""
+
+
+class TokenFunctionError(RuntimeError):
+    """A user's function returned no token; the message has no secret."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ class Registry:
         number: What a process knows its client by where it has a function.
 
     >>> registry("http://ali:opensesame@localhost:8081")
-    Registry(http://***@localhost:8081)
+    Registry(http://localhost:8081)
     """
 
     url: str = field(repr=False)
@@ -56,7 +65,32 @@ class Registry:
         """Return a text in which the login is masked."""
         settings = dict(self.settings)
         password = settings.get("basic.auth.user.info", "").partition(":")[2]
-        return Secrets.of_settings({**settings, "url": self.url, "password": password}).mask(text)
+        secrets = {**settings, "url": self.url, "password": password, "token": _LAST_TOKENS.get(self.number, "")}
+        return without_tokens(Secrets.of_settings(secrets).mask(text))
+
+    def asked_token(self) -> str:
+        """Return a token of the user's function.
+
+        Raises:
+            TokenFunctionError: The function fails, or returns no token.
+        """
+        if self.token is None:
+            msg = "this registry has no function that returns tokens"
+            raise TokenFunctionError(msg)
+        try:
+            answer = self.token()
+        except Exception as error:  # noqa: BLE001 - the user's own code
+            raise TokenFunctionError(self.mask(call_problem(self.token, error))) from None
+        if not isinstance(answer, str) or not is_token_text(answer):
+            got = (
+                "one that is empty, or has blanks or control characters"
+                if isinstance(answer, str)
+                else f"a {type(answer).__name__}"
+            )
+            msg = f"{function_name(self.token)}: expected the token's text, got {got}"
+            raise TokenFunctionError(msg)
+        _LAST_TOKENS[self.number] = answer
+        return answer
 
 
 def registry(
@@ -74,7 +108,8 @@ def registry(
 
     Args:
         url: The address of its API, such as ``"http://localhost:8081"``, or Apicurio's
-            ``"http://localhost:8080/apis/ccompat/v7"``; several of one registry have commas between them.
+            ``"http://localhost:8080/apis/ccompat/v7"``; several of one registry have commas between them. A login
+            in it, as in ``"http://ali:opensesame@localhost:8081"``, is used as ``username=`` and ``password=``.
         username: The user's name, for a login by password.
         password: The password.
         token: A bearer token, or your own function without arguments that returns one.
@@ -97,6 +132,11 @@ def registry(
     if not isinstance(url, str) or not url.strip().startswith(("http://", "https://")):
         msg = f"registry: expected an address such as 'http://localhost:8081', got {without_login(str(url))!r}"
         raise ConfigurationError(msg)
+    url, inside = _apart(url)
+    if inside is not None and not (username is None and password is None and token is None):
+        msg = "registry: expected one login, got one in the address and another one beside it"
+        raise ConfigurationError(msg)
+    username, password = inside or (username, password)
     if (username is None) != (password is None):
         msg = "registry: expected both username= and password=, or neither"
         raise ConfigurationError(msg)
@@ -108,12 +148,15 @@ def registry(
     if token is not None:
         settings |= {"bearer.auth.logical.cluster": ""}
         if isinstance(token, str):
+            if not is_token_text(token):
+                msg = "registry: token: expected printable characters, got none, or blanks or control characters too"
+                raise ConfigurationError(msg)
             settings |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": token}
         elif not callable(token):
             msg = f"registry: token: expected a text or a function that returns one, got a {type(token).__name__}"
             raise ConfigurationError(msg)
         elif (reason := pickling_error(token)) is not None:
-            msg = f"registry: token: the function can't be sent to the workers: {reason}"
+            msg = f"registry: token: the function can't be sent to the workers: {without_tokens(reason)}"
             raise ConfigurationError(msg)
         else:
             number = uuid.uuid4().hex
@@ -121,7 +164,22 @@ def registry(
     settings |= {name: value for name, value in files.items() if value is not None}
     settings |= {str(name): str(value) for name, value in (options or {}).items()}
     asked = token if token is not None and not isinstance(token, str) else None
-    return Registry(url.strip(), tuple(sorted(settings.items())), asked, number)
+    return Registry(url, tuple(sorted(settings.items())), asked, number)
+
+
+def _apart(url: str) -> tuple[str, tuple[str, str] | None]:
+    """Return addresses without the login in them, and the login: HTTP libraries log the addresses that they ask."""
+    addresses, logins = [], set()
+    for each in url.split(","):
+        parts = urlsplit(each.strip())
+        login, _, place = parts.netloc.rpartition("@")
+        addresses.append(parts._replace(netloc=place).geturl())
+        username, _, password = login.partition(":")
+        logins |= {(unquote(username), unquote(password))} if login else set()
+    if len(logins) > 1:
+        msg = "registry: expected one login for all addresses, got several"
+        raise ConfigurationError(msg)
+    return ",".join(addresses), next(iter(logins), None)
 
 
 def as_registry(given: Any, what: str) -> Registry:

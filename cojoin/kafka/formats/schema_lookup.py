@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError
+from cojoin.kafka.formats.registry import TokenFunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -164,8 +165,9 @@ class SchemaLookup:
         """Return what a function of the client returns; None where the registry answers with a code of ``absent``.
 
         Raises:
-            ConfigurationError: The registry refuses the login, or there is none at the address.
-            QueryFailedError: It does not answer.
+            ConfigurationError: The registry refuses the login, or there is none at the address; before a query starts,
+                also a token function that fails.
+            QueryFailedError: It does not answer; while a query runs, also a token function that fails.
         """
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - takes half a second
 
@@ -177,6 +179,10 @@ class SchemaLookup:
             raise self._refusal(error) from None
         except (ConfigurationError, QueryFailedError):
             raise
+        except TokenFunctionError as error:
+            kind = ConfigurationError if self._at_start else QueryFailedError
+            msg = f"{self._what}: schema registry {self._registry.title}: token: {error}"
+            raise kind(msg) from None
         except Exception as error:  # noqa: BLE001 - the client raises those of its HTTP library
             said = self._registry.mask(f"{type(error).__name__}: {error}")
             lost = "" if self._at_start else "no record is lost, those of this batch are read again by the next start: "
@@ -211,7 +217,7 @@ class SchemaLookup:
                     "bearer.auth.credentials.source": "CUSTOM",
                     "bearer.auth.custom.provider.function": _fields,
                     "bearer.auth.custom.provider.config": {
-                        "ask": self._registry.token,
+                        "registry": self._registry,
                         "cluster": settings.pop("bearer.auth.logical.cluster", ""),
                     },
                 }
@@ -229,7 +235,8 @@ def _newest(client: Any, subject: str) -> Any:
 
 
 def _fields(config: dict[str, Any]) -> dict[str, Any]:
-    return {"bearer.auth.token": config["ask"](), "bearer.auth.logical.cluster": config["cluster"]}
+    registry: Registry = config["registry"]
+    return {"bearer.auth.token": registry.asked_token(), "bearer.auth.logical.cluster": config["cluster"]}
 
 
 def _forget_some(kept: dict[Any, Any]) -> None:

@@ -17,7 +17,7 @@ from cojoin.kafka.cluster_options import ClusterOptions, check_installed
 from cojoin.kafka.sink.record_encoding import RecordEncoding
 from cojoin.kafka.sink.topic_marker import NO_BATCH, RETIRED, TopicMarker
 from cojoin.kafka.sink.topic_producer import TopicConnection, TopicTarget
-from cojoin.kafka.sink.topic_transactions import TopicTransactions
+from cojoin.kafka.sink.topic_transactions import TopicTransactions, layouts_since
 from cojoin.kafka.sink.topic_writer import TopicWriter
 from cojoin.spark.sinks.sink import OutputId, Sink
 
@@ -177,15 +177,18 @@ class KafkaSink(Sink):
             )
             raise CheckpointError(msg)
         known = int(written["batch_id"]) if written.get("batch_id") is not None else NO_BATCH
-        tasks = int(written["tasks"])
-        target = replace(self.target(former), tasks=tasks)
-        for task in range(tasks):
-            with closing(TopicTransactions(target, task, at_start=True)) as transactions:
-                found = transactions.take_over() if ends else transactions.marker()
-                self._check_newest(found, known, former, successor)
-                if ends:
-                    ended = replace(found or TopicMarker(NO_BATCH, 0, tasks), epoch=RETIRED, successor=successor)
-                    transactions.write_marker(ended)
+        counted = int(written["tasks"])
+        for tasks in layouts_since(self.target(former), counted, takes_over=ends):
+            target = replace(self.target(former), tasks=tasks)
+            for task in range(tasks):
+                with closing(TopicTransactions(target, task, at_start=True)) as transactions:
+                    found = transactions.take_over() if ends else transactions.marker()
+                    # A query that went on in other tasks may have ended before it wrote one.
+                    if tasks == counted or (found is not None and found.newest > known):
+                        self._check_newest(found, known, former, successor)
+                    if ends:
+                        ended = replace(found or TopicMarker(NO_BATCH, 0, tasks), epoch=RETIRED, successor=successor)
+                        transactions.write_marker(ended)
         return True
 
     def _check_newest(self, found: TopicMarker | None, known: int, former: OutputId, successor: str) -> None:

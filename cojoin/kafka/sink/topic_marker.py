@@ -32,7 +32,8 @@ class TopicMarker:
     Attributes:
         newest: The last batch whose rows the topic has; ``NO_BATCH`` before the first.
         epoch: The epoch of the run that wrote the marker.
-        tasks: In how many parts the rows are written, each with a marker of its own.
+        tasks: In how many parts the rows are written, each with a marker of its own; in a marker of a former number of
+            parts, with how many the query went on.
         batch: The identity of the last batch; None before the first.
         successor: The checkpoint of the query that goes on in the topic; None if there is none.
     """

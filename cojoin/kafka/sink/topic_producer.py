@@ -41,6 +41,9 @@ _DEFAULTS = {
     "queue.buffering.max.kbytes": "131072",
     "transaction.timeout.ms": str(DEFAULT_TRANSACTION_TIMEOUT_MS),
 }
+_MOST_BYTES = 1_000_000_000
+"""What librdkafka takes as ``message.max.bytes``; a topic may allow more."""
+
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the zero UUID, as Kafka encodes it
 _ROOM_SECONDS = 0.1
 
@@ -100,11 +103,10 @@ class TopicTarget:
         """Return librdkafka's settings of a producer; those of the user come first."""
         most = self.facts.max_bytes
         # The brokers hold a whole batch of records against the topic's limit, with what frames them.
-        size = (
-            {}
-            if most is None
-            else {"message.max.bytes": str(max(1_000, most)), "batch.size": str(min(1_000_000, max(1, most * 9 // 10)))}
-        )
+        size = {}
+        if most is not None:
+            size["message.max.bytes"] = str(min(_MOST_BYTES, max(1_000, most)))
+            size["batch.size"] = str(min(1_000_000, max(1, most * 9 // 10)))
         return {**_DEFAULTS, **size, **self.cluster.settings, "enable.idempotence": "true"}
 
 

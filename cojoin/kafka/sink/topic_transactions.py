@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from cojoin.errors import CheckpointError, QueryFailedError
@@ -25,7 +26,7 @@ with contextlib.suppress(ImportError):  # an optional dependency: ``check_instal
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-__all__ = ["FencedError", "TopicTransactions"]
+__all__ = ["FencedError", "TopicTransactions", "layouts_since"]
 
 _PARTITION = 0
 """The partition of the topic whose offset is the marker."""
@@ -158,3 +159,22 @@ class TopicTransactions(TopicProducer):
             f"only one runs, and start it again, which goes on where it stopped"
         )
         return FencedError(msg)
+
+
+def layouts_since(target: TopicTarget, tasks: int, *, takes_over: bool) -> list[int]:
+    """Return in how many tasks an output was written, from a number that is known to the newest one.
+
+    The markers of each number of tasks say with how many the query went on from them (``topic_writer``).
+
+    Args:
+        target: The output.
+        tasks: The number that is known, with which the list begins.
+        takes_over: Whether earlier runs are fenced off.
+    """
+    found = [tasks]
+    while True:
+        with contextlib.closing(TopicTransactions(replace(target, tasks=found[-1]), at_start=True)) as transactions:
+            marker = transactions.take_over() if takes_over else transactions.marker()
+        if marker is None or marker.tasks in found:
+            return found
+        found.append(marker.tasks)

@@ -8,6 +8,8 @@ writes none. What fences what:
 - An earlier run that wakes up later begins a producer of its own, which ends what the later run is writing. It then
   reads the epoch of the later run in the marker, and writes nothing. The later run sees that it was fenced, and writes
   its batch again.
+- A run that writes in another number of tasks than the last one has other transactional ids. Before its first batch it
+  takes over the former ones too, and writes its number of tasks into their markers.
 
 The marker expires with the group's offset, ``offsets.retention.minutes`` after the last commit (7 days by default). A
 run refreshes it at its start, with each batch that has rows, and after an hour with one that has none. When it has
@@ -27,7 +29,7 @@ from cojoin.kafka.sink.batch_tasks import OUTCOME, BatchTask, check_marker
 from cojoin.kafka.sink.record_encoding import KEY, VALUE, RecordEncoding
 from cojoin.kafka.sink.topic_marker import NO_BATCH, TopicMarker
 from cojoin.kafka.sink.topic_producer import TopicConnection, TopicFacts, TopicTarget
-from cojoin.kafka.sink.topic_transactions import TopicTransactions
+from cojoin.kafka.sink.topic_transactions import TopicTransactions, layouts_since
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import Position, SinkWriter
 
@@ -83,21 +85,21 @@ class TopicWriter(SinkWriter):
             f"topic, or put back the newest copy of the checkpoint"
         )
         known = NO_BATCH if written.get("batch_id") is None else int(written["batch_id"])
-        former = int(written.get("tasks") or self._target.tasks)
-        if former != self._target.tasks:
-            if position.is_planned:
-                msg = (
-                    f"{self._where(position)}: it was written in {former} tasks, and would now be written in "
-                    f"{self._target.tasks}, while batch {position.next_batch} may be there in part; start the query "
-                    f"once with delivery= and tasks= as they were"
-                )
-                raise CheckpointError(msg)
-            for task in range(former):
-                self._taken_over(replace(self._target, tasks=former), task, known, position)
-        is_new = former != self._target.tasks
-        self._markers = [
-            self._taken_over(self._target, task, known, position, is_new=is_new) for task in range(self._target.tasks)
-        ]
+        counted, tasks = int(written.get("tasks") or self._target.tasks), self._target.tasks
+        layouts = layouts_since(self._target, counted, takes_over=True)
+        if position.is_planned and layouts[-1] != tasks:
+            msg = (
+                f"{self._where(position)}: it was last written in {layouts[-1]} tasks, and would now be written in "
+                f"{tasks}, while batch {position.next_batch} may be there in part; start the query once with "
+                f"delivery= and tasks= as they were"
+            )
+            raise CheckpointError(msg)
+        # What was begun with these tasks may be there; otherwise all batches that count were written with others.
+        is_new = (counted != tasks or _is_at_least_once(written)) and not position.is_planned
+        for layout in layouts:
+            for task in range(layout if layout != tasks else 0):
+                self._taken_over(replace(self._target, tasks=layout), task, known, position, is_new=layout != counted)
+        self._markers = [self._taken_over(self._target, task, known, position, is_new=is_new) for task in range(tasks)]
         self._marked = time.monotonic()
 
     def _check_topic(self, written: Mapping[str, Any], facts: TopicFacts, position: Position) -> None:
@@ -120,15 +122,15 @@ class TopicWriter(SinkWriter):
         """Fence off earlier runs from one task; returns its marker, which then has the run's epoch.
 
         Args:
-            target: The output.
+            target: The output, in as many tasks as it is, or was, written.
             task: The task.
             known: The last batch that the topic has, according to the checkpoint.
             position: The query's position in the checkpoint.
-            is_new: Whether the task had no part in that batch.
+            is_new: Whether the task may have had no part in that batch.
         """
         with closing(TopicTransactions(target, task, at_start=True)) as transactions:
             found = self._checked(transactions.take_over(), target, known, position, is_new=is_new)
-            ours = replace(found, epoch=target.epoch, tasks=target.tasks)
+            ours = replace(found, epoch=self._target.epoch, tasks=self._target.tasks)
             transactions.write_marker(ours)
         return ours
 
@@ -136,11 +138,17 @@ class TopicWriter(SinkWriter):
         self, found: TopicMarker | None, target: TopicTarget, known: int, position: Position, *, is_new: bool
     ) -> TopicMarker:
         """Return the marker of a task, after a check that it is as the checkpoint left it."""
+        if (found is None or found.newest < known) and position.is_planned and _is_at_least_once(position.written):
+            msg = (
+                f"{self._where(position)}: batch {position.next_batch} was begun with delivery='at_least_once', and "
+                f"may be there; start the query once with it, and then with another delivery="
+            )
+            raise CheckpointError(msg)
         if found is None and position.is_planned and (position.written.get("kafka") or not position.written):
             self._refuse_gone(known, position)
         if found is not None:
             check_marker(found, target, max(found.newest, position.next_batch), NO_BATCH)
-        if found is None or is_new:
+        if found is None or (is_new and found.newest < known):
             batch = None if known == NO_BATCH else BatchMarker(known, 0, None, None)
             found = TopicMarker(known, 0, target.tasks, batch)
         there = f"it has the query's batches up to {found.newest}"
@@ -253,6 +261,11 @@ class TopicWriter(SinkWriter):
                 check_marker(transactions.take_over(), self._target, ours.newest, ours.newest)
                 transactions.write_marker(ours)
         self._marked = time.monotonic()
+
+
+def _is_at_least_once(written: Mapping[str, Any]) -> bool:
+    """Return whether the last batch that counts was written to a topic without a marker."""
+    return written.get("kafka") is not None and written.get("tasks") is None
 
 
 def _on_workers(task: BatchTask) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

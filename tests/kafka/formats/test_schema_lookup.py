@@ -78,7 +78,8 @@ def test_json_is_taken_out_of_the_wire_format(registry: RegistryServer) -> None:
     assert "has no schema id" in str(faults[1])
 
 
-def test_a_login_is_sent_and_never_shown() -> None:
+def test_a_login_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
     asked: list[str | None] = []
 
     class Refusing(BaseHTTPRequestHandler):
@@ -95,20 +96,46 @@ def test_a_login_is_sent_and_never_shown() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     place = f"http://127.0.0.1:{server.server_port}"
     try:
-        for login in (
-            {"username": "ali", "password": "opensesame"},
-            {"token": "tok-1-secret"},
-            {"token": lambda: "tok-1-secret"},
+        for login, secret in (
+            ({"username": "ali", "password": "opensesame"}, "opensesame"),
+            ({"token": "tok-1-secret"}, "tok-1-secret"),
+            ({"token": lambda: "tok-1-secret"}, "tok-1-secret"),
+            ({"url": place.replace("//", "//ali:open%73esame@")}, "opensesame"),
         ):
-            made = cj.kafka.registry(place, **login)
+            made = cj.kafka.registry(**{"url": place, **login})
             with pytest.raises(cj.ConfigurationError, match=r"refused the login \(HTTP 401\)") as told:
                 SchemaLookup(made, WHAT, at_start=True).of_subject("trades-value", None)
-            if "password" in login:
-                assert "opensesame" not in f"{told.value} {made!r} {avro(made)!r}"
+            assert secret not in f"{told.value} {made!r} {avro(made)!r}"
     finally:
         server.shutdown()
         server.server_close()
-    assert asked == ["Basic YWxpOm9wZW5zZXNhbWU=", *["Bearer tok-1-secret"] * 2]
+    assert asked == ["Basic YWxpOm9wZW5zZXNhbWU=", *["Bearer tok-1-secret"] * 2, "Basic YWxpOm9wZW5zZXNhbWU="]
+    logged = caplog.text
+    assert str(server.server_port) in logged, "the client's library logs what it asks"
+    assert "opensesame" not in logged
+    assert "open%73esame" not in logged
+
+
+def _failing() -> str:
+    msg = "POST https://login/token?client_secret=opensesame: 500"
+    raise OSError(msg)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda: "tok-1-secret\n", "expected the token's text, got one that is empty, or has blanks"),
+        (lambda: b"tok-1-secret", "expected the token's text, got a bytes"),
+        (_failing, r"the function _failing failed: OSError: .*client_secret=\*\*\*.* \(in test_schema_lookup.py"),
+    ],
+)
+def test_a_token_function_that_fails_is_told_without_its_secrets(function: Any, said: str) -> None:
+    made = cj.kafka.registry("http://127.0.0.1:9", token=function)
+    for at_start, kind in ((True, cj.ConfigurationError), (False, cj.QueryFailedError)):
+        with pytest.raises(kind, match=f"{WHAT}: .*token: .*{said}") as told:
+            SchemaLookup(made, WHAT, at_start=at_start).of_subject("trades-value", None)
+        assert "tok-1-secret" not in str(told.value)
+        assert "opensesame" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +145,9 @@ def test_a_login_is_sent_and_never_shown() -> None:
         ({"url": "http://r", "username": "ali"}, "expected both username= and password="),
         ({"url": "http://r", "username": "a", "password": "b", "token": "c"}, "a password or a token"),
         ({"url": "http://r", "token": 5}, "token: expected a text or a function"),
+        ({"url": "http://r", "token": "one\n"}, "token: expected printable characters"),
+        ({"url": "http://a:b@r", "token": "c"}, "expected one login, got one in the address"),
+        ({"url": "http://a:b@r,http://a:c@s"}, "expected one login for all addresses, got several"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, str], said: str) -> None:

@@ -58,6 +58,10 @@ def ids(broker: Broker, topic: str) -> list[int]:
     return sorted(each.json["id"] for each in read_committed(broker.bootstrap_servers, topic))
 
 
+def in_tasks(tasks: int) -> dict[str, Any]:
+    return {} if tasks == 1 else {"delivery": "exactly_once_parallel", "tasks": tasks}
+
+
 def delete_marker(broker: Broker, group: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     (future,) = admin.delete_consumer_groups([group]).values()
@@ -174,6 +178,51 @@ def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: 
     delete_marker(broker, "cojoin-0b8e-output")
     later.write(spark.range(3, 4), marker(2, 1))
     assert ids(broker, "sink-position") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("former", "later"), [(1, 3), (3, 1), (3, 2), (2, 3)])
+def test_another_number_of_tasks_is_known_before_a_batch_counts(
+    spark: SparkSession, broker: Broker, former: int, later: int
+) -> None:
+    """A run with other tasks is killed after its first batch, which does not count."""
+    name = f"sink-tasks-{former}-{later}"
+    before = topic_of(broker, name, key="id", **in_tasks(former))
+    after = cj.sinks.kafka(broker.bootstrap_servers, name, key="id", **in_tasks(later))
+    written = {**opened(before, spark, position(0)).write(spark.range(5), marker(0, 5)), "batch_id": 0}
+    killed = opened(after, spark, position(1, written), replace(OUTPUT, epoch=2))
+    killed.write(spark.range(5, 9), marker(1, 4))
+    begun = position(1, written, is_planned=True)
+    with refused(f"last written in {later} tasks, and would now be written in {former}", kind=cj.CheckpointError):
+        opened(before, spark, begun, replace(OUTPUT, epoch=3))
+    again = opened(after, spark, begun, replace(OUTPUT, epoch=4))
+    again.compare(marker(1, 4))
+    again.write(spark.range(5, 9), marker(1, 4))
+    again.write(spark.range(9, 11), marker(2, 2))
+    assert ids(broker, name) == [*range(11)]
+    # A checkpoint that is put back, or restored, from before the other tasks does not go on either.
+    for number, sink in enumerate((before, after), start=5):
+        with refused("up to 2, and the checkpoint goes on with batch 1", kind=cj.CheckpointError):
+            opened(sink, spark, position(1, written), replace(OUTPUT, epoch=number))
+    with refused("its batches up to 2, and the snapshot knows those up to 0", kind=cj.CheckpointError):
+        before.goes_on_in(written, OUTPUT, successor="/lake/new", ends=False)
+    # And back to the former tasks.
+    entry = {**written, "tasks": later, "batch_id": 2}
+    back = opened(before, spark, position(3, entry), replace(OUTPUT, epoch=7))
+    back.write(spark.range(11, 12), marker(3, 1))
+    assert ids(broker, name) == [*range(12)]
+
+
+def test_a_query_may_write_at_least_once_for_a_while(spark: SparkSession, broker: Broker) -> None:
+    sink = topic_of(broker, "sink-for-a-while", key="id")
+    plain = cj.sinks.kafka(broker.bootstrap_servers, "sink-for-a-while", key="id", delivery="at_least_once")
+    opened(sink, spark, position(0)).write(spark.range(2), marker(0, 2))
+    written = {**plain.open(spark, OUTPUT).write(spark.range(2, 4), marker(1, 2)), "batch_id": 1}
+    with refused("batch 2 was begun with delivery='at_least_once'", kind=cj.CheckpointError):
+        opened(sink, spark, position(2, written, is_planned=True), replace(OUTPUT, epoch=2))
+    again = opened(sink, spark, position(2, written), replace(OUTPUT, epoch=3))
+    again.write(spark.range(4, 5), marker(2, 1))
+    opened(sink, spark, position(2, written, is_planned=True), replace(OUTPUT, epoch=4)).compare(marker(2, 1))
+    assert ids(broker, "sink-for-a-while") == [*range(5)]
 
 
 def test_who_takes_over_ends_what_a_former_run_writes(spark: SparkSession, broker: Broker) -> None:
