@@ -20,7 +20,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from tests.seeds import SEED, SEED_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -159,6 +159,15 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def shuffle_partitions(spark: SparkSession) -> Iterator[Callable[[int], None]]:
+    """Set Spark's shuffle partitions for one test."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    yield lambda count: spark.conf.set(name, count)
+    spark.conf.set(name, before)
 
 
 @pytest.fixture

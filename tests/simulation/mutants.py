@@ -279,6 +279,7 @@ MUTANTS = (
         "cleaning forgets a snapshot of which it has kept content for a savepoint that is being taken",
         "cojoin.checkpoints.state_cleaner:StateCleaner.clean",
         (("if waiting.isdisjoint(_holders(snapshot)):", "if True:"),),
+        is_rare=True,
     ),
     Mutant(
         "a savepoint that was taken for interrupted commits its rows",

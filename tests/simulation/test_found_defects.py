@@ -92,6 +92,17 @@ FOUND = {
         actions=_SAVEPOINT_LATER,
         faults=(Fault("pause", "read state", 0, 50, "savepoint", 250),),
     ),
+    # The savepoint was killed instead, and nothing removed any more what was kept for it.
+    "cleaning forgets a snapshot of which it has kept content for a savepoint that is being taken": Plan(
+        30,
+        switching=0.02,
+        cadence=3,
+        actions=_SAVEPOINT_LATER,
+        faults=(
+            Fault("pause", "delta commit", 1, 150, "savepoint", 300),
+            Fault("crash before", "exists", 2, 1, "savepoint"),
+        ),
+    ),
     # It stood still before it had said what it might point to, and did not look again.
     "a savepoint points to content without a look whether it is still there": Plan(
         3,

@@ -9,8 +9,6 @@ import pytest
 from tests.spark.data import Folders, Streams, generate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -24,15 +22,6 @@ def streams() -> Streams:
 def folders(streams: Streams, tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """The same as two files each; to be read only."""
     return streams.write(tmp_path_factory.mktemp("streams"), files=2)
-
-
-@pytest.fixture
-def shuffle_partitions(spark: SparkSession) -> Iterator[Callable[[int], None]]:
-    """Set Spark's shuffle partitions for one test."""
-    name = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(name)
-    yield lambda count: spark.conf.set(name, count)
-    spark.conf.set(name, before)
 
 
 @pytest.fixture(scope="session")
