@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import CheckpointError
+from cojoin.storage.locations import literally
 from cojoin.storage.newest_batch import FENCE
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
@@ -161,7 +162,7 @@ def find_commit(spark: SparkSession, location: str, app_id: str, app_version: in
 
 
 def _read_commits(spark: SparkSession, root: str, versions: Sequence[int]) -> list[Commit]:
-    lines = spark.read.schema(_ACTIONS).json([f"{root}/{each:020d}.json" for each in versions])
+    lines = spark.read.schema(_ACTIONS).json([literally(f"{root}/{each:020d}.json") for each in versions])
     told = F.col("txn").isNotNull() | F.col("commitInfo").isNotNull()
     rows = lines.select(F.col("_metadata.file_name").alias("file"), "txn", "commitInfo").where(told).collect()
     told_of: dict[int, list[Any]] = {each: [] for each in versions}

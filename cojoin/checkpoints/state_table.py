@@ -24,6 +24,7 @@ from cojoin.checkpoints.state_claims import has_claim
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.locations import literally
 from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
@@ -186,9 +187,9 @@ class StateTable:
         They are read from that commit's data files, in one small job. To read the table would take several jobs, and
         most of a small snapshot's time; it is read only where the files can't be read or lack a key group.
         """
-        # Spark takes a path such as ``[a]`` for a glob pattern, which matches no file.
         with contextlib.suppress(PySparkException, Py4JError):
-            rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*(f"{self._path}/{file}" for file in files))
+            paths = [literally(f"{self._path}/{file}") for file in files]
+            rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*paths)
             found: list[Row] = rows.collect()
             if sorted(row.key_group for row in found if row.key_group is not None) == [*range(key_groups)]:
                 return found

@@ -32,6 +32,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.history import snapshot_of
 from cojoin.spark.restore import source_logs
+from cojoin.storage.locations import literally
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
@@ -213,7 +214,7 @@ class ReplayedRows:
                 stream = whole.writeStream.foreachBatch(to).option("checkpointLocation", place.path("spark"))
                 stream.queryName(f"cojoin debug {uuid.uuid4().hex[:8]}").trigger(once=True).start().awaitTermination()
                 if to is write:
-                    found.append(self.spark.read.parquet(taken).toArrow())
+                    found.append(self.spark.read.parquet(literally(taken)).toArrow())
             except PySparkException as error:
                 names = " and ".join(repr(each.spec.name) for each in self.inputs)
                 msg = (

@@ -80,8 +80,8 @@ class Shop:
         return cj.connect(*self.inputs(**table), key_groups=key_groups)
 
     def start(self, joined: cj.Joined, name: str = "query", trigger: cj.Trigger = PAUSE, **options: Any) -> cj.Query:
-        options = {"output": cj.sinks.delta(f"{self.folder}/{name}/out"), "checkpoint_interval": 1, **options}
-        return joined.start(checkpoint=f"{self.folder}/{name}/checkpoint", trigger=trigger, **options)
+        options = {"output": cj.sinks.delta(f"{self.folder}/{name}/out [1]"), "checkpoint_interval": 1, **options}
+        return joined.start(checkpoint=f"{self.folder}/{name}/checkpoint [1]", trigger=trigger, **options)
 
     def run(self, joined: cj.Joined, name: str = "query", **options: Any) -> cj.Query:
         query = self.start(joined, name, **options)
@@ -93,12 +93,12 @@ class Shop:
 
     def rows(self, name: str = "query") -> list[tuple[int, str | None]]:
         """Return each trade with its tier as it came out."""
-        frame = self.spark.read.format("delta").load(f"{self.folder}/{name}/out")
+        frame = self.spark.read.format("delta").load(f"{self.folder}/{name}/out [1]")
         return sorted(((row.trade_id, row.tier) for row in frame.select("trade_id", "tier").collect()), key=str)
 
     def control(self, name: str = "query") -> list[str]:
         """Return the loads that lie in the control folder."""
-        place = self.folder / name / "checkpoint" / "control"
+        place = self.folder / name / "checkpoint [1]" / "control"
         return sorted(each.name for each in place.iterdir() if each.name.startswith("load"))
 
     def found(self, at: dict[int, int], *, timed: bool = False) -> list[tuple[int, str | None]]:

@@ -280,8 +280,8 @@ def attempt(shop: Shop) -> None:
 def loaded_by(shop: Shop) -> dict[int, int]:
     """Return the version with which each trade came out, by the batches' manifests and the output's transactions."""
     frame = shop.spark.read.format("delta")
-    out = f"{shop.folder}/query/out"
-    manifests = Manifests(open_store(shop.spark, f"{shop.folder}/query/checkpoint"))
+    out = f"{shop.folder}/query/out [1]"
+    manifests = Manifests(open_store(shop.spark, f"{shop.folder}/query/checkpoint [1]"))
     found: dict[int, int] = {}
     for batch_id in manifests.batch_ids():
         manifest = manifests.read(batch_id)

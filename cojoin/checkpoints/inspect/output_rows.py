@@ -23,7 +23,7 @@ from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
-from cojoin.storage.locations import is_path
+from cojoin.storage.locations import is_path, literally
 from cojoin.storage.newest_batch import FENCE
 from cojoin.storage.table_version import read_table
 
@@ -182,7 +182,8 @@ def _batches(
     """Return for each file the batch that wrote it, and why it is not known or whose it is."""
     unknown = (None, "the table's log no longer tells which batch wrote it")
     found: dict[str, tuple[int | None, str | None]] = dict.fromkeys(files, unknown)
-    actions = spark.read.schema(_ACTIONS).json(f"{log_path}/*.json").withColumn("commit", F.col("_metadata.file_name"))
+    commits = spark.read.schema(_ACTIONS).json(f"{literally(log_path)}/*.json")
+    actions = commits.withColumn("commit", F.col("_metadata.file_name"))
     name = F.element_at(F.split("add.path", "/"), -1)
     told = actions.where(F.col("txn").isNotNull() | name.isin(sorted(files))).select(
         "commit", "txn", name.alias("file")

@@ -1,9 +1,9 @@
 """Whether pyarrow reads a parquet file's columns as Spark does, and the rows of a part of a file in the input's types.
 
 Columns are found by name as in Spark: whatever their case, and null where the file has none. A column must have the
-input's own type, a narrower integer or a float for a double; times may be Spark's older INT96. Everything else that
-Spark's reader knows of (dates of the Julian calendar, wider decimals) is left to it, and it is said which column of
-which file that is.
+input's own type, a narrower integer or a float for a double; times may be the older INT96 of Spark itself. Everything
+else that Spark's reader knows of (dates of the Julian calendar, INT96 of other writers, wider decimals) is left to it,
+and it is said which column of which file that is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["is_plain", "misfit", "opened", "rows_between"]
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
-_WRITER, _FIRST_NEW = b"org.apache.spark.version", (3, 0)
+_PROBED_ROWS = 256
+_WRITER = b"org.apache.spark.version"
+_FIRST_NEW, _FIRST_NEW_INT96 = (3, 0), (3, 1)
+"""The versions of Spark since which dates and times, and those of INT96, are of the Gregorian calendar throughout."""
+
 _OLD_DATES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
 _MILLIS, _MICROS = "milliseconds", "microseconds"
 
@@ -61,7 +65,15 @@ def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
             return f"it has columns {' and '.join(repr(each.name) for each in found)}, which are one to Spark"
         if found and not _fits(found[0], field.type):
             return f"its column {found[0].name!r} is {_shown(found[0])}, and {type_to_ddl(field.type)} is expected"
-    if any(pa.types.is_date32(each) or pa.types.is_timestamp(each) for each in schema.types) and _is_old(metadata):
+    dated = [each for each in schema if pa.types.is_date32(each.type) or pa.types.is_timestamp(each.type)]
+    version = _spark_version(metadata)
+    stored = [same[0] for each in dated if (same := columns.get(each.name.lower()))]
+    older = next((each for each in stored if each.physical == "INT96"), None)
+    if older is not None and version is None:
+        # Writers differ in times before 1970, and the setting of Spark's reader applies to them.
+        return f"its column {older.name!r} is INT96, and the file was not written by Spark"
+    first_new = _FIRST_NEW if older is None else _FIRST_NEW_INT96
+    if dated and version is not None and (version < first_new or any(each in metadata.metadata for each in _OLD_DATES)):
         return "it was written by Spark with dates of the Julian calendar"
     return None
 
@@ -89,6 +101,7 @@ def rows_between(file: pq.ParquetFile, schema: pa.Schema, begin: int, end: int) 
             size = max(size, bytes_each // max(1, group.num_rows))
         start += group.num_rows
     at = first or 0
+    size = max(size, _probed_size(file, groups, names))
     most = min(_ROWS_AT_ONCE, max(1, _BYTES_AT_ONCE // max(1, size)))
     columns = [each.name for each in names.values()]
     for batch in file.iter_batches(most, groups, columns, use_threads=False):
@@ -98,6 +111,22 @@ def rows_between(file: pq.ParquetFile, schema: pa.Schema, begin: int, end: int) 
             yield _in_types(batch.slice(low, high - low), schema, names)
         if at >= end:
             return
+
+
+def _probed_size(file: pq.ParquetFile, groups: list[int], names: dict[str, _Column]) -> int:
+    """Return the size of a row as the first rows of each row group have it; 0 where no column has a dictionary.
+
+    A file has a text of a dictionary once, and a batch of rows has it as often as it occurs.
+    """
+    size = 0
+    for number in groups:
+        group = file.metadata.row_group(number)
+        columns = [each for each in names.values() if each.physical == "BYTE_ARRAY"]
+        probed = [each.name for each in columns if group.column(each.at).has_dictionary_page]
+        first = next(file.iter_batches(_PROBED_ROWS, [number], probed, use_threads=False), None) if probed else None
+        if first is not None and first.num_rows:
+            size = max(size, first.nbytes // first.num_rows)
+    return size
 
 
 def _in_types(batch: pa.RecordBatch, schema: pa.Schema, names: dict[str, _Column]) -> pa.RecordBatch:
@@ -190,11 +219,10 @@ def _shown(column: _Column) -> str:
     return column.physical + (f" ({kind}{': ' + details if details else ''})" if kind else "")
 
 
-def _is_old(metadata: pq.FileMetaData) -> bool:
-    """Return whether Spark takes the file's dates and times for those of the Julian calendar before 1582."""
+def _spark_version(metadata: pq.FileMetaData) -> tuple[int, ...] | None:
+    """Return the version of Spark that wrote a file, as two numbers; None where another program did."""
     stored = metadata.metadata or {}
     if _WRITER not in stored:
-        return False
+        return None
     version = stored[_WRITER].decode(errors="replace").split(".")
-    number = tuple(int(each) if each.isdigit() else 0 for each in version[:2])
-    return number < _FIRST_NEW or any(each in stored for each in _OLD_DATES)
+    return tuple(int(each) if each.isdigit() else 0 for each in version[:2])

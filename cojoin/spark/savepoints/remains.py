@@ -22,7 +22,7 @@ from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.spark.restore.restoration import Restoration
 from cojoin.spark.savepoints.erasure import Remainder
-from cojoin.storage.locations import is_path, without_login
+from cojoin.storage.locations import is_path, literally, without_login
 from cojoin.storage.table_version import table_in_sql
 
 if TYPE_CHECKING:
@@ -146,7 +146,10 @@ def _of_output(
 def _count(spark: SparkSession, kind: str, location: str, condition: str) -> tuple[int | None, str]:
     try:
         reader = spark.read.format(kind)
-        frame: DataFrame = reader.load(location) if kind == "parquet" or is_path(location) else reader.table(location)
+        if kind == "parquet":
+            frame: DataFrame = reader.load(literally(location))
+        else:
+            frame = reader.load(location) if is_path(location) else reader.table(location)
         return frame.where(F.expr(condition)).count(), ""
     except (PySparkException, Py4JError) as error:
         return None, f"It can't be read: {str(error).strip().splitlines()[0]}"

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import commit_versions
+from cojoin.storage.locations import literally
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _mortal_files(spark: SparkSession, table: TableVersion, first: int) -> list[
     versions = [each for each in commit_versions(spark, table) if each >= first]
     if not versions:
         return []
-    lines = spark.read.schema(_ACTIONS).json([f"{table.log_path}/{each:020d}.json" for each in versions])
+    lines = spark.read.schema(_ACTIONS).json([literally(f"{table.log_path}/{each:020d}.json") for each in versions])
     action = F.coalesce(*(F.when(F.col(name).isNotNull(), F.lit(name)) for name in ("cdc", "add", "remove")))
     told = F.coalesce("cdc", "add", "remove")
     named = lines.select(

@@ -123,7 +123,7 @@ def both(spark: SparkSession, make: Callable[[], BoundInput]) -> tuple[pa.Table,
 def drawn_input(rng: random.Random, folder: Path) -> tuple[str, list[str]]:
     """Write an input of drawn types as some files; return its columns and its key."""
     dtypes = [UTC, *rng.sample(KEYABLE, rng.randrange(1, 4)), *rng.choices([*DDL], k=rng.randrange(4))]
-    names = ["at", *(f"c{number}" for number in range(1, len(dtypes)))]
+    names = ["at", *(f"c{rng.choice(['', ' `'])}{number}" for number in range(1, len(dtypes)))]
     keyable = [name for name, dtype in zip(names[1:], dtypes[1:], strict=True) if dtype in KEYABLE]
     nulls = rng.choice([0, 0.1, 1.0])
     for number in range(rng.randrange(1, 4)):
@@ -133,15 +133,17 @@ def drawn_input(rng: random.Random, folder: Path) -> tuple[str, list[str]]:
         ]
         group, codec = rng.choice([100, 1000, 10_000]), rng.choice(["snappy", "zstd", "none"])
         is_old = LOCAL not in dtypes and rng.random() < 0.3
+        written = pa.table(columns, names).replace_schema_metadata({"org.apache.spark.version": "4.0.1"})
         write(
             folder,
             f"{number}.parquet",
-            pa.table(columns, names),
+            written,
             row_group_size=group,
             compression=codec,
             use_deprecated_int96_timestamps=is_old,
         )
-    ddl = ", ".join(f"{name} {DDL[dtype]}" for name, dtype in zip(names, dtypes, strict=True))
+    quoted = ["`" + name.replace("`", "``") + "`" for name in names]
+    ddl = ", ".join(f"{name} {DDL[dtype]}" for name, dtype in zip(quoted, dtypes, strict=True))
     return ddl, rng.sample(keyable, rng.randrange(1, len(keyable) + 1))
 
 

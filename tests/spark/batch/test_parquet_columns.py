@@ -53,6 +53,16 @@ def test_wide_rows_are_read_in_small_batches() -> None:
     assert max(sizes) < 40 << 20
 
 
+def test_texts_that_a_file_has_once_are_read_in_small_batches() -> None:
+    """A dictionary of 300 kB, in a file that is not larger, whose 2,000 rows have 600 MB."""
+    file = opened(pa.table({"name": ["x" * 300_000] * 2_000}))
+    size = rows = 0
+    for batch in rows_between(file, pa.schema([("name", pa.string())]), 0, 5_000):
+        size, rows = max(size, batch.nbytes), rows + batch.num_rows
+    assert size < 40 << 20
+    assert rows == 2_000
+
+
 def test_columns_are_found_whatever_their_case_and_are_null_where_there_are_none() -> None:
     file = opened(pa.table({"other": [[1]], "NAME": ["a"], "Id": pa.array([1], pa.int32())}))
     assert misfit(file.metadata, SCHEMA) is None
@@ -113,11 +123,29 @@ def test_what_spark_reads_in_its_own_way_is_left_to_it(
 def test_times_of_96_bits_are_read_whatever_the_year() -> None:
     micros = [-62_135_596_800_000_000, -1, 0, 1_700_000_000_123_456, 253_402_300_799_999_999, None]
     times = pa.array(micros, pa.int64()).cast(UTC)
-    file, schema = opened(pa.table({"x": times}), use_deprecated_int96_timestamps=True), pa.schema([("x", UTC)])
+    content = pa.table({"x": times}).replace_schema_metadata({"org.apache.spark.version": "4.0.1"})
+    file, schema = opened(content, use_deprecated_int96_timestamps=True), pa.schema([("x", UTC)])
     assert file.metadata.schema.column(0).physical_type == "INT96"
     assert misfit(file.metadata, schema) is None
     assert read(file, schema).column(0).cast(pa.int64()).to_pylist() == micros
     assert str(misfit(file.metadata, pa.schema([("x", pa.timestamp("us"))]))).startswith("its column 'x' is INT96")
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        ({}, "its column 'x' is INT96, and the file was not written by Spark"),
+        ({"org.apache.spark.version": "3.0.3"}, "it was written by Spark with dates of the Julian calendar"),
+        ({"org.apache.spark.version": "3.1.0"}, None),
+        ({"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyINT96": ""}, "it was written by Spark with"),
+    ],
+)
+def test_times_of_96_bits_are_read_only_where_all_writers_mean_the_same(
+    stored: dict[str, str], why: str | None
+) -> None:
+    content = pa.table({"x": pa.array([1], UTC)}).replace_schema_metadata(stored)
+    found = misfit(opened(content, use_deprecated_int96_timestamps=True).metadata, pa.schema([("x", UTC)]))
+    assert found is None if why is None else str(found).startswith(why)
 
 
 def test_times_of_an_old_calendar_are_left_to_spark() -> None:
@@ -131,6 +159,13 @@ def test_times_of_an_old_calendar_are_left_to_spark() -> None:
         file = opened(pa.table({"x": pa.array([1], UTC)}).replace_schema_metadata(stored))
         assert (misfit(file.metadata, pa.schema([("x", UTC)])) is not None) == is_old
         assert misfit(file.metadata, pa.schema([("y", pa.int64())])) is None
+
+
+def test_a_column_may_have_a_dot_in_its_name() -> None:
+    file = opened(pa.table({"name.first": ["a"], "id": [1]}))
+    assert misfit(file.metadata, SCHEMA) is None
+    assert [column[0].as_py() for column in read(file, SCHEMA).columns] == [1, None, None]
+    assert read(file, pa.schema([("name.first", pa.string())])).column(0).to_pylist() == ["a"]
 
 
 def test_two_columns_that_differ_in_case_are_one_to_spark() -> None:
