@@ -403,6 +403,9 @@ spark.sql("""
 # the process that started the query (with Spark Connect, the client), and none can stop it: what fails is logged once,
 # with its reason, and the query goes on.
 #
+# Spark's own listeners and its page of the query work as for any other. Only where the workers read and pack the rows
+# (`reading` is `direct`) Spark's `numInputRows` counts pieces of many rows; `query.progress` counts rows.
+#
 # ### A function of yours
 #
 # `start(..., on_progress=function)` calls it with the report of each batch, in the order of the batches and in a thread
@@ -695,7 +698,12 @@ refusal(run, join())
 # | another name of the function's class, a side output more | refused | yes |
 # | `key_groups`, `spark.sql.shuffle.partitions` | refused; ignored | yes |
 # | where an output goes | refused | yes |
-# | a column less, a narrower or another type, another key, another operation | refused | refused |
+# | a Kafka sink's `delivery=` and `tasks=` | yes, after a run that ended well | yes |
+# | topics added to an input's list, or by its pattern | yes | yes |
+# | a topic taken from the list | refused | refused |
+# | a column less, a narrower or another type, another operation | refused | refused |
+# | an input's `name`, `key`, `event_time`, `partition` or `sequence` | refused | refused |
+# | a join's `how`, `tolerance`, `direction`, bounds or `retention` | refused | refused |
 # | a function's state less | it stays stored, unused | refused |
 # | a time-to-live added to a state, or taken from it | refused | refused |
 #
