@@ -55,7 +55,8 @@ class Counting:
     def __init__(self, servers: str, topic: str) -> None:
         settings = {"bootstrap.servers": servers, "group.id": f"counting-{topic}", "enable.auto.commit": False}
         settings |= {"isolation.level": "read_committed", "auto.offset.reset": "error"}
-        self._consumer, self._topic = Consumer(settings), topic
+        # A consumer takes one call at a time, and one that reads leaves no time for another's question.
+        self._consumer, self._asked, self._topic = Consumer(settings), Consumer(settings), topic
         self._read: dict[int, list[tuple[bytes, dict[str, Any]]]] = {each: [] for each in range(PARTITIONS)}
         self._next = dict.fromkeys(range(PARTITIONS), 0)
         self._stopping = threading.Event()
@@ -69,12 +70,13 @@ class Counting:
         self._stopping.set()
         self._thread.join()
         self._consumer.close()
+        self._asked.close()
 
     def all(self) -> dict[int, list[tuple[bytes, dict[str, Any]]]]:
         """Return what it read, once it has come to the end: each partition's keys and values."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         ends = {
-            each: self._consumer.get_watermark_offsets(TopicPartition(self._topic, each), PATIENCE_SECONDS)[1]
+            each: self._asked.get_watermark_offsets(TopicPartition(self._topic, each), PATIENCE_SECONDS)[1]
             for each in range(PARTITIONS)
         }
         while any(self._next[each] < end for each, end in ends.items()) and time.monotonic() < deadline:
