@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -295,9 +296,7 @@ def test_a_registry_that_is_away_is_told_within_seconds(spark: SparkSession, bro
     broker.create_topic("lonely", 1)
     begun, place = time.monotonic(), f"http://ali:opensesame@127.0.0.1:{free_ports(1)[0]}"
     source = cj.kafka.source(broker.bootstrap_servers, "lonely", value=cj.kafka.avro(place))
-    with pytest.raises(
-        cj.QueryFailedError, match=r"schema registry http://\*\*\*@127.0.0.1:\d+ gave no answer"
-    ) as told:
+    with pytest.raises(cj.QueryFailedError, match=r"schema registry http://127.0.0.1:\d+ gave no answer") as told:
         source.open()
-    assert "opensesame" not in str(told.value) + repr(source)
+    assert not {"ali", "opensesame"} & set(re.split(r"\W", str(told.value) + repr(source)))
     assert time.monotonic() - begun < 20
