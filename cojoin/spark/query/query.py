@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -260,7 +261,23 @@ class Query:
                 self._lease.release()
             with contextlib.suppress(Exception):
                 self._outside.finish()
+            del stream
+            self._release()
             self._ended.set()
+
+    def _release(self) -> None:
+        """Release Spark's query, which the JVM would otherwise keep as long as the process lives.
+
+        Spark's query refers to the function that writes its batches, which is in this process and refers to this
+        object, and neither of the two garbage collectors sees the other's half of that circle.
+        """
+        with self._lock:
+            self._stream = None
+        error = self._error
+        while error is not None:
+            # The frames of an error hold Spark's query, too.
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
 
     def _own_words(self, error: BaseException) -> BaseException:
         """Return the error that stopped the query as one of cojoin's errors, with the message of the cause."""

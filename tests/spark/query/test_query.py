@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import logging
+import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -290,6 +295,36 @@ def test_batches_without_a_row_change_nothing(spark: SparkSession, tmp_path: Pat
     assert first is not None
     assert first.report.ending() == "paused: no row waits; the watermark is none"
     job.assert_conserved()
+
+
+def test_a_query_that_has_ended_is_kept_by_nobody(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's query and the function that writes its batches would keep each other, in two processes."""
+    # pytest keeps what is logged, and with it the frames of the error.
+    caplog.set_level(logging.CRITICAL + 1, "py4j")
+
+    def fail(frame: DataFrame, batch_id: int) -> None:
+        msg = f"batch {batch_id} has {frame.columns}"
+        raise RuntimeError(msg)
+
+    def ended(name: str, output: Any) -> weakref.ref[cj.Query]:
+        folders = Folders(tmp_path / name)
+        folders.add_trades(trades([(1, 7, 10)]))
+        folders.add_customers(customers([(1, 7, 5)]))
+        job = Job(spark, tmp_path / name, folders)
+        job.output = output or job.output
+        query = job.start(DRAIN)
+        with contextlib.suppress(cj.QueryFailedError):
+            query.await_termination()
+        return weakref.ref(query)
+
+    queries, deadline = [ended("well", None), ended("failed", fail)], time.monotonic() + 30
+    while any(each() is not None for each in queries) and time.monotonic() < deadline:
+        gc.collect()
+        spark._jvm.System.gc()  # type: ignore[union-attr]
+        time.sleep(0.2)
+    assert [each() for each in queries] == [None, None]
 
 
 def test_a_run_over_nothing_ends_and_may_be_drained(spark: SparkSession, tmp_path: Path) -> None:
