@@ -4,8 +4,9 @@ A real broker holds three weeks of trades and versions, 4 partitions each, whose
 is empty, one stops half way and one is silent for days; records are up to 5 seconds out of order. The contenders run in
 turn, each in a process of its own: `plain` reads, decodes and writes with Spark alone, which is what any join must at
 least do; `aligned` joins as of, reading by cojoin's own source; `unaligned` joins what Spark's source reads, with one
-watermark a topic, and `by-partition` with one a partition. Each result is compared with the oracle, row for row. With
-``--kills``, the aligned replay is also killed so often and started again. Ratios are to `plain` of the same round.
+watermark a topic, and `by-partition` with one a partition; `flink` is Flink's own source and function in Java, where it
+is installed (``python -m benchmarks.join --install flink-java``). Each result is compared with the oracle, row for row.
+With ``--kills``, the aligned replay is also killed so often and started again. Ratios are to `plain` of the same round.
 With ``--format``, the same history is replayed as JSON and in formats of a schema registry instead (``formats``).
 """
 
@@ -21,6 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.findings import Findings
+from benchmarks.replay.by_flink import missing
 from benchmarks.replay.formats import FORMATS, run_formats
 from benchmarks.replay.job import Measured, Replay, prepare
 from benchmarks.replay.killing_a_replay import kill_and_compare, run_contender
@@ -30,7 +32,7 @@ from tests.kafka.history import make_history
 from tests.seeds import SEED
 from tests.servers.broker import Broker
 
-JOINS = tuple(name for name in CONTENDERS if name != "plain")
+JOINS = tuple(name for name in CONTENDERS if name not in ("plain", "flink"))
 MOST_BUFFERED, LEAST_THROUGHPUT, MOST_GIGABYTES = 3.0, 0.6, 3.0
 HEADER = (
     "contender",
@@ -71,7 +73,7 @@ def table(replay: Replay, results: list[dict[str, Measured]], contenders: tuple[
         rate, shares = sum(replay.sizes) / seconds, throughput_shares(results, name)
         faults = [", ".join(f"{count:,} {what}" for what, count in each.faults.items()) for each in mine if each.faults]
         buffered = max((each.buffered for each in mine), key=sum)
-        joins = name != "plain"
+        joins = name in JOINS
         rows.append(
             (
                 name,
@@ -153,6 +155,9 @@ def main() -> None:
     sizes = (20_000, 2_000) if arguments.smoke else (arguments.trades, arguments.versions)
     max_records = 5_000 if arguments.smoke else arguments.max_records
     contenders = tuple(name for name in CONTENDERS if name in (arguments.only or CONTENDERS))
+    if "flink" in contenders and (why := missing()) is not None:
+        print(f"flink: {why}", file=sys.stderr, flush=True)
+        contenders = tuple(name for name in contenders if name != "flink")
     findings, seed = Findings(), arguments.seed
     results: list[dict[str, Measured]] = []
     with tempfile.TemporaryDirectory(prefix="cojoin-replay-") as folder, Broker() as broker:

@@ -4,7 +4,8 @@ Prints one JSON line. The session's start is left out for all alike, and so is t
 made before the line is printed. `aligned` is the replay with cojoin's own source, whose tasks pack the rows,
 `aligned-by-spark` the same where Spark makes rows of the records, `plain` reads the same records by
 Spark's and writes them without joining, `unaligned` joins what Spark's source reads with one watermark a topic, and
-`by-partition` the same with one a partition. Started again in the same folder, a join goes on where it was.
+`by-partition` the same with one a partition. `flink` is Flink's own source and function (``by_flink``). Started again
+in the same folder, a join goes on where it was.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from benchmarks.footprint import Footprint
+from benchmarks.replay.by_flink import run_flink
 from benchmarks.replay.job import Measured, Replay
 from cojoin.engine.batch_report import BatchReport
 from tests.kafka.records import CUSTOMER_DDL, OUT_OF_ORDERNESS_SECONDS, PARTITIONS, TRADE_DDL
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTENDERS", "connect", "find_faults"]
 
-CONTENDERS = ("plain", "aligned", "aligned-by-spark", "unaligned", "by-partition")
+CONTENDERS = ("plain", "aligned", "aligned-by-spark", "unaligned", "by-partition", "flink")
 ALIGNED = ("aligned", "aligned-by-spark")
 SIDES = (("trades", TRADE_DDL), ("customers", CUSTOMER_DDL))
 KEY_GROUPS = 8
@@ -128,11 +130,16 @@ def run_plain(replay: Replay, work: Path) -> dict[str, Any]:
 
 
 def find_faults(expected: pa.Table, frame: DataFrame) -> dict[str, int]:
-    """Count rows that are missing, there twice, invented or different; give nothing where all are as expected."""
+    """Count rows that are missing, there twice, invented or different; return none where all are as expected."""
     # Times as epoch microseconds: no time zone can touch them.
     times = {"micros": "event_time", "customers_micros": "customers_event_time"}
     frame = frame.withColumns({name: F.unix_micros(column) for name, column in times.items()})
-    found = frame.select(*expected.column_names).toArrow().cast(expected.schema).sort_by("trade_id")
+    return compare(expected, frame.select(*expected.column_names).toArrow())
+
+
+def compare(expected: pa.Table, rows: pa.Table) -> dict[str, int]:
+    """Count faults as ``find_faults``, of rows with the columns that are expected."""
+    found = rows.select(expected.column_names).cast(expected.schema).sort_by("trade_id")
     wanted_ids, ids = (table.column("trade_id").to_numpy() for table in (expected, found))
     known = np.isin(ids, wanted_ids)
     place = np.searchsorted(wanted_ids, ids[known])
@@ -176,6 +183,13 @@ def make_session(name: str, heap: str) -> SparkSession:
 def main(name: str, job: Path, work: Path) -> None:
     """Run one contender and check what it wrote."""
     replay = Replay.read(job)
+    if name == "flink":
+        with Footprint() as memory:
+            run = run_flink(job, work, memory.cpu_seconds)
+        faults = compare(replay.expected(), run.rows)
+        used, peak = run.cpu_seconds, memory.peak
+        print(Measured(name, run.seconds, [run.seconds], peak, faults=faults, cpu_seconds=used).to_json(), flush=True)
+        return
     spark = make_session(name, replay.heap)
     spark.conf.set("spark.cojoin.kafka", "spark" if name == "aligned-by-spark" else "")
     with Footprint() as memory:

@@ -7,8 +7,8 @@ from pathlib import Path
 from benchmarks.join.contender import Contender
 from benchmarks.join.environments import Maven
 
-PROJECT = Path(__file__).resolve().parents[1] / "flink_java"
-FLINK = Maven("flink-java", ("flink 2.3.0", "hadoop-client 3.4.1"), project=PROJECT)
+PROJECT = Path(__file__).resolve().parents[2] / "flink_java"
+FLINK = Maven("flink-java", ("flink 2.3.0", "flink-connector-kafka 5.0.0-2.2", "hadoop-client 3.4.1"), project=PROJECT)
 HEAP = "4g"
 # Flink's serializers and Hadoop's files look into Java's own classes.
 OPENED = (
@@ -20,9 +20,14 @@ OPENED = (
 )
 
 
-def _command(contender: Contender, data: Path, work: Path) -> list[str]:
+def flink_command(main: str, *arguments: str) -> list[str]:
+    """Return the command that runs a class of the project."""
     opens = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED]
-    return ["java", f"-Xmx{HEAP}", *opens, "-cp", FLINK.classes, "join.Join", contender.name, str(data), str(work)]
+    return ["java", f"-Xmx{HEAP}", *opens, "-cp", FLINK.classes, main, *arguments]
+
+
+def _command(contender: Contender, data: Path, work: Path) -> list[str]:
+    return flink_command("join.Join", contender.name, str(data), str(work))
 
 
 CONTENDERS = (

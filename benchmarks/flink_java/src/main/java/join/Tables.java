@@ -22,7 +22,7 @@ import org.apache.flink.table.types.logical.VarCharType;
 import org.apache.hadoop.conf.Configuration;
 
 /** The parquet files: two inputs, each read by one reader in the order of its files, and the result. */
-final class Tables {
+public final class Tables {
   private static final LogicalType LONG = new BigIntType();
   private static final LogicalType KEY = new BigIntType(false);
   private static final LogicalType DOUBLE = new DoubleType();
@@ -65,10 +65,10 @@ final class Tables {
   }
 
   /** Writes the result, compressed as Spark does it. */
-  static void write(DataStream<RowData> joined, String folder) {
+  public static void write(DataStream<RowData> joined, String folder, RowType type) {
     Configuration configuration = new Configuration();
     configuration.set("parquet.compression", "SNAPPY");
-    var writers = ParquetRowDataBuilder.createWriterFactory(JOINED, configuration, true);
+    var writers = ParquetRowDataBuilder.createWriterFactory(type, configuration, true);
     joined.sinkTo(
         FileSink.forBulkFormat(new Path(folder), writers)
             .withBucketAssigner(new BasePathBucketAssigner<>())

@@ -4,8 +4,6 @@ import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.PipelineOptions;
-import org.apache.flink.runtime.minicluster.MiniCluster;
-import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.table.api.DataTypes;
@@ -22,7 +20,6 @@ import org.apache.flink.table.runtime.typeutils.InternalTypeInfo;
  * start is not timed.
  */
 public final class Join {
-  private static final int SLOTS = 2;
   private static final String TEMPORAL_JOIN =
       """
       SELECT t.trade_id, t.customer_id, t.event_time, t.amount, t.symbol,
@@ -37,25 +34,12 @@ public final class Join {
     Configuration configuration = new Configuration();
     configuration.set(PipelineOptions.OBJECT_REUSE, true);
     var env = StreamExecutionEnvironment.getExecutionEnvironment(configuration);
-    env.setParallelism(SLOTS);
+    env.setParallelism(Cluster.SLOTS);
     var trades = Tables.read(env, data + "/trades", Tables.TRADES);
     var customers = Tables.read(env, data + "/customers", Tables.CUSTOMERS);
     var joined = arguments[0].equals("flink-sql") ? bySql(env, trades, customers) : byFunction(trades, customers);
-    Tables.write(joined, arguments[2] + "/out");
-    var places =
-        new MiniClusterConfiguration.Builder()
-            .setConfiguration(configuration)
-            .setNumTaskManagers(1)
-            .setNumSlotsPerTaskManager(SLOTS)
-            .build();
-    try (MiniCluster cluster = new MiniCluster(places)) {
-      cluster.start();
-      System.out.println("{\"event\": \"started\"}");
-      long started = System.nanoTime();
-      cluster.executeJobBlocking(env.getStreamGraph().getJobGraph());
-      double seconds = (System.nanoTime() - started) / 1e9;
-      System.out.println("{\"event\": \"finished\", \"seconds\": " + seconds + "}");
-    }
+    Tables.write(joined, arguments[2] + "/out", Tables.JOINED);
+    Cluster.run(env, configuration);
   }
 
   private static DataStream<RowData> byFunction(DataStream<RowData> trades, DataStream<RowData> customers) {
