@@ -446,9 +446,9 @@ print(f"{len(enriched):,} rows, as pandas has them")
 # With `cj.sinks.kafka`, as the output, the rejected rows or a side output. Each row is a record: JSON of all columns, or
 # of some (`value=["trade_id", "tier"]`), or one column of texts or bytes as it is (`value="payload"`). `key` is a column,
 # or several, which make a JSON object. A key's rows are in one partition, in the order in which the join emits them.
-# The topic must exist. `value=cj.kafka.avro(registry)` writes Avro by a schema registry: with the newest version of the
-# subject `<topic>-value`, or `schema=` a version, whose fields say which columns are written. A subject that does not
-# exist gets a schema of all columns.
+# The topic must exist. `value=cj.kafka.avro(registry)`, `protobuf` and `json_schema` write by a schema registry: with the
+# newest version of the subject `<topic>-value`, or `schema=` a version, whose fields say which columns are written. A
+# subject that does not exist gets a schema of all columns. A row that does not fit the schema ends the query.
 
 # %%
 admin.create_topics([NewTopic("guide-enriched", 4, 1)])["guide-enriched"].result(timeout=30)

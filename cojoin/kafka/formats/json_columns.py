@@ -34,8 +34,13 @@ _PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), 
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 
-def json_columns(found: FoundSchema, what: str) -> pa.StructType:
+def json_columns(found: FoundSchema, what: str, advice: str = "give the columns as DDL") -> pa.StructType:
     """Return the columns of a JSON schema.
+
+    Args:
+        found: The schema.
+        what: The input or output, for messages.
+        advice: What to do where it has no columns.
 
     Raises:
         SchemaError: It does not parse, or describes what has no type of Spark's.
@@ -45,13 +50,19 @@ def json_columns(found: FoundSchema, what: str) -> pa.StructType:
     except ValueError as error:
         msg = f"{what}: the JSON schema does not parse: {error}"
         raise SchemaError(msg) from error
-    dtype = _type(root, root, what, ())
+    try:
+        dtype = _type(root, root, what, ())
+    except _NoTypeError as error:
+        msg = f"{error}; {advice}"
+        raise SchemaError(msg) from None
     if not pa.types.is_struct(dtype):
-        msg = (
-            f"{what}: expected a JSON schema of an object with properties, got one of {dtype}; give the columns as DDL"
-        )
+        msg = f"{what}: expected a JSON schema of an object with properties, got one of {dtype}; {advice}"
         raise SchemaError(msg)
     return dtype
+
+
+class _NoTypeError(ValueError):
+    """A part of a schema has no type of Spark's."""
 
 
 def _type(schema: Any, root: Any, what: str, within: tuple[str, ...]) -> pa.DataType:  # noqa: C901, PLR0911 - one for each
@@ -59,8 +70,8 @@ def _type(schema: Any, root: Any, what: str, within: tuple[str, ...]) -> pa.Data
     if "$ref" in schema:
         reference = str(schema["$ref"])
         if reference in within:
-            msg = f"{what}: {reference} contains itself, and no column of Spark's does; give the columns as DDL"
-            raise SchemaError(msg)
+            msg = f"{what}: {reference} contains itself, and no column of Spark's does"
+            raise _NoTypeError(msg)
         return _type(_referred(reference, root, what), root, what, (*within, reference))
     for choice in ("oneOf", "anyOf"):
         if choice in schema:
@@ -101,5 +112,5 @@ def _referred(reference: str, root: Any, what: str) -> Any:
     return found
 
 
-def _no_type(what: str, got: str) -> SchemaError:
-    return SchemaError(f"{what}: expected a JSON schema with a type of Spark's, got {got}; give the columns as DDL")
+def _no_type(what: str, got: str) -> _NoTypeError:
+    return _NoTypeError(f"{what}: expected a JSON schema with a type of Spark's, got {got}")

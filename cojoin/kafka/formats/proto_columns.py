@@ -32,7 +32,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ProtoColumn", "message_column"]
+__all__ = ["ProtoColumn", "is_repeated", "message_column"]
 
 _MICROS = 1_000_000
 _WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -98,7 +98,7 @@ def message_column(descriptor: Any, within: tuple[str, ...] = ()) -> ProtoColumn
 def _field(field: Any, within: tuple[str, ...]) -> tuple[ProtoColumn, Callable[[Sequence[Any]], list[Any]]]:
     """Return a field's column, and what reads its values from messages."""
     name, get = field.name, attrgetter(field.name)
-    if _is_repeated(field):
+    if is_repeated(field):
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
             column = _map(*(_single(entry.fields_by_name[each], within) for each in ("key", "value")))
@@ -120,7 +120,8 @@ def _field(field: Any, within: tuple[str, ...]) -> tuple[ProtoColumn, Callable[[
     return column, read
 
 
-def _is_repeated(field: Any) -> bool:
+def is_repeated(field: Any) -> bool:
+    """Return whether a field is a list or a map."""
     # Protobuf 7 has no `label`, and earlier ones no `is_repeated`.
     return bool(field.is_repeated) if hasattr(field, "is_repeated") else bool(field.label == field.LABEL_REPEATED)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.decoding import in_order
 from cojoin.kafka.formats.fitting import fitted, misfits
-from cojoin.kafka.formats.proto_columns import message_column
+from cojoin.kafka.formats.proto_columns import is_repeated, message_column
 from cojoin.kafka.formats.proto_files import message_type, place_of, type_at
 from cojoin.kafka.formats.wire_format import message_place
 
@@ -156,19 +156,15 @@ def _changes(written: Any, reader: Any, seen: Sequence[tuple[str, str]] = ()) ->
         other = written.fields_by_number.get(field.number)
         if other is None:
             continue
-        if not any({field.type, other.type} <= kinds for kinds in _SAME) or _many(field) != _many(other):
+        if not any({field.type, other.type} <= kinds for kinds in _SAME) or is_repeated(field) != is_repeated(other):
             found.append(f"field {field.number} is {_spelled(other)} there and {_spelled(field)} here")
         elif field.message_type is not None:
             found += _changes(other.message_type, field.message_type, [*seen, pair])
     return found
 
 
-def _many(field: Any) -> bool:
-    return bool(field.is_repeated) if hasattr(field, "is_repeated") else bool(field.label == field.LABEL_REPEATED)
-
-
 def _spelled(field: Any) -> str:
     names = {number: name for name, number in type(field).__dict__.items() if name.startswith("TYPE_")}
-    return f"{'repeated ' if _many(field) else ''}{names.get(field.type, field.type)!s} {field.name}".replace(
+    return f"{'repeated ' if is_repeated(field) else ''}{names.get(field.type, field.type)!s} {field.name}".replace(
         "TYPE_", ""
     ).lower()

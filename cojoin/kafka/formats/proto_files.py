@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cojoin.kafka.formats.schema_lookup import FoundSchema
 
-__all__ = ["message_type", "place_of", "type_at"]
+__all__ = ["message_type", "place_of", "type_at", "well_known"]
 
 _FILE = "cojoin_schema.proto"
 _KNOWN = ("google/protobuf/", "google/type/")
@@ -98,13 +98,18 @@ def _add(name: str, waiting: dict[str, Any], pool: Any, added: set[str]) -> None
     added.add(name)
     described = waiting.get(name)
     if described is None:
-        described = _well_known(name)
+        described = well_known(name)
     for needed in described.dependency:
         _add(needed, waiting, pool, added)
     pool.Add(described)
 
 
-def _well_known(name: str) -> Any:
+def well_known(name: str) -> Any:
+    """Return the description of a file that comes with a package, such as ``google/protobuf/timestamp.proto``.
+
+    Raises:
+        ValueError: It is none, or its package is not installed.
+    """
     from google.protobuf import descriptor_pb2  # noqa: PLC0415 - optional
 
     if not name.startswith(_KNOWN) or not name.endswith(".proto"):

@@ -35,6 +35,7 @@ _PACKAGES = {
     "httpx2": "confluent-kafka[schemaregistry]",
     "fastavro": "fastavro",
     "google.protobuf": "protobuf",
+    "jsonschema": "jsonschema",
 }
 
 _CLIENTS: dict[tuple[object, ...], Any] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HEADER", "by_schema", "message_place", "undecodable"]
+__all__ = ["HEADER", "by_schema", "head_of", "message_place", "undecodable"]
 
 HEADER = 5
 _SHOWN = 24
@@ -65,6 +65,31 @@ def message_place(value: bytes) -> tuple[tuple[int, ...], int]:
         number, at = _varint(value, at)
         numbers.append(number)
     return tuple(numbers), at
+
+
+def head_of(number: int, place: Sequence[int] | None = None) -> bytes:
+    r"""Return what precedes a record.
+
+    Args:
+        number: The id of its schema.
+        place: Of a Protobuf record, the place of its message type in its file.
+
+    >>> head_of(7), head_of(7, (0,)), head_of(7, (1, 0))
+    (b'\x00\x00\x00\x00\x07', b'\x00\x00\x00\x00\x07\x00', b'\x00\x00\x00\x00\x07\x04\x02\x00')
+    """
+    head = b"\0" + number.to_bytes(HEADER - 1, "big")
+    if place is None:
+        return head
+    return head + (b"\0" if tuple(place) == (0,) else b"".join(map(_zigzag, [len(place), *place])))
+
+
+def _zigzag(number: int) -> bytes:
+    """Return a number that is not negative as a zigzag varint."""
+    left, found = number << 1, bytearray()
+    while left >= 0x80:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:

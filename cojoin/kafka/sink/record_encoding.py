@@ -6,7 +6,7 @@ decimals as numbers, NaN and infinities as the texts ``"NaN"`` and ``"Infinity"`
 Fields that are null are left out, and those of an object in an object, too; elements of lists stay as ``null``.
 ``cojoin.kafka.source`` reads all of it back. A column that is written as it is becomes UTF-8 or its bytes; a null value
 is a tombstone. A number, boolean, date or decimal as a key is its text, as ``cojoin.kafka.key("long")`` reads it.
-Values in Avro are written on the workers (``avro_values``).
+Values with a schema of a registry are written on the workers (``registry_values``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pyspark.sql.types import BinaryType
 from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, did_you_mean
-from cojoin.kafka.formats.record_formats import AvroFormat
-from cojoin.kafka.sink.avro_values import AvroValues, find_schema
+from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
+from cojoin.kafka.sink.registry_values import RegistryValues
+from cojoin.kafka.sink.value_schema import RegistryFormat, find_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +46,7 @@ _JSON_OPTIONS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
 }
+_BY_REGISTRY = (AvroFormat, ProtobufFormat, JsonSchemaFormat)
 _PLAIN_TYPE, _TEXTS_OR_BYTES, _TIMES = "texts, bytes, numbers, booleans or dates", "texts or bytes", "timestamps"
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _WITH_A_TEXT = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal, pa.types.is_floating)
@@ -61,14 +63,14 @@ class RecordEncoding:
 
     Attributes:
         key: The key: a column, several as JSON, or None.
-        value: The value: ``JSON`` for all columns, several as JSON, a column of texts or bytes, or Avro; that is
-            ``AvroValues`` once its schema is known.
+        value: The value: ``JSON`` for all columns, several as JSON, a column of texts or bytes, or a format of a schema
+            registry; that is ``RegistryValues`` once its schema is known.
         headers: Each header's name, and the column that holds its value.
         timestamp: The column of the record's timestamp; None has the time at which the record is sent.
     """
 
     key: Columns | None = None
-    value: Columns | AvroFormat | AvroValues = JSON
+    value: Columns | RegistryFormat | RegistryValues = JSON
     headers: tuple[tuple[str, str], ...] = ()
     timestamp: str | None = None
 
@@ -88,7 +90,7 @@ class RecordEncoding:
             _check_type(schema, self.key, f"{what}: key", _PLAIN_TYPE, hint)
         for column in () if self.key is None or isinstance(self.key, str) else self.key:
             _field(schema, column, f"{what}: key")
-        if isinstance(self.value, AvroFormat):
+        if isinstance(self.value, _BY_REGISTRY):
             find_schema(self.value, schema, topic, what)
         elif isinstance(self.value, tuple):
             for column in self.value:
@@ -103,9 +105,9 @@ class RecordEncoding:
 
     def resolved(self, schema: pa.Schema, topic: str, what: str) -> RecordEncoding:
         """Return the encoding of an output; a schema that its registry does not have is registered."""
-        if not isinstance(self.value, AvroFormat):
+        if not isinstance(self.value, _BY_REGISTRY):
             return self
-        return replace(self, value=AvroValues.of(self.value, schema, topic, what))
+        return replace(self, value=RegistryValues.of(self.value, schema, topic, what))
 
     def encode(self, frame: DataFrame) -> DataFrame:
         """Return rows as records: ``KEY``, ``VALUE``, and where they are asked for ``HEADERS`` and ``TIMESTAMP``."""
@@ -125,20 +127,23 @@ class RecordEncoding:
             columns.append(F.array(*(part(column) for _, column in self.headers)).alias(HEADERS))
         if self.timestamp is not None:
             columns.append(F.unix_millis(named(self.timestamp)).alias(TIMESTAMP))
-        if isinstance(self.value, AvroValues):
+        if isinstance(self.value, RegistryValues):
+            names = self.value.schema.columns.names
             # Renamed by position: mapInArrow fails on names with a dot or a backtick.
-            given = [named(column).alias(f"c{at}") for at, column in enumerate(self.value.columns.names)]
+            given = [named(column).alias(f"c{at}") for at, column in enumerate(names)]
+            if self.value.from_json:
+                given = [F.to_json(F.struct(*map(named, names)), _JSON_OPTIONS).alias("c0")]
             ddl = f"{KEY} binary, {VALUE} binary"
             ddl += (f", {HEADERS} array<binary>" if self.headers else "") + (
                 f", {TIMESTAMP} long" if self.timestamp else ""
             )
-            return frame.select(*columns, *given).mapInArrow(_in_avro(self.value, len(columns)), ddl)
-        assert not isinstance(self.value, AvroFormat), "its schema is found when the output is opened"
+            return frame.select(*columns, *given).mapInArrow(_by_schema(self.value, len(columns)), ddl)
+        assert not isinstance(self.value, _BY_REGISTRY), "its schema is found when the output is opened"
         value = part(tuple(frame.columns) if self.value == JSON else self.value)
         return frame.select(columns[0], value.alias(VALUE), *columns[1:])
 
 
-def _in_avro(values: AvroValues, others: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _by_schema(values: RegistryValues, others: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function that puts the values of rows after their keys; the first columns are those of the record."""
 
     def encoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

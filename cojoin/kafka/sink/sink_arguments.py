@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cojoin.engine.time.durations import Duration
+    from cojoin.kafka.sink.value_schema import RegistryFormat
     from cojoin.kafka.tokens import Token
 
 __all__ = ["kafka"]
@@ -40,6 +41,7 @@ _OURS = {
     "bootstrap.servers": "give bootstrap_servers",
 }
 _TASKS = 4
+_SPELLED = {AvroFormat: "avro", ProtobufFormat: "protobuf", JsonSchemaFormat: "json_schema"}
 
 
 def kafka(
@@ -47,7 +49,7 @@ def kafka(
     topic: str,
     *,
     key: str | Sequence[str] | None = None,
-    value: str | Sequence[str] | AvroFormat = JSON,
+    value: str | Sequence[str] | RegistryFormat = JSON,
     headers: Mapping[str, str] | None = None,
     timestamp: str | None = None,
     delivery: Delivery = "exactly_once",
@@ -85,10 +87,11 @@ def kafka(
         key: The column of the record's key: its text or its bytes; a number, a boolean or a date as text. Or several
             columns, which make a JSON object. None writes records without a key, to any partition.
         value: ``"json"`` writes all columns as JSON, and a list of columns those. The name of a column of texts or
-            bytes writes that alone, as it is; its null is a tombstone. ``cojoin.kafka.avro(registry)`` writes Avro in
-            the wire format of a schema registry: with the version ``schema=`` of ``subject=`` (``<topic>-value``), or
-            the newest, whose fields say which columns are written; a subject that does not exist gets a schema of all
-            columns. A run keeps the schema that it began with.
+            bytes writes that alone, as it is; its null is a tombstone. ``cojoin.kafka.avro(registry)``, ``protobuf``
+            and ``json_schema`` write the wire format of a schema registry: with the version ``schema=`` of ``subject=``
+            (``<topic>-value``), or the newest, whose fields say which columns are written; a subject that does not
+            exist gets a schema of all columns. A run keeps the schema that it began with. A row that does not fit ends
+            the query. In Protobuf a null leaves its field unset, which reads as 0 or "" where it is not ``optional``.
         headers: Headers by name, each with the column that holds its value.
         timestamp: The column of the record's timestamp, such as the event time; None takes the time of writing.
         delivery: ``"exactly_once"``; ``"exactly_once_parallel"``, where several tasks write a batch in a transaction
@@ -168,23 +171,24 @@ def _columns(declared: Any, what: str) -> str | tuple[str, ...]:
     return columns
 
 
-def _value(declared: Any, topic: str, key: Any, delivery: str, what: str) -> str | tuple[str, ...] | AvroFormat:
+def _value(declared: Any, topic: str, key: Any, delivery: str, what: str) -> str | tuple[str, ...] | RegistryFormat:
     """Return the columns of the value, or its format."""
-    if isinstance(declared, (JsonFormat, ProtobufFormat, JsonSchemaFormat, DebeziumFormat)):
+    if isinstance(declared, (JsonFormat, DebeziumFormat)):
         kind = type(declared).__name__.removesuffix("Format")
-        msg = f"{what}: value: expected columns or cojoin.kafka.avro(), got {kind}, which sinks do not write"
-        raise ConfigurationError(msg)
-    if not isinstance(declared, AvroFormat):
+        msg = f"{what}: value: expected columns, avro(), protobuf() or json_schema() of cojoin.kafka, got {kind}, "
+        raise ConfigurationError(msg + "which sinks do not write; 'json' writes all columns as JSON")
+    if not isinstance(declared, (AvroFormat, ProtobufFormat, JsonSchemaFormat)):
         return _columns(declared, f"{what}: value")
+    form = _SPELLED[type(declared)]
     if isinstance(declared.schema, str):
         msg = (
-            f"{what}: value: avro: schema: expected a version of the subject, or none, got columns as DDL: they are "
+            f"{what}: value: {form}: schema: expected a version of the subject, or none, got columns as DDL: they are "
             f"those of the output; leave schema= out"
         )
         raise ConfigurationError(msg)
     if key is None and delivery == "exactly_once_parallel":
         # A batch that is run again with another version would have its rows in other parts.
-        msg = f"{what}: key: expected columns with value=avro(...) and delivery={delivery!r}, got none"
+        msg = f"{what}: key: expected columns with value={form}(...) and delivery={delivery!r}, got none"
         raise ConfigurationError(msg)
     return replace(declared, subject=declared.subject or f"{topic}-value")
 

@@ -1,0 +1,157 @@
+"""Rows as Protobuf messages, by Google's own runtime, one after another.
+
+A null leaves its field unset. A field of the schema that can be told from an absent one, as an optional one can, is
+then read back as null, and any other as its default, such as 0. Lists and maps can't hold null. It costs some 10
+microseconds a row of five columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.kafka.formats.proto_columns import is_repeated
+from cojoin.kafka.formats.proto_files import message_type, place_of
+from cojoin.kafka.formats.wire_format import head_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cojoin.kafka.sink.value_schema import ValueSchema
+
+__all__ = ["messages_of"]
+
+_MICROS, _NANOS = 1_000_000, 1_000
+_ENUM = 14
+_AS_JSON = ("Struct", "Value", "ListValue")
+
+
+def messages_of(
+    schema: ValueSchema,
+) -> tuple[Callable[[pa.Table], list[dict[str, Any]]], Callable[[dict[str, Any]], bytes]]:
+    """Return what makes rows dictionaries of what a message takes, and what makes each of them a value.
+
+    Raises:
+        ValueError: The schema can't be read.
+    """
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
+
+    assert schema.number is not None, "it is registered before rows are written"
+    descriptor = message_type(schema.found, schema.message)
+    made, head = GetMessageClass(descriptor), head_of(schema.number, place_of(descriptor))
+    fields = descriptor.fields_by_name
+    converters = [(column.name, _of_field(fields[column.name], column.type)) for column in schema.columns]
+
+    def prepared(rows: pa.Table) -> list[dict[str, Any]]:
+        # Times as numbers: they keep their microseconds, and cost less than objects.
+        whole = [_in_numbers(rows.column(at).combine_chunks()).to_pylist() for at in range(len(converters))]
+        names = [name for name, _ in converters]
+        return [dict(zip(names, values, strict=True)) for values in zip(*whole, strict=True)]
+
+    def written(row: dict[str, Any]) -> bytes:
+        given = {name: convert(value) for name, convert in converters if (value := row[name]) is not None}
+        return head + bytes(made(**given).SerializeToString(deterministic=True))
+
+    return prepared, written
+
+
+def _in_numbers(array: pa.Array) -> pa.Array:
+    """Return an array whose times and durations are numbers of microseconds, however deep they are."""
+    wanted = _type_in_numbers(array.type)
+    return array if wanted == array.type else array.cast(wanted)
+
+
+def _type_in_numbers(dtype: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype):
+        return pa.int64()
+    if pa.types.is_struct(dtype):
+        return pa.struct([field.with_type(_type_in_numbers(field.type)) for field in dtype])
+    if pa.types.is_list(dtype):
+        return pa.list_(dtype.value_field.with_type(_type_in_numbers(dtype.value_type)))
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(dtype.value_field.with_type(_type_in_numbers(dtype.value_type)))
+    if pa.types.is_map(dtype):
+        item = dtype.item_field.with_type(_type_in_numbers(dtype.item_type))
+        return pa.map_(dtype.key_field, item)
+    return dtype
+
+
+def _of_field(field: Any, dtype: pa.DataType) -> Callable[[Any], Any]:
+    """Return what makes a column's value one that a field takes."""
+    if not is_repeated(field):
+        return _of_value(field, dtype)
+    entry = field.message_type
+    if entry is not None and entry.GetOptions().map_entry:
+        item = _of_value(entry.fields_by_name["value"], dtype.item_type)
+        return lambda pairs: {key: _not_null(item, value) for key, value in pairs}
+    one = _of_value(field, dtype.value_type)
+    return lambda values: [_not_null(one, value) for value in values]
+
+
+def _not_null(convert: Callable[[Any], Any], value: Any) -> Any:
+    if value is None:
+        msg = "a list or map holds null, which Protobuf's do not"
+        raise ValueError(msg)
+    return convert(value)
+
+
+def _of_value(field: Any, dtype: pa.DataType) -> Callable[[Any], Any]:
+    """Return what makes a value one that a field takes, or an element or value of it."""
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
+
+    if field.message_type is None:
+        if field.type == _ENUM:
+            return _enum_of(field.enum_type)
+        return int if pa.types.is_decimal(dtype) else _itself
+    made, name = GetMessageClass(field.message_type), field.message_type.full_name
+    known = name.removeprefix("google.protobuf.") if name.startswith("google.protobuf.") else ""
+    if known in ("Timestamp", "Duration"):
+        return lambda micros: _time(made, micros, floored=known == "Timestamp")
+    if known.endswith("Value") and not pa.types.is_struct(dtype) and known not in _AS_JSON:
+        inner = _of_value(field.message_type.fields_by_name["value"], dtype)
+        return lambda value: made(value=inner(value))
+    if known in _AS_JSON:
+        return lambda text: _parsed(made, text)
+    fields = field.message_type.fields_by_name
+    inside = {each.name: _of_field(fields[each.name], each.type) for each in dtype if each.name in fields}
+    return lambda value: made(**_converted(value, inside))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _enum_of(enum: Any) -> Callable[[str], int]:
+    numbers = {value.name: value.number for value in enum.values}
+
+    def number(name: str) -> int:
+        if name in numbers:
+            return int(numbers[name])
+        if name.removeprefix("-").isdecimal():  # as an unknown one is read
+            return int(name)
+        msg = f"{enum.full_name} has no value {name!r}"
+        raise ValueError(msg)
+
+    return number
+
+
+def _time(made: Any, micros: int, *, floored: bool) -> Any:
+    """Return a Timestamp, or a Duration, both parts of which have one sign."""
+    seconds, left = divmod(micros, _MICROS)
+    if not floored and seconds < 0 and left:
+        seconds, left = seconds + 1, left - _MICROS
+    return made(seconds=seconds, nanos=left * _NANOS)
+
+
+def _parsed(made: Any, text: str) -> Any:
+    from google.protobuf.json_format import Parse, ParseError  # noqa: PLC0415 - optional
+
+    try:
+        return Parse(text, made())
+    except ParseError as error:
+        raise ValueError(str(error)) from None
+
+
+def _converted(value: Mapping[str, Any], inside: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    return {name: convert(value[name]) for name, convert in inside.items() if value[name] is not None}

@@ -1,0 +1,64 @@
+"""Columns as JSON schemas: read back as columns, and what has no form there."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+import cojoin as cj
+from cojoin.engine.values.types import parse_schema
+from cojoin.kafka.formats.json_columns import json_columns
+from cojoin.kafka.formats.json_schema_texts import fits_json_type, json_schema_text
+from cojoin.kafka.formats.schema_lookup import FoundSchema
+
+ALL = """id long, small smallint, flag boolean, real float, amount double, name string, raw binary,
+    price decimal(12, 2), day date, at timestamp, local timestamp_ntz, nested struct<a: int, b: struct<c: string>>,
+    many array<struct<x: double>>, by_name map<string, array<bigint>>"""
+READ = """id long, small long, flag boolean, real double, amount double, name string, raw string, price double,
+    day date, at timestamp, local string, nested struct<a: bigint, b: struct<c: string>>,
+    many array<struct<x: double>>, by_name map<string, array<bigint>>"""
+
+
+def test_every_type_is_read_back_as_json_has_it() -> None:
+    columns = parse_schema(ALL)
+    text = json_schema_text(columns, "joined", "output")
+    assert "required" not in json.loads(text)
+    read = pa.schema(list(json_columns(FoundSchema("JSON", text), "output")))
+    assert read == parse_schema(READ)
+    assert all(fits_json_type(one.type, other.type) for one, other in zip(columns, read, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told"),
+    [
+        ("price decimal(20, 2)", r"decimal\(20,2\), which a JSON number keeps 15 digits of; cast it to string"),
+        ("span interval day to second", "which JSON schemas do not have"),
+        ("many array<decimal(38, 0)>", "an element has the type"),
+    ],
+)
+def test_what_has_no_form_is_refused(ddl: str, told: str) -> None:
+    with pytest.raises(cj.SchemaError, match=told):
+        json_schema_text(parse_schema(ddl), "out", "output")
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "fits"),
+    [
+        ("int", "bigint", True),
+        ("int", "double", True),
+        ("double", "bigint", False),
+        ("timestamp", "string", True),
+        ("timestamp_ntz", "timestamp", False),
+        ("string", "timestamp", False),
+        ("struct<a: int, more: string>", "struct<a: bigint>", True),
+        ("struct<a: string>", "struct<a: bigint>", False),
+        ("map<int, int>", "map<string, bigint>", True),
+        ("array<string>", "array<bigint>", False),
+        ("string", "map<string, bigint>", False),
+    ],
+)
+def test_which_columns_a_property_takes(have: str, want: str, fits: bool) -> None:
+    one, other = (parse_schema(f"c {ddl}").field("c").type for ddl in (have, want))
+    assert fits_json_type(one, other) == fits
