@@ -17,8 +17,8 @@ from tests.versions.environments import EVERY, Environment
 __all__ = ["run_all"]
 
 _WHICH = "spark and not slow and not kafka and not cluster and not connect"
-_APART = ["tests/test_on_connect.py", "tests/test_readme.py", "tests/benchmarks", "tests/versions"]
-"""They start processes of their own, or measure."""
+_APART = ["tests/kafka", "tests/test_on_connect.py", "tests/test_readme.py", "tests/benchmarks", "tests/versions"]
+"""The first can't be imported without Spark 4.2; the others start processes of their own, or measure."""
 
 
 def run_all(environment: Environment) -> tuple[str, int]:

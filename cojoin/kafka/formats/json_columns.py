@@ -28,7 +28,7 @@ from cojoin.errors import SchemaError
 if TYPE_CHECKING:
     from cojoin.kafka.formats.schema_lookup import FoundSchema
 
-__all__ = ["json_columns"]
+__all__ = ["json_columns", "referred"]
 
 _PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
@@ -72,7 +72,7 @@ def _type(schema: Any, root: Any, what: str, within: tuple[str, ...]) -> pa.Data
         if reference in within:
             msg = f"{what}: {reference} contains itself, and no column of Spark's does"
             raise _NoTypeError(msg)
-        return _type(_referred(reference, root, what), root, what, (*within, reference))
+        return _type(referred(reference, root, what), root, what, (*within, reference))
     for choice in ("oneOf", "anyOf"):
         if choice in schema:
             others = [each for each in schema[choice] if each != {"type": "null"}]
@@ -103,7 +103,12 @@ def _type(schema: Any, root: Any, what: str, within: tuple[str, ...]) -> pa.Data
     raise _no_type(what, " or ".join(named) or "any type")
 
 
-def _referred(reference: str, root: Any, what: str) -> Any:
+def referred(reference: str, root: Any, what: str) -> Any:
+    """Return the part of a schema that a reference within it names.
+
+    Raises:
+        ValueError: It leads out of the schema, or to nothing.
+    """
     found = root
     for part in reference.removeprefix("#").split("/")[1:]:
         found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None

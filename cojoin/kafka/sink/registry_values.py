@@ -85,7 +85,7 @@ class RegistryValues:
             "use.schema.id": self.schema.number,
             "subject.name.strategy": lambda *_: self.schema.subject,
         }
-        given = avro_rows(self.schema, rows) if kind == "AVRO" else json_rows(rows)
+        given = avro_rows(self.schema, rows) if kind == "AVRO" else json_rows(self.schema, rows)
 
         def asked(client: Any) -> list[bytes]:
             make = avro_writer if kind == "AVRO" else json_writer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cojoin.engine.values.types import parse_schema, parse_type
 from cojoin.errors import CojoinError, SchemaError
-from tests.ddl_texts import LEXEMES, MALFORMED, REFUSED, TYPES, same, spark_reads
+from tests.ddl_texts import LEXEMES, MALFORMED, REFUSED, TYPES, of_spark_4_2, same, spark_reads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +88,7 @@ OURS_ALONE = re.compile(r"unsupported type|repeats|got '0+'|got 'void'|expected 
 
 
 @pytest.mark.spark
+@of_spark_4_2
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from([*TYPES, *MALFORMED]), st.data())
 def test_differential_a_text_with_a_slip_is_read_or_refused_as_by_spark(

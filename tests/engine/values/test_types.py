@@ -14,7 +14,7 @@ import cojoin.engine.values.types
 from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.values.types import SUPPORTED, as_schema, parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import SchemaError
-from tests.ddl_texts import CHARS, TIMESTAMP, TYPES, same, spark_reads
+from tests.ddl_texts import CHARS, TIMESTAMP, TYPES, of_spark_4_2, same, spark_reads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,11 +147,13 @@ def test_the_docstrings_examples_hold() -> None:
 
 
 @pytest.mark.spark
+@of_spark_4_2
 def test_differential_spark_reads_the_same_types(spark: SparkSession) -> None:
     assert [ddl for ddl in TYPES if not same(parse_type(ddl), spark_reads(ddl))] == []
 
 
 @pytest.mark.spark
+@of_spark_4_2
 def test_differential_spark_reads_the_same_schemas(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import _parse_datatype_string
@@ -161,6 +163,7 @@ def test_differential_spark_reads_the_same_schemas(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@of_spark_4_2
 @pytest.mark.parametrize("ddl", CHARS)
 def test_differential_sparks_frames_hold_chars_as_strings(spark: SparkSession, ddl: str) -> None:
     from pyspark.sql.pandas.types import to_arrow_type
@@ -170,6 +173,7 @@ def test_differential_sparks_frames_hold_chars_as_strings(spark: SparkSession, d
 
 
 @pytest.mark.spark
+@of_spark_4_2
 @settings(deadline=None, max_examples=25)
 @given(arrow_types(st.text("aB1_ `-é.'>", max_size=4)))
 def test_differential_spark_reads_what_is_written(spark: SparkSession, dtype: pa.DataType) -> None:

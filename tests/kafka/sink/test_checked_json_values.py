@@ -71,3 +71,28 @@ def test_a_schema_without_columns_is_told(registry: RegistryServer) -> None:
     registry.register("json-choice", json.dumps({"type": "object", "properties": {"id": choice}}), "JSON")
     with pytest.raises(cj.SchemaError, match="got oneOf of 2 types; name another schema with subject="):
         written(registry, "json-choice", pa.table({"id": [1]}))
+
+
+def test_a_null_that_the_schema_asks_for_is_put_back(registry: RegistryServer) -> None:
+    maybe = {"oneOf": [{"type": "null"}, {"type": "string"}]}
+    inner = {"type": "object", "properties": {"a": {"type": ["integer", "null"]}}, "required": ["a"]}
+    described = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "note": maybe,
+            "side": {"$ref": "#/definitions/side"},
+            "within": {"oneOf": [{"type": "null"}, inner]},
+            "many": {"type": "array", "items": inner},
+        },
+        "required": ["id", "note", "side", "within"],
+        "definitions": {"side": maybe},
+    }
+    registry.register("json-nulls", json.dumps(described), "JSON")
+    rows = pa.table({"id": [1], "note": ["x"], "side": ["y"]}).append_column("within", pa.array([{"a": 1}]))
+    values = written(registry, "json-nulls", rows)
+    (first, second) = values.encode(as_json('{"id":1}', '{"id":2,"within":{},"many":[{}]}'))
+    assert json.loads(first[5:]) == {"id": 1, "note": None, "side": None, "within": None}
+    assert json.loads(second[5:]) == {"id": 2, "note": None, "side": None, "within": {"a": None}, "many": [{"a": None}]}
+    with pytest.raises(cj.QueryFailedError, match="'id' is a required property"):
+        values.encode(as_json('{"note":"x"}'))

@@ -37,6 +37,7 @@ message Trade {
   repeated google.protobuf.Timestamp changes = 6;
   google.protobuf.Struct extra = 7;
   optional string not_there = 8;
+  oneof price { double amount = 9; string free = 10; }
 }
 """
 BEFORE_1970 = datetime(1969, 1, 5, 9, 30, 0, 125, tzinfo=timezone.utc)
@@ -115,7 +116,7 @@ def test_a_subjects_type_says_which_columns_are_written(registry: RegistryServer
     assert {**first, "sequence": int(first["sequence"])} == {
         **{name: value for name, value in row.items() if name != "left_out"},
         "extra": '{"a": [1.0, null]}',
-        "not_there": None,
+        **dict.fromkeys(("not_there", "amount", "free")),
     }
     assert (second["id"], second["at"], second["side"], second["changes"]) == (0, None, "12", [])
     with pytest.raises(cj.SchemaError, match="field 'id' takes bigint, and the output's column is string; cast"):
@@ -131,19 +132,31 @@ def test_a_subjects_type_says_which_columns_are_written(registry: RegistryServer
 
 
 @pytest.mark.parametrize(
-    ("ddl", "value", "told"),
+    ("ddl", "row", "told"),
     [
-        ("changes array<timestamp>", [None], "a list or map holds null"),
-        ("side string", "HOLD", "shop.Trade.Side has no value 'HOLD'"),
-        ("sequence long", -1, "ValueError"),
-        ("extra string", "{", "extra|Failed to load JSON"),
+        ("changes array<timestamp>", {"changes": [None]}, "a list or map holds null"),
+        ("side string", {"side": "HOLD"}, "shop.Trade.Side has no value 'HOLD'"),
+        ("sequence long", {"sequence": -1}, "ValueError"),
+        ("amount double, free string", {"amount": 0.0, "free": ""}, "amount and free are both there"),
+        ("extra string", {"extra": "{"}, "extra|Failed to load JSON"),
     ],
 )
-def test_a_row_that_does_not_fit_is_told(registry: RegistryServer, ddl: str, value: Any, told: str) -> None:
+def test_a_row_that_does_not_fit_is_told(registry: RegistryServer, ddl: str, row: Any, told: str) -> None:
     registry.register("shop-value", SHOP, "PROTOBUF")
     schema = parse_schema(ddl)
-    rows = pa.Table.from_pylist([{schema.names[0]: value}], schema)
+    rows = pa.Table.from_pylist([row], schema)
     values = written(registry, "shop-value", rows, "Trade")
     with pytest.raises(cj.QueryFailedError, match=told) as said:
         values.encode(rows)
     assert "of subject 'shop-value'" in str(said.value)
+
+
+def test_a_required_field_of_proto2_is_asked_for(registry: RegistryServer) -> None:
+    registry.register(
+        "old-value", 'syntax = "proto2"; message Old { required int64 id = 1; optional int64 n = 2; }', "PROTOBUF"
+    )
+    with pytest.raises(cj.SchemaError, match="has a field 'id' without a default"):
+        written(registry, "old-value", pa.table({"n": [1]}))
+    rows = pa.table({"id": pa.array([None], pa.int64())})
+    with pytest.raises(cj.QueryFailedError, match="missing required fields: id"):
+        written(registry, "old-value", rows).encode(rows)
