@@ -155,11 +155,12 @@ class _Command:
         """Show the last batches."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
+        from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
         from cojoin.checkpoints.inspect.read import read_progress  # noqa: PLC0415
 
         frame = read_progress(self._spark, self._arguments.path)
         last = frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow()
-        rows = last.to_pylist(maps_as_pydicts="strict")
+        rows = [plain(row) for row in decode_rows(last, beyond=str)]
         self._show(rows, checkpoint_report.progress(rows))
 
     def explain(self) -> None:
