@@ -10,6 +10,7 @@ their own to agree upon.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 from tests.versions.environments import EVERY, Environment
@@ -27,15 +28,23 @@ def run_all(environment: Environment) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Run the environments that are named, and print a line for each."""
+    """Run the environments that are named, print a line for each, and fail where any test did."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[[], *(each.name for each in EVERY)], metavar="NAME")
     names = parser.parse_args().names
+    failed = []
     for each in EVERY:
         if not names or each.name in names:
             began = time.monotonic()
-            versions, passed = run_all(each)
-            print(f"{each.name}: {versions}: {passed} passed in {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+            try:
+                versions, passed = run_all(each)
+                said = f"{versions}: {passed} passed"
+            except AssertionError as failure:
+                failed.append(each.name)
+                said = f"{failure}\nfailed"
+            print(f"{each.name}: {said} in {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+    if failed:
+        sys.exit(f"tests failed with the versions {', '.join(failed)}")
 
 
 if __name__ == "__main__":
