@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.join.environments import Environment
+    from benchmarks.join.oracle import Answer
 
 __all__ = ["FILES_PER_BATCH", "OUTPUT_COLUMNS", "OUTPUT_DDL", "Contender", "Job", "tell", "timed"]
 
@@ -39,7 +40,7 @@ class Contender:
         sink: ``"delta"`` or ``"parquet"``.
         environment: Where it runs; None is the Python that runs the benchmark.
         command: Gives the words of its command line for its environment and job, where that is no Python module.
-        joins: Whether the result is the join; a floor's is all rows of both inputs.
+        answer: Which join the result is; None for a floor, whose result is all rows of both inputs.
         trades_at_most: More than this would take it longer than three minutes.
         timeout_seconds: When it is given up.
     """
@@ -50,7 +51,7 @@ class Contender:
     sink: str = "parquet"
     environment: Environment | None = None
     command: Callable[[Contender, Path, Path], list[str]] | None = None
-    joins: bool = True
+    answer: Answer | None = "backward"
     trades_at_most: int | None = None
     timeout_seconds: float = 900
 

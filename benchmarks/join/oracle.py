@@ -1,13 +1,12 @@
-"""The right answer, by pandas: no code of cojoin's is in it.
+"""The right answers, by pandas and numpy: no code of cojoin's is in them.
 
-Rows are compared by trade, column after column, so that 20 million fit into a few gigabytes. The answer is computed
-once for a folder of data and kept there.
+Rows are compared in the order of their trades and versions, column after column, so that 20 million fit into a few
+gigabytes. An answer is computed once for a folder of data and kept there.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,45 +17,51 @@ import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-__all__ = ["check", "find_faults", "prepare"]
+__all__ = ["INTERVAL_SECONDS", "Answer", "check", "find_faults", "prepare"]
 
+Answer: TypeAlias = Literal["backward", "forward", "nearest", "interval"]
+"""Which join: an as-of join by its direction, or each trade with all versions of the seconds before it."""
+
+INTERVAL_SECONDS = 600
 OWN = ("customer_id", "event_time", "amount", "symbol")
 JOINED = ("customers_event_time", "tier", "credit")
-_KEPT = "expected.parquet"
 
 
-def prepare(folder: Path) -> Path:
-    """Compute the answer for the data below a folder, unless it is there; gives its file, one row a trade by id."""
-    kept = folder / _KEPT
+def prepare(folder: Path, answer: Answer = "backward") -> Path:
+    """Compute an answer for the data below a folder, unless it is there; return its file, sorted by trade and time."""
+    kept = folder / f"expected-{answer}.parquet"
     if not kept.exists():
-        pq.write_table(_joined(folder), kept)
+        pq.write_table(_interval(folder) if answer == "interval" else _as_of(folder, answer), kept)
     return kept
 
 
-def find_faults(folder: Path, files: Sequence[Path]) -> dict[str, int]:
-    """Compare a result's files with the answer: gives what is wrong and how many rows; nothing where all is right."""
+def find_faults(folder: Path, files: Sequence[Path], answer: Answer = "backward") -> dict[str, int]:
+    """Compare a result's files with an answer: return what is wrong and in how many rows; nothing if all is right."""
     found = ds.dataset([str(path) for path in files], format="parquet") if files else None
     if found is None:
         return {"no rows": 1}
     if missing := {"trade_id", *OWN, *JOINED} - set(found.schema.names):
         return {f"no column {name}": 1 for name in sorted(missing)}
-    ids = _column(found, "trade_id").to_numpy()
-    count = pq.read_metadata(prepare(folder)).num_rows
+    own, joined = ds.dataset(folder / "trades", format="parquet"), ds.dataset(prepare(folder, answer), format="parquet")
+    trades, ids = _column(joined, "trade_id").to_numpy(), _column(found, "trade_id").to_numpy()
+    count = own.count_rows()
     known = ids[(ids >= 0) & (ids < count)]
-    places = np.full(count, -1)
-    places[known] = np.arange(len(ids))[(ids >= 0) & (ids < count)]
+    beyond = np.bincount(known, minlength=count) - np.bincount(trades, minlength=count)
     faults = {
         "invented": len(ids) - len(known),
-        "missing": int((places < 0).sum()),
-        "there twice": len(known) - len(np.unique(known)),
+        "missing": int(-beyond[beyond < 0].sum()),
+        "there twice": int(beyond[beyond > 0].sum()),
     }
     if not any(faults.values()):
-        order = pa.array(places)
-        own, joined = ds.dataset(folder / "trades", format="parquet"), ds.dataset(prepare(folder), format="parquet")
-        for source, names in ((own, OWN), (joined, JOINED)):
+        versions = _column(found, "customers_event_time")
+        order = pa.array(np.lexsort((versions.fill_null(0).to_numpy(), ids)))
+        for source, names, rows in ((own, OWN, pa.array(trades)), (joined, JOINED, None)):
             for name in names:
-                faults[f"wrong {name}"] = _unequal(_column(source, name), _column(found, name).take(order))
+                right = _column(source, name)
+                right = right if rows is None else right.take(rows)
+                faults[f"wrong {name}"] = _unequal(right, _column(found, name).take(order))
     return {what: rows for what, rows in faults.items() if rows}
 
 
@@ -74,22 +79,43 @@ def check(folder: Path, result: pd.DataFrame) -> None:
     )
 
 
-def _joined(folder: Path) -> pa.Table:
+def _as_of(folder: Path, direction: Answer) -> pa.Table:
     left = _frame(folder / "trades", "trade_id")
     assert (np.diff(left["trade_id"].to_numpy()) == 1).all(), "trades stand in the order of their ids"
     right = _frame(folder / "customers")
-    customers = pq.read_table(folder / "customers", columns=["event_time", "tier", "credit"])
     right["version"] = np.arange(len(right))
     joined = pd.merge_asof(
         left.sort_values("event_time", kind="stable"),
         right.sort_values("event_time", kind="stable"),
         on="event_time",
         by="customer_id",
+        direction=direction,
     )
     version = np.full(len(left), -1)
     version[joined["trade_id"].to_numpy()] = joined["version"].fillna(-1).astype(np.int64).to_numpy()
-    rows = customers.take(pa.array(version, mask=version < 0))
-    return rows.rename_columns(list(JOINED))
+    return _with_versions(folder, np.arange(len(left)), version)
+
+
+def _interval(folder: Path) -> pa.Table:
+    left, right = _frame(folder / "trades", "trade_id"), _frame(folder / "customers")
+    first, micros = int(right["event_time"].min()), INTERVAL_SECONDS * 1_000_000
+    # Times of a day and keys in one number, with room for the interval between the days of two keys.
+    day = 86_400_000_000 + 2 * micros
+    places = (each["customer_id"] * day + each["event_time"] - first + micros for each in (left, right))
+    of_trades, of_versions = (each.to_numpy() for each in places)
+    order = np.argsort(of_versions, kind="stable")
+    begin = np.searchsorted(of_versions, of_trades - micros, "left", sorter=order)
+    counts = np.searchsorted(of_versions, of_trades, "right", sorter=order) - begin
+    trades = np.repeat(np.arange(len(left)), counts)
+    within = np.arange(len(trades)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return _with_versions(folder, left["trade_id"].to_numpy()[trades], order[begin[trades] + within])
+
+
+def _with_versions(folder: Path, trades: np.ndarray, versions: np.ndarray) -> pa.Table:
+    """Return pairs of a trade's id and a version's row, -1 for none, as columns."""
+    customers = pq.read_table(folder / "customers", columns=["event_time", "tier", "credit"])
+    rows = customers.take(pa.array(versions, mask=versions < 0)).rename_columns(list(JOINED))
+    return rows.append_column("trade_id", pa.array(trades))
 
 
 def _frame(folder: Path, *columns: str) -> pd.DataFrame:

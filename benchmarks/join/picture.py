@@ -85,7 +85,7 @@ def _label(each: Figures, most: int) -> str:
 
 
 def _kind(each: Figures) -> str:
-    if not each.contender.joins:
+    if each.contender.answer is None:
         return "floor"
     module = each.contender.module.rsplit(".", 1)[-1]
     return {"cojoin_joins": "cojoin", "in_memory": "limit"}.get(module, "other")

@@ -96,8 +96,8 @@ def run_contender(contender: Contender, size: Size, data: Path, work: Path, numb
         run.failure = f"exit code {process.returncode}: {_last_words(log)}"
     if run.failure is None:
         files = result_files(work / "out", contender.sink)
-        if contender.joins:
-            run.faults = find_faults(data, files)
+        if contender.answer is not None:
+            run.faults = find_faults(data, files, contender.answer)
         elif (rows := count_rows(files)) != size.trades + size.versions:
             run.faults = {"rows too many or too few": abs(rows - size.trades - size.versions)}
     return run

@@ -39,9 +39,10 @@ def run_rounds(contenders: Sequence[Contender], sizes: dict[str, Size], rounds: 
     """Make the data, then run everyone in turn, as often as asked."""
     places = {size: folder / f"data-{size.trades}" for size in sizes.values()}
     for size, place in places.items():
-        _say(f"making {size.trades:,} trades and the oracle's answer")
+        _say(f"making {size.trades:,} trades and the oracle's answers")
         generate(size, place)
-        _prepare(place)
+        for answer in {each.answer for each in contenders if sizes[each.name] == size} - {None}:
+            _prepare(place, answer)
     runs = []
     for number in range(rounds):
         for contender in contenders:
@@ -53,12 +54,13 @@ def run_rounds(contenders: Sequence[Contender], sizes: dict[str, Size], rounds: 
     return runs
 
 
-def _prepare(data: Path) -> None:
-    """Have the answer computed by another process, whose memory is free again afterwards."""
+def _prepare(data: Path, answer: str) -> None:
+    """Have an answer computed by another process, whose memory is free again afterwards."""
     program = (
-        "import sys; from pathlib import Path; from benchmarks.join.oracle import prepare; prepare(Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from benchmarks.join.oracle import prepare; "
+        "prepare(Path(sys.argv[1]), sys.argv[2])"
     )
-    subprocess.run([sys.executable, "-c", program, str(data)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", program, str(data), answer], cwd=ROOT, check=True)
 
 
 def _line(run: Run) -> str:

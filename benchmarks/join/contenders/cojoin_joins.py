@@ -1,4 +1,4 @@
-"""cojoin: the as-of join, and two row functions that do the same.
+"""cojoin: the as-of join, two row functions that do the same, and the other joins.
 
 `rows` puts out each trade as it comes in the order of time, `timers` keeps it in a state until a timer of its own.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import cojoin as cj
 from benchmarks.join.contender import OUTPUT_DDL, Contender, Job, tell, timed
 from benchmarks.join.generate import DISORDER_SECONDS
+from benchmarks.join.oracle import INTERVAL_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,9 @@ CONTENDERS = (
     Contender("asof-by-spark", f"{_ABOUT['asof']}, its files read by Spark", __name__, sink="delta"),
     Contender("rows", _ABOUT["rows"], __name__, sink="delta"),
     Contender("timers", _ABOUT["timers"], __name__, sink="delta"),
+    Contender("forward", "cojoin: asof_join, forward", __name__, sink="delta", answer="forward"),
+    Contender("nearest", "cojoin: asof_join, nearest", __name__, sink="delta", answer="nearest"),
+    Contender("interval", "cojoin: interval_join, ten minutes of versions", __name__, sink="delta", answer="interval"),
     Contender("asof-parquet", _ABOUT["asof"], __name__),
     Contender("rows-parquet", _ABOUT["rows"], __name__),
 )
@@ -74,6 +78,15 @@ class EnrichTradesByTimer(cj.KeyedCoProcessFunction):
 FUNCTIONS = {"rows": EnrichTrades, "timers": EnrichTradesByTimer}
 
 
+def _join(pair: cj.ConnectedInputs, name: str) -> cj.Joined:
+    match name:
+        case "interval":
+            return pair.interval_join(f"-{INTERVAL_SECONDS} seconds", "0 seconds")
+        case "forward" | "nearest":
+            return pair.asof_join(direction=name)
+    return pair.asof_join()
+
+
 def run(spark: SparkSession, job: Job) -> None:
     """Run one of them."""
     from benchmarks.join.spark_side import batch_seconds, open_sources  # noqa: PLC0415
@@ -88,7 +101,7 @@ def run(spark: SparkSession, job: Job) -> None:
     others = {each.id for each in spark.streams.active}
     with timed():
         pair = cj.connect(*sides, key_groups=KEY_GROUPS)
-        joined = pair.asof_join() if function is None else pair.process(function(), OUTPUT_DDL)
+        joined = _join(pair, job.name) if function is None else pair.process(function(), OUTPUT_DDL)
         query = joined.start(
             output=(cj.sinks.delta if job.sink == "delta" else cj.sinks.parquet)(str(job.out)),
             checkpoint=str(job.work / "checkpoint"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONTENDERS = tuple(
-    Contender(name, f"Spark: read, shuffle, write into {sink}; no join", __name__, sink=sink, joins=False)
+    Contender(name, f"Spark: read, shuffle, write into {sink}; no join", __name__, sink=sink, answer=None)
     for name, sink in (("plain", "delta"), ("plain-parquet", "parquet"))
 )
 _PROPERTIES = {"spark.databricks.delta.properties.defaults.checkpointInterval": "100"}

@@ -13,12 +13,14 @@ import pytest
 from benchmarks.join.contender import Job
 from benchmarks.join.contenders.in_memory import run_pandas
 from benchmarks.join.generate import DISORDER_SECONDS, Size, generate
-from benchmarks.join.oracle import find_faults
+from benchmarks.join.oracle import INTERVAL_SECONDS, find_faults, prepare
 from benchmarks.join.registry import CONTENDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from benchmarks.join.oracle import Answer
 
 SIZE = Size(5_000, 1_000, 50, 4)
 
@@ -55,6 +57,28 @@ def test_a_right_result_has_no_faults_in_any_order(data: Path, tmp_path: Path) -
     table = pq.read_table(path)
     pq.write_table(table.take(pa.array(np.random.default_rng(1).permutation(table.num_rows))), path)
     assert find_faults(data, [path]) == {}
+
+
+@pytest.mark.parametrize("answer", ["backward", "forward", "nearest", "interval"])
+def test_each_answer_is_what_duckdb_finds(data: Path, answer: Answer) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    seconds = "epoch_us(c.event_time) - epoch_us(t.event_time)"
+    condition, order = {
+        "backward": (f"{seconds} <= 0", f"{seconds} DESC"),
+        "forward": (f"{seconds} >= 0", seconds),
+        "nearest": ("true", f"abs({seconds}), {seconds}"),
+        "interval": (f"{seconds} BETWEEN -{INTERVAL_SECONDS} * 1000000 AND 0", None),
+    }[answer]
+    one = f"QUALIFY row_number() OVER (PARTITION BY t.trade_id ORDER BY {order}) = 1" if order else ""
+    expected = duckdb.sql(f"""
+        SELECT epoch_us(c.event_time) AS valid_from, tier, credit, t.trade_id
+        FROM '{data}/trades/*.parquet' AS t {"LEFT" if order else "INNER"} JOIN '{data}/customers/*.parquet' AS c
+        ON t.customer_id = c.customer_id AND {condition} {one} ORDER BY t.trade_id, valid_from
+    """).fetchall()
+    found = pq.read_table(prepare(data, answer))
+    times = found.column("customers_event_time").cast(pa.int64()).to_pylist()
+    others = (found.column(name).to_pylist() for name in ("tier", "credit", "trade_id"))
+    assert [*zip(times, *others, strict=True)] == expected
 
 
 @pytest.mark.parametrize(
