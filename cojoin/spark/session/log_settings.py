@@ -10,42 +10,35 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cojoin.spark.session.submit_settings import find_spark_home, settings_of
+from cojoin.spark.session.submit_settings import find_spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["log_settings"]
+__all__ = ["log_options"]
 
-_DEFAULTS, _EXTRA = "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"
-_VARIABLES = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _FILE = Path(__file__).with_name("log4j2.properties")
 
 
-def log_settings(conf: Mapping[str, Any]) -> dict[str, str]:
-    """Return the Spark settings that keep the JVM's start quiet; nothing where the user decides about the log.
+def log_options(settings: Mapping[str, str], given: str) -> list[str]:
+    """Return the JVM's options that keep its start quiet; none where the user decides about the log.
 
     Args:
-        conf: The user's settings of Spark.
-
-    Returns:
-        The driver's JVM options, the user's own included; nothing in a program that spark-submit started.
+        settings: The settings that Spark will see.
+        given: The options that the user gives to the JVM.
 
     Example:
-        ``log_settings({})["spark.driver.defaultJavaOptions"]``
+        ``log_options({}, "")``
     """
-    if "PYSPARK_GATEWAY_PORT" in os.environ or not _FILE.is_file():
-        return {}
-    settings = settings_of(conf)
-    options = [settings.get(_DEFAULTS, ""), settings.get(_EXTRA, "")]
-    options += [os.environ.get(name, "") for name in _VARIABLES]
+    if not _FILE.is_file():
+        return []
     structured = settings.get("spark.log.structuredLogging.enabled", "false").lower() == "true"
-    if structured or "LOG4J_CONFIGURATION_FILE" in os.environ or any("log4j" in each for each in options):
-        return {}
+    if structured or "LOG4J_CONFIGURATION_FILE" in os.environ or "log4j" in given:
+        return []
     folder = os.environ.get("SPARK_CONF_DIR")
     if any((Path(folder) if folder else find_spark_home() / "conf").glob("log4j*")):
-        return {}
+        return []
     # As a URI it has no blanks, at which the options would be split.
-    return {_DEFAULTS: f"-Dlog4j2.configurationFile={_FILE.as_uri()} {options[0]}".rstrip()}
+    return [f"-Dlog4j2.configurationFile={_FILE.as_uri()}"]

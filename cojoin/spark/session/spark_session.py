@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from cojoin.errors import EnvironmentSetupError
 from cojoin.spark.session.jars import jar_settings
-from cojoin.spark.session.log_settings import log_settings
+from cojoin.spark.session.jvm_settings import jvm_settings
 from cojoin.spark.session.submit_settings import without_jars
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def spark_session(
     """Return a Spark session with Delta and, if requested, Spark's Kafka source.
 
     An active session is returned unchanged. cojoin also works with a session that the user made. A new one logs
-    warnings and errors, without those that come at every start, unless the user has a Log4j configuration.
+    warnings and errors, without those that come at every start, unless the user has a Log4j configuration. Its JVM's
+    second compiler starts later (``-XX:Tier4...Threshold``), which leaves the cores to short runs; JVM options of the
+    user's own, such as ``spark.driver.extraJavaOptions``, win.
 
     The jars are fetched once, by one process at a time, into ``~/.cache/cojoin/jars`` or the folder that the
     environment variable ``COJOIN_JARS`` names; later starts need no network. They come from the repositories and
@@ -70,7 +72,7 @@ def spark_session(
         return _remote_session(str(master), given)
     check_java()
     given |= jar_settings(given, kafka=kafka)
-    given |= log_settings(given)
+    given |= jvm_settings(given)
     # Spark would use the python3 on PATH, which may lack the packages of this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Otherwise every JVM thread that allocates native memory keeps what it freed in its own arena.

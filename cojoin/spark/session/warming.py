@@ -27,7 +27,7 @@ _MODULES = (
     "cojoin.engine.joins.asof",
     "cojoin.spark.batch.call",
     "cojoin.spark.batch.packing",
-    "cojoin.spark.sinks.written_files",
+    "cojoin.spark.batch.written_files",
 )
 _WARM: set[str] = set()
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cojoin.spark.session.log_settings import log_settings
+from cojoin.spark.session.jvm_settings import jvm_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-OPTIONS = "spark.driver.defaultJavaOptions"
+OPTIONS, OURS = "spark.driver.defaultJavaOptions", "cojoin/spark/session/log4j2.properties"
 FIRST_START = """
 import cojoin as cj
 spark = cj.spark_session(master="local[1]", conf={"spark.ui.enabled": "false"})
@@ -28,17 +28,19 @@ spark.stop()
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting of the machine that runs the tests."""
-    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "LOG4J_CONFIGURATION_FILE"):
+    for name in (
+        "PYSPARK_GATEWAY_PORT",
+        "PYSPARK_SUBMIT_ARGS",
+        "SPARK_SUBMIT_OPTS",
+        "LOG4J_CONFIGURATION_FILE",
+        "JDK_JAVA_OPTIONS",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
 
 
-def test_the_users_own_options_stay() -> None:
-    alone = log_settings({})[OPTIONS]
-    assert alone.startswith("-Dlog4j2.configurationFile=file:///")
-    assert " " not in alone
-    assert log_settings({OPTIONS: "-Xss4m"}) == {OPTIONS: f"{alone} -Xss4m"}
-    assert log_settings({"spark.driver.extraJavaOptions": "-Xss4m"}) == {OPTIONS: alone}
+def test_the_log_is_quiet_unless_the_user_decides_about_it() -> None:
+    assert jvm_settings({})[OPTIONS].startswith("-Dlog4j2.configurationFile=file:///")
 
 
 @pytest.mark.parametrize(
@@ -50,18 +52,18 @@ def test_the_users_own_options_stay() -> None:
     ],
 )
 def test_the_users_own_log_settings_win(conf: dict[str, object]) -> None:
-    assert log_settings(conf) == {}
+    assert OURS not in jvm_settings(conf)[OPTIONS]
 
 
-@pytest.mark.parametrize("name", ["LOG4J_CONFIGURATION_FILE", "JAVA_TOOL_OPTIONS", "PYSPARK_GATEWAY_PORT"])
+@pytest.mark.parametrize("name", ["LOG4J_CONFIGURATION_FILE", "JAVA_TOOL_OPTIONS"])
 def test_so_do_those_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "-Dlog4j2.configurationFile=/etc/log4j2.xml")
-    assert log_settings({}) == {}
+    assert OURS not in jvm_settings({})[OPTIONS]
 
 
 def test_so_does_a_file_in_sparks_folder_of_settings(tmp_path: Path) -> None:
     (tmp_path / "log4j2.properties").write_text("rootLogger.level = info\n", "utf-8")
-    assert log_settings({}) == {}
+    assert OURS not in jvm_settings({})[OPTIONS]
 
 
 @pytest.mark.slow
