@@ -19,7 +19,7 @@ from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.spark.batch.direct_reader import folders_with_values
 from cojoin.spark.batch.parquet_columns import is_plain, misfit
-from cojoin.spark.sinks.written_files import local_path
+from cojoin.spark.batch.written_files import local_path
 from cojoin.spark.sources.source import Source
 from cojoin.storage.session_settings import is_connect
 

@@ -17,7 +17,19 @@ from cojoin.errors import CheckpointError, QueryFailedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HOLDS_PROPERTY", "LOADS_PROPERTY", "STATE_PROPERTY", "BatchFacts", "Loads", "batch_facts", "check_state"]
+__all__ = [
+    "FILES_PROPERTY",
+    "HOLDS_PROPERTY",
+    "LOADS_PROPERTY",
+    "STATE_PROPERTY",
+    "BatchFacts",
+    "Loads",
+    "batch_facts",
+    "check_state",
+]
+
+FILES_PROPERTY = "cojoin.files"
+"""The local property of a micro-batch's jobs with where calls may write the rows of outputs (``written_files``)."""
 
 HOLDS_PROPERTY = "cojoin.holds"
 """The local property of a micro-batch's jobs with the limits of the inputs' watermarks (``spark.query.history``)."""
@@ -63,12 +75,15 @@ class BatchFacts:
         state: What is known of the state that it begins with: the last batch that has called the key groups
             (``called``), and ``query_id``.
         loads: How far it is in the tables' snapshots.
+        files: Where the calls may write the rows of some outputs (``FileTarget.as_dict``), by the output's kind.
+            Nothing with Spark Connect, where the driver knows no such place.
     """
 
     batch_id: int
     holds: Mapping[int, int]
     state: Mapping[str, Any]
     loads: Loads = field(default_factory=Loads)
+    files: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return them as a text, which ``read`` reads."""
@@ -91,9 +106,10 @@ def batch_facts(told_by: str | None) -> BatchFacts:
             raise QueryFailedError(msg)
         return BatchFacts.read(told)
     batch_id = _property("streaming.sql.batchId")
-    names = (HOLDS_PROPERTY, STATE_PROPERTY, LOADS_PROPERTY)
-    holds, state, loads = (json.loads(_property(name) or "{}") for name in names)
-    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state, Loads.read(loads))
+    names = (HOLDS_PROPERTY, STATE_PROPERTY, LOADS_PROPERTY, FILES_PROPERTY)
+    holds, state, loads, files = (json.loads(_property(name) or "{}") for name in names)
+    places = {int(kind): place for kind, place in files.items()}
+    return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state, Loads.read(loads), places)
 
 
 def _holds(told: Mapping[str, int]) -> dict[int, int]:

@@ -41,10 +41,12 @@ from cojoin.spark.batch.batch_facts import batch_facts, check_state
 from cojoin.spark.batch.loaded_table import LoadedRows
 from cojoin.spark.batch.packing import CONTROL_TAG, LOADED_TAG, read_control
 from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
+from cojoin.spark.batch.written_files import CallFiles, FileTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from cojoin.engine.operator import Emission
     from cojoin.engine.plan import Plan
     from cojoin.engine.state.segments import SegmentStore
     from cojoin.engine.time.control_rows import Control
@@ -96,7 +98,6 @@ class StreamingCall:
         self._resumed_at = resumed_at
         self._cadence = cadence or SnapshotCadence()
         self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
-        self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         """Restore the operator, run the batch, and store the operator's state.
@@ -126,6 +127,7 @@ class StreamingCall:
             operator.segmenting = SegmentContext(self._segments, self._plan.segments, group, batch_id)
         expected = facts.state
         restored = RestoredState(int(key[0]), expected.get("query_id"))
+        emitted = _Emitted(self._plan, facts.files)
         try:
             if state.exists:
                 header, tables = codec.decode(state.get[0])
@@ -149,18 +151,14 @@ class StreamingCall:
             batch = replace(
                 batch, processing_time=now, resumed=resumed, holds=facts.holds, snapshots=facts.loads.snapshots
             )
-            emitted: Counter[str] = Counter()
-            digests: dict[str, int] = {}
-            for emission in operator.process(batch):
-                emitted[emission.kind] += emission.table.num_rows
-                digests[emission.kind] = add_digests(digests.get(emission.kind, 0), rows_digest(emission.table))
-                yield _frame(self._kinds[emission.kind], write_messages(emission.table))
+            yield from emitted.frames(operator.process(batch))
             header, tables, written = operator.flush()
             saved, content_batch_id = header["saved"], None
             # A drained query can't continue, so it needs no snapshot.
             is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
             whole = operator.parts() if restored or is_due else None
         finally:
+            emitted.close()
             operator.close()
         if whole is not None:
             row, header["saved"] = snapshot_row(group, batch_id, *whole)
@@ -181,14 +179,46 @@ class StreamingCall:
             "segments": [segment.name for segment in segments],
             "segment_bytes_written": written,
             "call_ms": round(1000 * (time.perf_counter() - started), 1),
-            "emitted": dict(emitted),
-            "digests": digests,
+            "emitted": dict(emitted.rows),
+            "digests": emitted.digests,
             "row_bytes": row_bytes,
             "content_batch_id": content_batch_id,
             "loads": facts.loads.as_dict()["rows"],
             **operator.report(),
         }
         yield _frame(STATISTICS, [json.dumps(statistics).encode()])
+
+
+class _Emitted:
+    """What a call emits: the rows of an output in a file of the call's own where there are many, otherwise as messages.
+
+    Args:
+        plan: The plan.
+        places: Where the call may write the rows of some outputs (``BatchFacts.files``).
+    """
+
+    def __init__(self, plan: Plan, places: Mapping[int, Mapping[str, str]]) -> None:
+        self.rows: Counter[str] = Counter()
+        self.digests: dict[str, int] = {}
+        self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
+        schemas = dict(plan.outputs.values())
+        self._files = CallFiles({kind: FileTarget(schema=schemas[kind], **place) for kind, place in places.items()})
+
+    def frames(self, emissions: Iterable[Emission]) -> Iterator[pd.DataFrame]:
+        """Yield rows of ``(kind, payload)``; files are complete at the end."""
+        for emission in emissions:
+            self.rows[emission.kind] += emission.table.num_rows
+            digest = rows_digest(emission.table)
+            self.digests[emission.kind] = add_digests(self.digests.get(emission.kind, 0), digest)
+            kind = self._kinds[emission.kind]
+            if not self._files.take(kind, emission.table):
+                yield _frame(kind, write_messages(emission.table))
+        for kind, line in self._files.close():
+            yield _frame(kind, [line])
+
+    def close(self) -> None:
+        """Remove the files of a call that has failed."""
+        self._files.remove()
 
 
 class StaticCall:

@@ -1,15 +1,17 @@
 """Parquet files written by the Python workers, so that output rows do not pass through the JVM.
 
-Each task takes the emitted rows and writes those of some outputs, one file per output. It passes the other rows on
-unchanged, and emits one line per file in place of the rows that it wrote. The driver then publishes the files; until
-then readers do not see them. A task that fails removes its files; a task that is killed leaves unpublished files.
+A call that emits many rows of an output at once writes them itself, to a file of its own (``CallFiles``). What the
+calls emit otherwise is gathered by a later step of the same task, one file per output (``write_files``), so that small
+batches make few files. In place of rows that are written, a line of JSON per file is emitted. The driver then publishes
+the files; until then readers do not see them. A task that fails removes its files; a task that is killed leaves
+unpublished files.
 
 Integers, dates and times are stored as differences (``DELTA_BINARY_PACKED``), which Spark reads since 3.3, and texts
 with a dictionary, by which numbers rarely gain: that takes two thirds of the time of pyarrow's defaults to write, and
 three quarters of the space.
 
 It keeps the rows of one row group in memory. It costs a third to a half of the time of Spark's own writer, and no copy
-in the JVM.
+in the JVM; what a call writes itself does not pass through the JVM at all.
 """
 
 from __future__ import annotations
@@ -34,12 +36,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FileTarget", "can_be_written", "local_path", "write_files"]
+__all__ = ["CallFiles", "FileTarget", "can_be_written", "local_path", "write_files"]
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 """pyarrow's names of the parquet codecs, by Spark's names; with any other codec Spark writes the rows."""
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1_000_000, 128 << 20
+_OWN_FILE_ROWS = 50_000
+"""From how many rows on, emitted at once, a call writes a file of its own."""
+
+_LINE = b"{"
+"""How a file's line of JSON begins; an Arrow message begins with other bytes."""
+
 _PLAIN = (
     pa.types.is_integer,
     pa.types.is_floating,
@@ -65,6 +73,10 @@ class FileTarget:
     folder: str
     schema: pa.Schema
     compression: str = "snappy"
+
+    def as_dict(self) -> dict[str, str]:
+        """Return it as JSON values, without the columns."""
+        return {"folder": self.folder, "compression": self.compression}
 
     @classmethod
     def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
@@ -116,7 +128,7 @@ def write_files(emitted: DataFrame, targets: Mapping[int, FileTarget]) -> DataFr
 
     Returns:
         Rows of ``(kind, payload)``: those of the other kinds, and for the written kinds each file as a ``WrittenFile``
-        in JSON.
+        in JSON, also those that calls have written.
     """
     writer = _Writer(dict(targets))
 
@@ -149,6 +161,39 @@ def _leaves(path: str, dtype: pa.DataType) -> list[str]:
     return [leaf for name, part in parts.items() for leaf in _leaves(f"{path}.{name}", part)] if parts else [path]
 
 
+class CallFiles:
+    """The files that one call writes itself, at most one per output.
+
+    Args:
+        targets: The targets of the outputs whose rows may be written, by kind.
+    """
+
+    def __init__(self, targets: Mapping[int, FileTarget]) -> None:
+        self._targets = targets
+        self._files: dict[int, _File] = {}
+
+    def take(self, kind: int, rows: pa.Table) -> bool:
+        """Write rows, and return whether they were: few rows are not, and those of an output without a target."""
+        if kind not in self._targets or rows.num_rows < _OWN_FILE_ROWS:
+            return False
+        if kind not in self._files:
+            self._files[kind] = _File(self._targets[kind])
+        for batch in rows.to_batches():
+            self._files[kind].add(batch)
+        return True
+
+    def close(self) -> list[tuple[int, bytes]]:
+        """Complete the files, and return the line of each with its kind."""
+        lines = [(kind, file.close().to_json()) for kind, file in self._files.items()]
+        self._files = {}
+        return lines
+
+    def remove(self) -> None:
+        """Remove the files that are not complete."""
+        for file in self._files.values():
+            file.remove()
+
+
 @dataclass(frozen=True)
 class _Writer:
     targets: dict[int, FileTarget]
@@ -159,15 +204,16 @@ class _Writer:
         try:
             for batch in batches:
                 schema = batch.schema
-                kinds = batch.column(0).to_pylist()
-                for position, kind in enumerate(kinds):
-                    if kind in self.targets:
+                is_passed_on = []
+                for kind, payload in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                    message = payload.as_buffer()
+                    is_passed_on.append(kind not in self.targets or message[:1].to_pybytes() == _LINE)
+                    if not is_passed_on[-1]:
                         if kind not in files:
                             files[kind] = _File(self.targets[kind])
-                        files[kind].add(read_message(batch.column(1)[position].as_buffer(), self.targets[kind].schema))
-                others = [kind not in self.targets for kind in kinds]
-                if any(others):
-                    yield batch.filter(pa.array(others))
+                        files[kind].add(read_message(message, self.targets[kind].schema))
+                if any(is_passed_on):
+                    yield batch.filter(pa.array(is_passed_on))
             lines = [(kind, file.close().to_json()) for kind, file in files.items()]
         except BaseException:
             for file in files.values():

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
     from cojoin.checkpoints.snapshot_record import SnapshotKind
     from cojoin.engine.plan import Plan
+    from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.sink import Sink, SinkWriter
-    from cojoin.spark.sinks.written_files import FileTarget
     from cojoin.storage.delta_files import WrittenFile
 
 __all__ = ["Batch", "BatchProtocol", "OpenOutput"]

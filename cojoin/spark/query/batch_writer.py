@@ -19,11 +19,11 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
-from cojoin.spark.batch.batch_facts import STATE_PROPERTY
+from cojoin.spark.batch.batch_facts import FILES_PROPERTY, STATE_PROPERTY
 from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.batch.written_files import write_files
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
-from cojoin.spark.sinks.written_files import write_files
 from cojoin.storage.delta_files import WrittenFile, keep_checksums_small
 from cojoin.storage.session_settings import is_connect
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.engine.plan import Plan
+    from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
     from cojoin.spark.query.table_loads import TableLoads
-    from cojoin.spark.sinks.written_files import FileTarget
 
 __all__ = ["BatchWriter"]
 
@@ -97,6 +97,9 @@ class _SparkBatch(Batch):
         """Execute the calls once: collect their statistics and the files that the workers wrote, and fill the cache."""
         # This is set for each batch, because the last batch of a drain has a session of its own.
         keep_checksums_small(self.session)
+        if not is_connect(self.session):
+            places = json.dumps({kind: target.as_dict() for kind, target in targets.items()})
+            self.session.sparkContext.setLocalProperty(FILES_PROPERTY, places)
         if targets:
             self._emitted = write_files(self._emitted, targets)
         self._emitted.persist(StorageLevel.MEMORY_AND_DISK)

@@ -24,9 +24,9 @@ from pyspark.sql.types import StringType
 
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.spark.batch.written_files import FileTarget
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.stored_markers import StoredMarkers
-from cojoin.spark.sinks.written_files import FileTarget
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.delta_files import append_files, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.storage.locations import is_path

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.spark.batch.written_files import FileTarget, local_path
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
-from cojoin.spark.sinks.written_files import FileTarget, local_path
 from cojoin.storage.document_text import Form
 from cojoin.storage.documents import read_document, write_document
 from cojoin.storage.stores import open_store

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.batch_marker import BatchMarker
-    from cojoin.spark.sinks.written_files import FileTarget
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.delta_files import WrittenFile
 

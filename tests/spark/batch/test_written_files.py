@@ -15,19 +15,24 @@ import pytest
 from pyspark.sql.types import ArrayType, StructType, VariantType
 
 import cojoin as cj
+from benchmarks.join.contender import Job
+from benchmarks.join.contenders.cojoin_joins import run as run_benchmark
+from benchmarks.join.generate import Size
+from benchmarks.join.generate import generate as make_benchmark_data
+from benchmarks.join.oracle import find_faults
+from benchmarks.join.result import result_files
 from cojoin.engine.values.ipc import write_messages
 from cojoin.engine.values.types import parse_schema
+from cojoin.spark.batch.written_files import CallFiles, FileTarget, _Writer, can_be_written
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
-from cojoin.spark.sinks.written_files import FileTarget, _Writer, can_be_written
 from cojoin.storage.arrow_types import arrow_schema, spark_schema
+from cojoin.storage.delta_files import WrittenFile
 from tests.spark.data import connect, generate, rows, table
 from tests.spark.saved import DRAIN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from cojoin.storage.delta_files import WrittenFile
 
 pytestmark = pytest.mark.spark
 
@@ -58,8 +63,6 @@ def written(target: FileTarget, content: pa.Table, kind: int = 1) -> list[Writte
     emitted = pa.record_batch(
         {"kind": pa.array([kind] * len(payloads), pa.int8()), "payload": pa.array(payloads, pa.binary())}
     )
-    from cojoin.storage.delta_files import WrittenFile
-
     given = list(_Writer({kind: target})([other, emitted, other]))
     lines = [line for batch in given for line in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
     assert [line for line in lines if line[0] == 0] == [(0, b"{}")] * 2
@@ -225,10 +228,55 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert not list(Path(target.folder).iterdir())
 
 
+def test_a_call_writes_many_rows_itself_and_leaves_few_to_the_task(tmp_path: Path) -> None:
+    target = FileTarget(f"{tmp_path}/out", NUMBERS)
+    files = CallFiles({1: target})
+    many, few = (pa.table({"id": pa.array(range(count))}) for count in (50_000, 49_999))
+    assert [files.take(1, many), files.take(1, few), files.take(2, many), files.take(1, many)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    ((kind, line),) = files.close()
+    files.remove()
+    made = WrittenFile.read(line)
+    assert (kind, made.rows) == (1, 100_000)
+    assert pq.read_table(f"{target.folder}/{made.name}").equals(pa.concat_tables([many, many]))
+    # The step that gathers what calls have left passes the lines of their files on.
+    payloads = [line, *(message.to_pybytes() for message in write_messages(few)), b"{}"]
+    kinds = pa.array([*([1] * (len(payloads) - 1)), 0], pa.int8())
+    emitted = pa.record_batch({"kind": kinds, "payload": pa.array(payloads)})
+    given = pa.Table.from_batches(list(_Writer({1: target})([emitted]))).to_pylist()
+    assert [each["kind"] for each in given] == [1, 0, 1]
+    assert [WrittenFile.read(given[at]["payload"]).rows for at in (0, 2)] == [100_000, 49_999]
+
+
+def test_a_call_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    files = CallFiles({1: FileTarget(str(tmp_path), NUMBERS)})
+    assert files.take(1, pa.table({"id": pa.array(range(50_000))}))
+    files.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_large_calls_and_small_ones_of_a_batch_give_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    size = Size(400_000, 20_000, 300, 2)
+    make_benchmark_data(size, tmp_path / "data")
+    job = Job("asof", "delta", tmp_path / "data", tmp_path)
+    run_benchmark(spark, job)
+    files = result_files(job.out, "delta")
+    assert find_faults(job.data, files) == {}
+    rows = sorted(pq.read_metadata(path).num_rows for path in files)
+    assert sum(rows) == size.trades
+    # Two tasks have eight calls, of which keys that trade much make some large.
+    assert sum(count >= 50_000 for count in rows) >= 2
+    assert len(rows) < 8 + 2
+
+
 def test_many_rows_make_one_file_of_few_row_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("cojoin.spark.sinks.written_files._ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("cojoin.spark.batch.written_files._ROW_GROUP_ROWS", 100)
     pieces = [pa.table({"id": pa.array(range(start, start + 60))}) for start in range(0, 300, 60)]
     target = FileTarget(str(tmp_path), NUMBERS, "zstd")
     messages = [message.to_pybytes() for piece in pieces for message in write_messages(piece)]
