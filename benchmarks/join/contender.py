@@ -41,6 +41,7 @@ class Contender:
         environment: Where it runs; None is the Python that runs the benchmark.
         command: Gives the words of its command line for its environment and job, where that is no Python module.
         answer: Which join the result is; None for a floor, whose result is all rows of both inputs.
+        static: Whether it reads all rows at once, and not as a stream.
         trades_at_most: More than this would take it longer than three minutes.
         timeout_seconds: When it is given up.
     """
@@ -52,12 +53,15 @@ class Contender:
     environment: Environment | None = None
     command: Callable[[Contender, Path, Path], list[str]] | None = None
     answer: Answer | None = "backward"
+    static: bool = False
     trades_at_most: int | None = None
     timeout_seconds: float = 900
 
     @property
     def floor(self) -> str:
         """The floor with the same sink."""
+        if self.static:
+            return "plain-static"
         return "plain" if self.sink == "delta" else "plain-parquet"
 
     def words(self, data: Path, work: Path) -> list[str]:

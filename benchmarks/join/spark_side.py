@@ -32,6 +32,7 @@ __all__ = [
     "open_inputs",
     "open_session",
     "open_sources",
+    "read_inputs",
     "run_to_its_end",
     "unite",
     "with_an_end",
@@ -55,6 +56,15 @@ def open_inputs(spark: SparkSession, job: Job) -> tuple[DataFrame, DataFrame]:
     """Open both streams, a few files a batch."""
     trades, customers = (
         spark.readStream.schema(ddl).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(job.data / name))
+        for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
+    )
+    return trades, customers
+
+
+def read_inputs(spark: SparkSession, job: Job) -> tuple[DataFrame, DataFrame]:
+    """Read both inputs as static DataFrames."""
+    trades, customers = (
+        spark.read.schema(ddl).parquet(str(job.data / name))
         for name, ddl in (("trades", TRADES_DDL), ("customers", CUSTOMERS_DDL))
     )
     return trades, customers

@@ -31,6 +31,7 @@ CONTENDERS = (
     Contender("interval", "cojoin: interval_join, ten minutes of versions", __name__, sink="delta", answer="interval"),
     Contender("asof-parquet", _ABOUT["asof"], __name__),
     Contender("rows-parquet", _ABOUT["rows"], __name__),
+    Contender("static", "cojoin: asof_join of static rows", __name__, static=True),
 )
 KEY_GROUPS = 8
 CUSTOMER_DDL = "event_time timestamp, tier string, credit double"
@@ -87,9 +88,24 @@ def _join(pair: cj.ConnectedInputs, name: str) -> cj.Joined:
     return pair.asof_join()
 
 
+def _run_static(spark: SparkSession, job: Job) -> None:
+    from benchmarks.join.spark_side import read_inputs  # noqa: PLC0415
+
+    sides = [
+        cj.Input(frame, key="customer_id", event_time="event_time", name=name)
+        for name, frame in zip(("trades", "customers"), read_inputs(spark, job), strict=True)
+    ]
+    with timed():
+        cj.connect(*sides, key_groups=KEY_GROUPS).asof_join().to_dataframe().write.parquet(str(job.out))
+
+
 def run(spark: SparkSession, job: Job) -> None:
     """Run one of them."""
     from benchmarks.join.spark_side import batch_seconds, open_sources  # noqa: PLC0415
+
+    if job.name == "static":
+        _run_static(spark, job)
+        return
 
     watermark = cj.WatermarkStrategy.for_bounded_out_of_orderness(f"{DISORDER_SECONDS} seconds")
     sides = [

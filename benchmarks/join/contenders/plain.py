@@ -1,20 +1,24 @@
 """The floor: Spark alone reads both inputs, shuffles by key and writes the same rows, as any join must at least.
 
-Its Delta table has the properties of cojoin's: Delta writes a checkpoint of its log as seldom.
+Static rows are also sorted by key and time, as Spark's own joins of sorted rows do first. The Delta table has the
+properties of cojoin's: Delta writes a checkpoint of its log as seldom.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.join.contender import Contender, Job
+from benchmarks.join.contender import Contender, Job, timed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONTENDERS = tuple(
-    Contender(name, f"Spark: read, shuffle, write into {sink}; no join", __name__, sink=sink, answer=None)
-    for name, sink in (("plain", "delta"), ("plain-parquet", "parquet"))
+CONTENDERS = (
+    *(
+        Contender(name, f"Spark: read, shuffle, write into {sink}; no join", __name__, sink=sink, answer=None)
+        for name, sink in (("plain", "delta"), ("plain-parquet", "parquet"))
+    ),
+    Contender("plain-static", "Spark: read, shuffle, sort, write; no join", __name__, answer=None, static=True),
 )
 _PROPERTIES = {"spark.databricks.delta.properties.defaults.checkpointInterval": "100"}
 
@@ -23,8 +27,14 @@ def run(spark: SparkSession, job: Job) -> None:
     """Run it."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from benchmarks.join.spark_side import open_inputs, run_to_its_end  # noqa: PLC0415
+    from benchmarks.join.spark_side import open_inputs, read_inputs, run_to_its_end  # noqa: PLC0415
 
+    if job.name == "plain-static":
+        trades, customers = read_inputs(spark, job)
+        with timed():
+            both = trades.unionByName(customers, allowMissingColumns=True).repartition(F.col("customer_id"))
+            both.sortWithinPartitions("customer_id", "event_time").write.parquet(str(job.out))
+        return
     trades, customers = open_inputs(spark, job)
     both = trades.unionByName(customers, allowMissingColumns=True)
     run_to_its_end(both.repartition(F.col("customer_id")), job)
