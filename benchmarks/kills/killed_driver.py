@@ -32,7 +32,7 @@ from cojoin.storage.object_store import ObjectStore
 from cojoin.storage.object_store_settings import settings_of
 from tests.servers.s3 import settings_for
 from tests.spark.data import Folders
-from tests.spark.saved import DRAIN, Saved
+from tests.spark.saved import DRAIN, PAUSE, Saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,7 +163,8 @@ class Step:
 
 def run(spark: SparkSession, job: Job) -> None:
     """Do it, to the end or until the point."""
-    query = job.start(spark)
+    # A savepoint is taken beside the batches. All of them may be done before it is, and a drained query has none.
+    query = job.start(spark, PAUSE if job.takes_savepoint else DRAIN)
     if job.takes_savepoint:
         while query.is_active and (query.progress is None or query.progress.batch_id < job.batch):
             time.sleep(0.001)

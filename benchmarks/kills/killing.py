@@ -154,13 +154,11 @@ class Killing:
         """Start the query again, and a fork of it; tell what is wrong."""
         job, saved = kill.job, kill.job.saved(self._spark)
         at = None
-        last = saved.manifests.last()
-        is_over = last is not None and last.report.drained
-        if job.takes_savepoint and not is_over:
-            # Of the dead query, as it lies there: the half that the kill left behind must not be in the way. On a busy
-            # machine all batches may be done when it is killed, since a savepoint is taken beside them.
+        if job.takes_savepoint:
+            # Of the dead query, as it lies there: the half that the kill left behind must not be in the way.
             at = cj.savepoint(self._spark, saved.checkpoint).at
-        if not is_over:
+        last = saved.manifests.last()
+        if last is None or not last.report.drained:
             query = job.start(self._spark)
             query.await_termination(progress=False)
             last = saved.manifests.last()
