@@ -249,14 +249,16 @@ class BatchProtocol:
         self._cleaning.finish()
 
     def prepare(self) -> None:
-        """Prepare the progress table and the main output for the next batch, in a thread of its own."""
+        """Prepare the main output for the next batch, and beside a Delta table progress, in a thread of its own."""
         self._preparing = threading.Thread(target=self._prepare, daemon=True)
         self._preparing.start()
 
     def _prepare(self) -> None:
         # Nothing depends on it: if a table is broken, the next write to it raises.
         with contextlib.suppress(Exception):
-            self._checkpoint.progress.prepare()
+            if "delta" in self._outputs[OUTPUT].sink.place():
+                # Elsewhere, loading Delta would take a second from the first batch; it is loaded at the end.
+                self._checkpoint.progress.prepare()
         with contextlib.suppress(Exception):
             self._outputs[OUTPUT].writer.prepare()
 
