@@ -293,8 +293,8 @@ _SEAMS: dict[str, dict[str, Any]] = {
     "cojoin.spark.query.query": {
         "time": SimulatedTime,
         "threading": SimulatedThreads,
+        "_STARTING": contextlib.nullcontext(),
     },
-    "cojoin.spark.query.start_settings": {"_STARTING": contextlib.nullcontext()},
     "cojoin.spark.query.start": {
         "open_store": _open_store,
         "open_control": _open_control,

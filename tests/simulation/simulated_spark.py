@@ -64,9 +64,6 @@ class _Settings:
     def set(self, name: str, value: Any) -> None:
         self._values[name] = value
 
-    def unset(self, name: str) -> None:
-        self._values.pop(name, None)
-
 
 class Session:
     """A Spark session of one process."""

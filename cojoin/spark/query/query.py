@@ -25,12 +25,11 @@ from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.spark.progress.line import ProgressLine
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.query_display import query_display
-from cojoin.spark.query.start_settings import start_settings
 from cojoin.spark.restore.source_logs import compact_interval
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -49,6 +48,9 @@ __all__ = ["Query"]
 _COMMIT_SECONDS = 10.0
 _POLL_SECONDS = 1
 _ANOTHER_RUN = "CONCURRENT_STREAM_LOG_UPDATE"
+_EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+# Threads share a session, and two starts must not see each other's setting.
+_STARTING = threading.Lock()
 
 
 class Query:
@@ -198,11 +200,13 @@ class Query:
             self._begin(stream.trigger(once=True))
             last_batch = None
         elif not self._trigger.is_bounded:
-            self._begin(self._trigger.apply(stream), empty_batches=True)
+            with _empty_batches(self._spark, run=True):
+                self._begin(self._trigger.apply(stream))
             last_batch = None
         else:
             # If the query needs the clock, Spark's empty batches would never end: one is planned at the end instead.
-            self._begin(self._trigger.apply(stream), empty_batches=False)
+            with _empty_batches(self._spark, run=False):
+                self._begin(self._trigger.apply(stream))
             last_batch = self._plan_last_batch
         threading.Thread(
             target=self._follow, args=(stream, last_batch, at_end), name="cojoin-query", daemon=True
@@ -216,9 +220,9 @@ class Query:
             return self._plan_drain()
         return self._plan.needs_clock and plan_look_at_the_clock(self._files, int(1000 * time.time()))
 
-    def _begin(self, stream: DataStreamWriter, *, empty_batches: bool | None = None) -> None:
+    def _begin(self, stream: DataStreamWriter) -> None:
         try:
-            with self._lock, start_settings(self._spark, self._files, empty_batches=empty_batches):
+            with self._lock:
                 self._stream = stream.start()
         except Py4JJavaError as error:
             # Spark writes to the checkpoint before the query runs; a store may refuse that.
@@ -314,3 +318,15 @@ class Query:
             # The server's process has written some of the batches, and left the others to this one.
             self._progress_table.recover()
         self._progress_table.flush()
+
+
+@contextlib.contextmanager
+def _empty_batches(spark: SparkSession, *, run: bool) -> Iterator[None]:
+    """Set whether a query that is started in the block runs batches without rows; a query keeps its settings."""
+    with _STARTING:
+        before = spark.conf.get(_EMPTY_BATCHES)
+        spark.conf.set(_EMPTY_BATCHES, str(run).lower())
+        try:
+            yield
+        finally:
+            spark.conf.set(_EMPTY_BATCHES, before)

@@ -46,7 +46,6 @@ from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
 from cojoin.spark.query.source_columns import check_source_columns
-from cojoin.spark.query.start_settings import start_settings
 from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
 from cojoin.spark.restore.restoration import Restoration, unfinished
@@ -304,9 +303,7 @@ def _run(
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
             try:
-                with start_settings(new.spark, files, empty_batches=None):
-                    first = stream.trigger(once=True).start()
-                first.awaitTermination()
+                stream.trigger(once=True).start().awaitTermination()
             except PySparkException as error:
                 raise QueryFailedError(explain(error)) from error
         finish_restoration(files, restoration, checkpoint.lease.check).write(files)
