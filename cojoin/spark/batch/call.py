@@ -37,7 +37,7 @@ from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, FunctionError
-from cojoin.spark.batch.batch_facts import batch_facts, check_state
+from cojoin.spark.batch.batch_facts import BatchFacts, batch_facts, check_state
 from cojoin.spark.batch.loaded_table import LoadedRows
 from cojoin.spark.batch.packing import CONTROL_TAG, LOADED_TAG, read_control
 from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
@@ -98,6 +98,7 @@ class StreamingCall:
         self._resumed_at = resumed_at
         self._cadence = cadence or SnapshotCadence()
         self._numbers = {label: number for number, label in enumerate(group_labels(plan.key_groups))}
+        self._outputs = dict(plan.outputs)
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         """Restore the operator, run the batch, and store the operator's state.
@@ -110,24 +111,34 @@ class StreamingCall:
         Yields:
             Rows of ``(kind, payload)``.
         """
+        facts = batch_facts(self._told_by)
+        emitted = _Emitted(self._outputs, facts.files)
         try:
             with without_garbage_collection():
-                yield from self._run(key, frames, state)
+                yield from self._run(key, frames, state, facts, emitted)
+            emitted.keep()
         except FunctionError as error:
             # Spark would show the frames of cojoin and not those of the user's function.
             raise error.with_traceback(user_traceback(error)) from None
+        finally:
+            emitted.close()
 
-    def _run(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+    def _run(
+        self,
+        key: tuple[Any, ...],
+        frames: Iterable[pd.DataFrame],
+        state: Any,
+        facts: BatchFacts,
+        emitted: _Emitted,
+    ) -> Iterator[pd.DataFrame]:
         started = time.perf_counter()
         group = self._numbers[int(key[0])]
         operator = self._plan.create_operator()
-        now, facts = state.getCurrentProcessingTimeMs(), batch_facts(self._told_by)
-        batch_id = facts.batch_id
+        now, batch_id = state.getCurrentProcessingTimeMs(), facts.batch_id
         if self._segments is not None:
             operator.segmenting = SegmentContext(self._segments, self._plan.segments, group, batch_id)
         expected = facts.state
         restored = RestoredState(int(key[0]), expected.get("query_id"))
-        emitted = _Emitted(self._plan, facts.files)
         try:
             if state.exists:
                 header, tables = codec.decode(state.get[0])
@@ -158,7 +169,6 @@ class StreamingCall:
             is_due = operator.watermark.status() != "finished" and self._cadence.is_due(saved, batch_id, now)
             whole = operator.parts() if restored or is_due else None
         finally:
-            emitted.close()
             operator.close()
         if whole is not None:
             row, header["saved"] = snapshot_row(group, batch_id, *whole)
@@ -193,15 +203,15 @@ class _Emitted:
     """What a call emits: the rows of an output in a file of the call's own where there are many, otherwise as messages.
 
     Args:
-        plan: The plan.
+        outputs: The kind and the columns of each output, by name.
         places: Where the call may write the rows of some outputs (``BatchFacts.files``).
     """
 
-    def __init__(self, plan: Plan, places: Mapping[int, Mapping[str, str]]) -> None:
+    def __init__(self, outputs: Mapping[str, tuple[int, pa.Schema]], places: Mapping[int, Mapping[str, str]]) -> None:
         self.rows: Counter[str] = Counter()
         self.digests: dict[str, int] = {}
-        self._kinds = {name: kind for name, (kind, _) in plan.outputs.items()}
-        schemas = dict(plan.outputs.values())
+        self._kinds = {name: kind for name, (kind, _) in outputs.items()}
+        schemas = dict(outputs.values())
         self._files = CallFiles({kind: FileTarget(schema=schemas[kind], **place) for kind, place in places.items()})
 
     def frames(self, emissions: Iterable[Emission]) -> Iterator[pd.DataFrame]:
@@ -213,8 +223,12 @@ class _Emitted:
             kind = self._kinds[emission.kind]
             if not self._files.take(kind, emission.table):
                 yield _frame(kind, write_messages(emission.table))
-        for kind, line in self._files.close():
+        for kind, line in self._files.complete():
             yield _frame(kind, [line])
+
+    def keep(self) -> None:
+        """Leave the files to the driver, at the end of a call."""
+        self._files.keep()
 
     def close(self) -> None:
         """Remove the files of a call that has failed."""

@@ -3,8 +3,8 @@
 A call that emits many rows of an output at once writes them itself, to a file of its own (``CallFiles``). What the
 calls emit otherwise is gathered by a later step of the same task, one file per output (``write_files``), so that small
 batches make few files. In place of rows that are written, a line of JSON per file is emitted. The driver then publishes
-the files; until then readers do not see them. A task that fails removes its files; a task that is killed leaves
-unpublished files.
+the files; until then readers do not see them. A call or a step that fails removes its files. A task that is killed, or
+of which a later call fails, leaves unpublished files.
 
 Integers, dates and times are stored as differences (``DELTA_BINARY_PACKED``), which Spark reads since 3.3, and texts
 with a dictionary, by which numbers rarely gain: that takes two thirds of the time of pyarrow's defaults to write, and
@@ -16,6 +16,7 @@ in the JVM; what a call writes itself does not pass through the JVM at all.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,14 +183,20 @@ class CallFiles:
             self._files[kind].add(batch)
         return True
 
-    def close(self) -> list[tuple[int, bytes]]:
+    def complete(self) -> list[tuple[int, bytes]]:
         """Complete the files, and return the line of each with its kind."""
         lines = [(kind, file.close().to_json()) for kind, file in self._files.items()]
-        self._files = {}
+        if lines:
+            # Idle workers keep their memory until the next task.
+            pa.default_memory_pool().release_unused()
         return lines
 
+    def keep(self) -> None:
+        """Leave the files to the driver, as the call has succeeded."""
+        self._files = {}
+
     def remove(self) -> None:
-        """Remove the files that are not complete."""
+        """Remove the files, complete or not, unless they were left to the driver."""
         for file in self._files.values():
             file.remove()
 
@@ -200,24 +207,22 @@ class _Writer:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files: dict[int, _File] = {}
+        of_calls: list[Path] = []
         schema = None
         try:
             for batch in batches:
                 schema = batch.schema
-                is_passed_on = []
-                for kind, payload in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                    message = payload.as_buffer()
-                    is_passed_on.append(kind not in self.targets or message[:1].to_pybytes() == _LINE)
-                    if not is_passed_on[-1]:
-                        if kind not in files:
-                            files[kind] = _File(self.targets[kind])
-                        files[kind].add(read_message(message, self.targets[kind].schema))
+                kinds = batch.column(0).to_pylist()
+                messages = (payload.as_buffer() for payload in batch.column(1))
+                is_passed_on = [not self._writes(*each, files, of_calls) for each in zip(kinds, messages, strict=True)]
                 if any(is_passed_on):
                     yield batch.filter(pa.array(is_passed_on))
             lines = [(kind, file.close().to_json()) for kind, file in files.items()]
         except BaseException:
             for file in files.values():
                 file.remove()
+            for path in of_calls:
+                path.unlink(missing_ok=True)
             raise
         # Idle workers keep their memory until the next task.
         pa.default_memory_pool().release_unused()
@@ -226,6 +231,26 @@ class _Writer:
                 [pa.array([kind for kind, _ in lines], pa.int8()), pa.array([line for _, line in lines], pa.binary())],
                 schema=schema,
             )
+
+    def _writes(self, kind: int, message: pa.Buffer, files: dict[int, _File], of_calls: list[Path]) -> bool:
+        """Write rows, and return whether they were; what is not rows of an output with a target is not.
+
+        Args:
+            kind: The kind of what was emitted.
+            message: What was emitted: rows, or the line of a file.
+            files: The files by kind, which receive the rows.
+            of_calls: Receives the paths of files that calls have written.
+        """
+        if kind not in self.targets:
+            return False
+        target = self.targets[kind]
+        if message[:1].to_pybytes() == _LINE:
+            of_calls.append(Path(target.folder) / WrittenFile.read(message.to_pybytes()).name)
+            return False
+        if kind not in files:
+            files[kind] = _File(target)
+        files[kind].add(read_message(message, target.schema))
+        return True
 
 
 class _File:
@@ -274,5 +299,7 @@ class _File:
         return WrittenFile(self._path.name, self._rows, about.st_size, about.st_mtime_ns // 1_000_000, statistics)
 
     def remove(self) -> None:
-        self._writer.close()
+        # The footer may not fit on a full disk.
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._writer.close()
         self._path.unlink(missing_ok=True)

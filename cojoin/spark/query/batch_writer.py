@@ -28,7 +28,7 @@ from cojoin.storage.delta_files import WrittenFile, keep_checksums_small
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -97,14 +97,14 @@ class _SparkBatch(Batch):
         """Execute the calls once: collect their statistics and the files that the workers wrote, and fill the cache."""
         # This is set for each batch, because the last batch of a drain has a session of its own.
         keep_checksums_small(self.session)
-        if not is_connect(self.session):
-            places = json.dumps({kind: target.as_dict() for kind, target in targets.items()})
-            self.session.sparkContext.setLocalProperty(FILES_PROPERTY, places)
         if targets:
             self._emitted = write_files(self._emitted, targets)
         self._emitted.persist(StorageLevel.MEMORY_AND_DISK)
         row_limit_only = self._row_limit_only and self._row_sizes.are_small
-        with counted_by_rows(self.session) if row_limit_only else contextlib.nullcontext():
+        with (
+            counted_by_rows(self.session) if row_limit_only else contextlib.nullcontext(),
+            self._told_places(targets) if targets else contextlib.nullcontext(),
+        ):
             rows = self._emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
         statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows if row.kind == STATISTICS]
         self._row_sizes.observe(statistics)
@@ -113,6 +113,16 @@ class _SparkBatch(Batch):
             if row.kind in files:
                 files[row.kind].append(WrittenFile.read(row.payload))
         return statistics, files
+
+    @contextlib.contextmanager
+    def _told_places(self, targets: Mapping[int, FileTarget]) -> Iterator[None]:
+        """Tell the calls of the block's jobs, and of no others, where they may write files themselves."""
+        context, places = self.session.sparkContext, {kind: each.as_dict() for kind, each in targets.items()}
+        context.setLocalProperty(FILES_PROPERTY, json.dumps(places))
+        try:
+            yield
+        finally:
+            context.setLocalProperty(FILES_PROPERTY, "{}")
 
     def rows(self, kind: int, schema: pa.Schema) -> DataFrame:
         """Return the rows of one output, or of the snapshot."""

@@ -26,6 +26,9 @@ _VARIABLES = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JA
 _THRESHOLDS = {"Invocation": 50_000, "MinInvocation": 6_000, "Compile": 150_000, "BackEdge": 400_000}
 """Ten times HotSpot's defaults."""
 
+_OF_THE_COMPILER = ("-XX:Tier", "TieredCompilation", "-XX:Compile", "-XX:Flags", "-Xint", "@")
+"""What the user's options have where they decide about the compiler, or where a file has options that are not seen."""
+
 
 def jvm_settings(conf: Mapping[str, Any]) -> dict[str, str]:
     """Return the Spark settings with the options of the driver's JVM.
@@ -51,6 +54,6 @@ def jvm_settings(conf: Mapping[str, Any]) -> dict[str, str]:
 
 def _compiler_options(given: str) -> list[str]:
     """Return the compiler's thresholds; none where the user decides about the compiler."""
-    if "-XX:Tier" in given or "TieredCompilation" in given or "-Xint" in given:
+    if any(each in given for each in _OF_THE_COMPILER):
         return []
     return [f"-XX:Tier4{name}Threshold={count}" for name, count in _THRESHOLDS.items()]

@@ -238,7 +238,8 @@ def test_a_call_writes_many_rows_itself_and_leaves_few_to_the_task(tmp_path: Pat
         False,
         True,
     ]
-    ((kind, line),) = files.close()
+    ((kind, line),) = files.complete()
+    files.keep()
     files.remove()
     made = WrittenFile.read(line)
     assert (kind, made.rows) == (1, 100_000)
@@ -252,10 +253,24 @@ def test_a_call_writes_many_rows_itself_and_leaves_few_to_the_task(tmp_path: Pat
     assert [WrittenFile.read(given[at]["payload"]).rows for at in (0, 2)] == [100_000, 49_999]
 
 
-def test_a_call_that_fails_leaves_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_call_that_fails_leaves_no_file(tmp_path: Path, *, is_complete: bool) -> None:
     files = CallFiles({1: FileTarget(str(tmp_path), NUMBERS)})
     assert files.take(1, pa.table({"id": pa.array(range(50_000))}))
+    if is_complete:
+        assert files.complete()
     files.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_step_that_fails_removes_the_files_of_its_calls(tmp_path: Path) -> None:
+    target = FileTarget(str(tmp_path), NUMBERS)
+    files = CallFiles({1: target})
+    assert files.take(1, pa.table({"id": pa.array(range(50_000))}))
+    ((_, line),) = files.complete()
+    payloads = pa.array([line, b"no message"])
+    with pytest.raises((pa.ArrowException, OSError)):
+        list(_Writer({1: target})([pa.record_batch({"kind": pa.array([1, 1], pa.int8()), "payload": payloads})]))
     assert not list(tmp_path.iterdir())
 
 

@@ -29,7 +29,9 @@ def test_the_users_own_options_come_after_ours() -> None:
     assert jvm_settings({EXTRA: "-Xss4m"}) == {OPTIONS: alone}
 
 
-@pytest.mark.parametrize("theirs", ["-XX:TieredStopAtLevel=1", "-XX:-TieredCompilation", "-Xint"])
+@pytest.mark.parametrize(
+    "theirs", ["-XX:TieredStopAtLevel=1", "-XX:-TieredCompilation", "-XX:CompileThresholdScaling=2", "-Xint", "@mine"]
+)
 def test_who_decides_about_the_compiler_decides(monkeypatch: pytest.MonkeyPatch, theirs: str) -> None:
     assert "Tier4" not in jvm_settings({EXTRA: theirs})[OPTIONS]
     monkeypatch.setenv("JDK_JAVA_OPTIONS", theirs)
