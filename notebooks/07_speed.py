@@ -106,13 +106,16 @@ plt.show()
 # %%
 FIGURES = pd.DataFrame(
     [
-        ("plain Spark, no join", "Delta", 5_000_000, 247_000, 424_000, 1.00, 37, 1.6),
-        ("plain Spark, no join", "parquet", 5_000_000, 418_000, 697_000, 1.00, 21, 1.2),
-        ("cojoin: asof_join", "Delta", 5_000_000, 257_000, 498_000, 0.96, 36, 3.1),
-        ("cojoin: asof_join", "parquet", 5_000_000, 248_000, 516_000, 1.69, 38, 2.4),
+        ("plain Spark, no join", "Delta", 5_000_000, 258_000, 462_000, 1.00, 34, 1.4),
+        ("plain Spark, no join", "parquet", 5_000_000, 448_000, 815_000, 1.00, 19, 1.4),
+        ("cojoin: asof_join", "Delta", 5_000_000, 280_000, 562_000, 0.92, 31, 2.0),
+        ("cojoin: asof_join", "parquet", 5_000_000, 293_000, 604_000, 1.53, 30, 1.7),
         ("cojoin: a function with a value state", "Delta", 5_000_000, 169_000, 260_000, 1.47, 53, 2.2),
-        ("cojoin: a function with a value state", "parquet", 5_000_000, 175_000, 274_000, 2.39, 54, 2.2),
-        ("Flink in Java: KeyedCoProcessFunction", "parquet", 5_000_000, 200_000, None, 2.09, 48, 2.8),
+        ("cojoin: a function with a value state", "parquet", 5_000_000, 197_000, 296_000, 2.28, 47, 1.9),
+        ("Flink in Java: KeyedCoProcessFunction", "parquet", 5_000_000, 199_000, None, 2.25, 48, 2.6),
+        ("cojoin: asof_join, forward **", "Delta", 5_000_000, 182_000, 379_000, 0.81, 49, 1.8),
+        ("cojoin: asof_join, nearest **", "Delta", 5_000_000, 198_000, 387_000, 0.76, 46, 2.0),
+        ("cojoin: interval_join **", "Delta", 5_000_000, 169_000, 368_000, 0.88, 53, 1.9),
         ("Flink SQL: temporal join *", "parquet", 5_000_000, 162_000, None, 2.13, 58, 1.9),
         ("bytewax, 2 processes *", "parquet", 5_000_000, 119_000, None, 3.84, 73, 0.4),
         ("PyFlink, thread mode *", "parquet", 500_000, 4_000, None, None, None, 0.9),
@@ -159,17 +162,20 @@ plt.show()
 # Read it with care:
 #
 # * The machine was shared, so compare by *times the floor*: it is the median over the rounds, each to the floor of the
-#   same round, and so not the quotient of two figures of the table. Rows with * are of another day.
+#   same round, and so not the quotient of two figures of the table. Rows with * are of another day; those with ** of a
+#   day on which plain Spark wrote 148,000 rows a second into Delta.
 # * "Warm" counts whole batches after the first two. Engines below 20,000 trades a second ran on fewer trades.
 # * Flink takes no checkpoints here, and its cluster is up before the clock starts; bytewax has no watermark across keys
 #   and keeps nothing to recover from. cojoin and plain Spark write their checkpoints.
 # * The workers write an output's parquet files themselves and Delta only commits them, where the table is plain (no
 #   partitions, constraints, column mapping) and on a file system that all reach by a path. Else Spark writes the rows,
 #   and Spark's writer takes two to three times as long.
-# * Where Spark reads the files (`spark.cojoin.parquet=spark`), `asof_join` into Delta takes 1.06 times the floor's time.
-# * At 20 million trades, before the workers read the files: plain Spark 380,000 a second, `asof_join` 344,000 into Delta
-#   (1.13 times the floor; 1.10 to 1.23 in three rounds) and 295,000 into parquet when Flink's Java did 210,000. On a
-#   faster day `asof_join` did 382,000, Flink's Java 249,000, Flink's SQL 57,000, the function 223,000.
+# * Of a run of 5 million trades into parquet, half is start: the classes of Java that only a streaming query loads, the
+#   first two batches, the end. At 20 million, `asof_join` takes 1.25 times the floor's time into parquet and 0.93 times
+#   into Delta, and does 2.3 times as many trades a second as Flink in Java.
+# * Where Spark reads the files (`spark.cojoin.parquet=spark`), `asof_join` into Delta takes 0.15 of the floor's time more.
+# * A `static` join of 20 million rows takes 1.2 to 1.9 times what Spark takes to shuffle, sort and copy them, and up to 7
+#   GB: a key group's rows are in a worker's memory at once, where Spark's sort spills.
 # * Without Spark, rows go through a function that sets a timer for each and updates a state at 145,000 to 196,000 a
 #   second and core (`python -m benchmarks.join.row_path`).
 #
