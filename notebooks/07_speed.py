@@ -169,11 +169,12 @@ plt.show()
 #   and keeps nothing to recover from. cojoin and plain Spark write their checkpoints.
 # * The workers write an output's parquet files themselves and Delta only commits them, where the table is plain (no
 #   partitions, constraints, column mapping) and on a file system that all reach by a path. Else Spark writes the rows,
-#   and Spark's writer takes two to three times as long.
+#   as it does with `spark.cojoin.output=spark` in the session, and its writer takes two to three times as long.
 # * Of a run of 5 million trades into parquet, half is start: the classes of Java that only a streaming query loads, the
 #   first two batches, the end. At 20 million, `asof_join` takes 1.25 times the floor's time into parquet and 0.93 times
 #   into Delta, and does 2.3 times as many trades a second as Flink in Java.
-# * Where Spark reads the files (`spark.cojoin.parquet=spark`), `asof_join` into Delta takes 0.15 of the floor's time more.
+# * Where Spark reads the files (`spark.cojoin.parquet=spark`), `asof_join` into Delta takes 0.15 of the floor's time
+#   more.
 # * A `static` join of 20 million rows takes 1.2 to 1.9 times what Spark takes to shuffle, sort and copy them, and up to 7
 #   GB: a key group's rows are in a worker's memory at once, where Spark's sort spills.
 # * Without Spark, rows go through a function that sets a timer for each and updates a state at 145,000 to 196,000 a
