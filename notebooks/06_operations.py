@@ -779,9 +779,9 @@ refusal(count_one, "string", 2_000, old)
 # On local disks and on object stores a takeover is a compare-and-swap of `lease.json`: of two that try, one succeeds. A
 # driver that stood still and was replaced is fenced off: it stops at its next look, can't overwrite a manifest or a
 # snapshot of its successor, and its commits to Delta are refused within Delta's own transaction. Where Spark itself
-# writes a Delta output (partitions, writer options), and for parquet and callables, the lease is compared right before
-# instead. A topic is fenced by its producer's epoch.
-# On HDFS, which has no compare-and-swap, two that take over within the same moment may both run until their next look.
+# writes a Delta output (on object stores and HDFS, with partitions or writer options), and for parquet and callables,
+# the lease is compared right before instead. A topic is fenced by its producer's epoch. On HDFS, which has no
+# compare-and-swap, two that take over within the same moment may both run until their next look.
 #
 # ## How do I keep a query on S3?
 #

@@ -43,11 +43,13 @@ os.chdir(tempfile.mkdtemp())  # all paths below are in here
 # Parquet files of `cj.sources.files` on a local or mounted disk do not become rows of Spark at all: Spark lists and
 # splits them, and the workers read their parts with pyarrow. `query.progress.inputs[0].reading` is then `"direct"`, and
 # else the reason for which Spark reads them, such as an option, a nested column, or a file with dates of the Julian
-# calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way.
+# calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. That
+# is decided before the start. A file that comes later, and that the workers do not read as Spark does, stops the query
+# with an error that names it and this setting.
 #
 # The picture shows a warm batch of 1 million trades and 200,000 versions on two cores, from files into Delta (`python
-# -m benchmarks.join.waterfall`). Below it is what plain Spark takes to read, shuffle by key and write the same rows,
-# which is the least that any join on Spark must do.
+# -m benchmarks.join.waterfall`). Below it is what plain Spark takes to read, shuffle by key and write the same rows, as
+# any join must whose rows pass through Spark.
 
 # %%
 STEPS = {
@@ -271,8 +273,9 @@ pd.DataFrame(measured, columns=["round", "plain Spark, rows a second", "asof_joi
 # | + 28 ms | a million keys in the state |
 # | + 0.09 s at most | one key that has 90 % of the rows |
 #
-# The hundredth batch takes what the fifth takes. So two things decide: how many rows share a batch's fixed cost, and
-# how many key groups each batch calls. The picture draws the formula.
+# That was an earlier version, of which a warm batch took a quarter longer than today's. The hundredth batch takes what
+# the fifth takes. So two things decide: how many rows share a batch's fixed cost, and how many key groups each batch
+# calls. The picture draws the formula.
 
 
 # %%
@@ -368,8 +371,8 @@ pd.DataFrame(
 # **Memory.** Spark's heap is `spark.driver.memory` in local mode (`conf={"spark.driver.memory": "4g"}` of
 # `cj.spark_session`, before Spark starts); on a cluster the executors' settings. The Python workers' memory comes on
 # top: one worker for each core and stage, each with its part of a batch in Arrow. With a heap of 2 GB, batches of 1.2
-# million rows of 5 columns took 2.5 to 2.7 GB in all, the function 3.7 GB. A micro-batch of large Kafka records has all
-# their bytes: 10,000 records of 1 MB are 10 GB.
+# million rows of 5 columns took 1.6 to 3.0 GB in all, the function 1.9 to 2.2 GB. A micro-batch of large Kafka records
+# has all their bytes: 10,000 records of 1 MB are 10 GB.
 #
 # **Few columns.** Each column costs on the way to Python and back. Select what you need before the join.
 #
@@ -416,8 +419,8 @@ pd.DataFrame(
 #   `COJOIN_JARS` names) and need no network. Copy that folder into an image.
 # * `connect` starts the Python workers, with their imports, while the driver plans the first batch.
 # * A process that only joins starts faster with `conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}`: 5
-#   million trades took 18 s instead of 21. Java then compiles quickly and less well; other work in the process would
-#   miss it.
+#   million trades took an earlier version 18 s instead of 21. Java then compiles quickly and less well; other work in
+#   the process would miss it.
 # * The first two batches of a process are slow whatever you do. Several queries in one session share a warm JVM, and a
 #   live query is warm always.
 #

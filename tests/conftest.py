@@ -188,7 +188,7 @@ def bucket(spark: SparkSession) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """The Kafka broker of all tests; each test makes topics of its own. Some log in, so it is guarded."""
-    from cojoin.spark.session.spark_versions import spark_version
+    from cojoin.storage.spark_versions import spark_version
     from tests.servers.broker import Broker
 
     if spark_version() != "4.2":

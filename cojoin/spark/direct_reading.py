@@ -13,7 +13,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.engine.values.xx_hashes import is_hashed
@@ -21,6 +20,7 @@ from cojoin.spark.batch.direct_reader import folders_with_values
 from cojoin.spark.batch.parquet_columns import is_plain, misfit
 from cojoin.spark.batch.written_files import local_path
 from cojoin.spark.sources.source import Source
+from cojoin.storage.parquet_footers import read_footer
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _why_by_files(root: str | None, schema: pa.Schema) -> str | None:
     files = [each for each in entries if each.is_file() and not each.name.startswith(("_", "."))]
     for each in files[:: max(1, -(-len(files) // _SAMPLES))] + files[-1:]:
         try:
-            why = misfit(pq.read_metadata(each.path), schema)
+            with pa.OSFile(each.path) as stored:
+                why = misfit(read_footer(stored), schema)
         except (OSError, pa.ArrowException) as error:
             why = f"it can't be opened: {str(error).partition(chr(10))[0]}"
         if why is not None:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.errors import ConfigurationError
+from cojoin.storage.spark_versions import spark_version
 
 __all__ = ["active_session", "check_session", "hadoop_setting", "is_connect", "is_set", "parallel_tasks"]
 
@@ -34,7 +35,9 @@ def check_session(session: Any, what: str) -> None:
     Raises:
         ConfigurationError: The value is not such a session, the session was stopped, or its Spark Connect server can't
             be reached or is of another version than this process's PySpark.
+        EnvironmentSetupError: cojoin does not work with this process's PySpark.
     """
+    spark_version()
     if is_connect(session):
         _check_server(session, what)
         return

@@ -4,12 +4,13 @@ Every commit first looks which batches the table has (``newest_batch``). Each tr
 has read the application's version. Where two drivers commit a batch at the same moment, one of them therefore fails,
 and looks again. (Delta's protocol, "Transaction Identifiers"; ``OptimisticTransaction.readTxn``.)
 
-A session of Spark Connect has no access to Delta's transactions. There Spark's own writer commits (``txnAppId``), and
-this module only looks the batches up. Such a commit does not compare the epoch itself: it is compared right before.
+Where the workers do not write the files (object stores, HDFS, partitions, writer options), and in a session of Spark
+Connect, which has no access to Delta's transactions, Spark's own writer commits (``txnAppId``), and this module only
+looks the batches up. Such a commit does not compare the epoch itself: it is compared right before.
 
 A second application, whose version is the epoch of the query's lease, fences the table: a driver that takes over writes
-its epoch into the table before it reads anything (``fence``), and every commit compares the newest epoch within its own
-transaction. A former driver that was suspended and continues can therefore not commit any more.
+its epoch into the table before it reads anything (``fence``), and every other commit compares the newest epoch within
+its own transaction. A former driver that was suspended and continues can therefore not commit any more.
 """
 
 from __future__ import annotations

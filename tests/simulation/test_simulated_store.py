@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from obstore.store import MemoryStore
 
+from cojoin.storage.hadoop_store import HadoopStore
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.object_store import ObjectStore
 from tests.seeds import SEED
@@ -17,6 +18,8 @@ from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from cojoin.storage.store import Store
 
@@ -74,20 +77,30 @@ _OPERATIONS = (
 )
 
 
-@pytest.mark.parametrize("real", ["local", "memory"])
-@pytest.mark.parametrize("number", range(8))
-def test_the_same_sequence_gives_the_same_answers(real: str, number: int, tmp_path: Path) -> None:
+def compare(real: Store, number: int, *, swaps: bool = True) -> None:
+    """Do random operations with a real store and a simulated one, and compare each answer."""
     draw = random.Random(f"{SEED} {number}")
-    other = LocalStore(str(tmp_path)) if real == "local" else ObjectStore(MemoryStore(), "memory://lake")
-    disk = Disk(Scheduler(random.Random(0), 0.0), swaps=True, loses_power=False)
-    clients = Client(other), Client(SimulatedStore(disk, "/lake"))
+    disk = Disk(Scheduler(random.Random(0), 0.0), swaps=swaps, loses_power=False)
+    clients = Client(real), Client(SimulatedStore(disk, "/lake"))
     done = []
     for step in range(_STEPS):
         operation, name, folder = draw.choice(_OPERATIONS), draw.choice(_FILES), draw.choice(_FOLDERS)
         content, back = f"{step} {'x' * draw.randint(0, 9)}".encode(), draw.choice((0, 0, 1, 2))
         done.append((operation, name, folder, back))
         answers = [client.do(operation, name, folder, content, back) for client in clients]
-        assert answers[0] == answers[1], f"{real} and the simulated store differ at the end of {done}"
+        assert answers[0] == answers[1], f"{real!r} and the simulated store differ at the end of {done}"
+
+
+@pytest.mark.parametrize("real", ["local", "memory"])
+@pytest.mark.parametrize("number", range(8))
+def test_the_same_sequence_gives_the_same_answers(real: str, number: int, tmp_path: Path) -> None:
+    compare(LocalStore(str(tmp_path)) if real == "local" else ObjectStore(MemoryStore(), "memory://lake"), number)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 8))])
+def test_hadoop_gives_the_same_answers_too(spark: SparkSession, number: int, tmp_path: Path) -> None:
+    compare(HadoopStore(spark, str(tmp_path)), number, swaps=False)
 
 
 def test_without_compare_and_swap_two_may_both_succeed() -> None:

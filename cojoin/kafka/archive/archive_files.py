@@ -32,6 +32,7 @@ from cojoin.kafka.records import (
     decode_parts,
 )
 from cojoin.storage.file_systems import open_file
+from cojoin.storage.parquet_footers import read_footer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ def footer(uri: str, what: str, places: Mapping[str, Settings]) -> Footer:
     """
     try:
         with open_file(uri, what, places) as file:
-            found = pq.read_metadata(file)
+            found = read_footer(file)
         return Footer(found.num_rows, frozenset(found.schema.to_arrow_schema().names))
     except (pa.ArrowException, OSError) as error:
         msg = f"{what}: pyarrow, by which the tasks read its files, can't read {uri}: {error}"

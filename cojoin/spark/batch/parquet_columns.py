@@ -8,6 +8,7 @@ and it is said which column of which file that is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cojoin.engine.values.types import type_to_ddl
+from cojoin.storage.parquet_footers import check_not_encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,8 +49,19 @@ def is_plain(dtype: pa.DataType) -> bool:
 
 
 def opened(place: Any) -> pq.ParquetFile:
-    """Open a file, by its path or itself, for ``rows_between``."""
-    return pq.ParquetFile(place, coerce_int96_timestamp_unit="us")
+    """Open a file, by its path or itself, for ``rows_between``.
+
+    Raises:
+        OSError: It can't be read, or is encrypted.
+    """
+    file = pq.ParquetFile(place, coerce_int96_timestamp_unit="us")
+    try:
+        with pa.OSFile(place) if isinstance(place, str) else contextlib.nullcontext(place) as stored:
+            check_not_encrypted(stored, file.metadata)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.spark.session.jar_folders import fetch_jars, tell
-from cojoin.spark.session.spark_versions import delta_package, kafka_package
 from cojoin.spark.session.submit_settings import find_spark_home, settings_of
+from cojoin.storage.spark_versions import delta_package, kafka_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -89,8 +89,8 @@ def delta(
     """Return a sink that appends to a Delta table, exactly once, and fenced against a driver that was taken over.
 
     A driver that was suspended can't commit after its successor has begun: Delta's own transaction compares the two.
-    Where Spark writes the rows (``partition_by``, ``options``, a table's name, or a session of Spark Connect), they are
-    compared right before the transaction instead.
+    Where Spark writes the rows (on object stores and HDFS, with ``partition_by``, ``options``, a table's name, or in a
+    session of Spark Connect), they are compared right before the transaction instead.
 
     Args:
         location: A path (with a ``/``, or a ``pathlib.Path``), or a table's name. The table is created if it does not

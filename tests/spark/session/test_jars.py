@@ -9,7 +9,7 @@ import pytest
 
 from cojoin.spark.session import jar_folders
 from cojoin.spark.session.jars import IN_SPARK, jar_settings
-from cojoin.spark.session.spark_versions import delta_package, kafka_package, spark_version
+from cojoin.storage.spark_versions import delta_package, kafka_package, spark_version
 
 if TYPE_CHECKING:
     from pathlib import Path

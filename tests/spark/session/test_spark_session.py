@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -80,3 +82,16 @@ def test_a_session_is_not_tried_without_java(nowhere: Path, monkeypatch: pytest.
 def test_a_running_session_is_given_as_it_is(spark: SparkSession) -> None:
     assert cj.spark_session(conf={"spark.sql.shuffle.partitions": 99}) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_an_address_without_a_server_is_told_without_its_token() -> None:
+    """In a process of its own, as one that has a session returns that."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        port = taken.getsockname()[1]
+        script = f"import cojoin as cj; cj.spark_session(master='sc://127.0.0.1:{port}/;token=hush')"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "EnvironmentSetupError: Spark Connect: no server answers at" in last
+    assert f"sc://127.0.0.1:{port} (" in last
+    assert "hush" not in last

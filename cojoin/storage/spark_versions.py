@@ -15,12 +15,18 @@ from cojoin.errors import EnvironmentSetupError
 __all__ = ["check_kafka", "delta_package", "kafka_package", "spark_version"]
 
 DELTA_VERSION = "4.4.0"
-_SUPPORTED = ("4.0", "4.1", "4.2")
+INSTALLED: str = pyspark.__version__
+_OLDEST, _NEWEST = (4, 0, 1), (4, 2, 0)
+"""The versions that delta-spark's own metadata allows."""
+
 _WITH_KAFKA = "4.2"
 
 
-def spark_version(version: str = pyspark.__version__) -> str:
+def spark_version(version: str | None = None) -> str:
     """Return the major and minor version of a PySpark that cojoin works with, such as ``"4.2"``.
+
+    Args:
+        version: The version; None is the one that is installed.
 
     Raises:
         EnvironmentSetupError: cojoin does not work with this version; the message says why and what to install.
@@ -28,19 +34,20 @@ def spark_version(version: str = pyspark.__version__) -> str:
     >>> spark_version("4.1.4")
     '4.1'
     """
-    found = re.match(r"(\d+)\.(\d+)", version)
-    minor = "" if found is None else f"{found[1]}.{found[2]}"
-    if minor in _SUPPORTED:
-        return minor
-    is_later = found is not None and (int(found[1]), int(found[2])) > (4, 2)
+    version = INSTALLED if version is None else version
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    numbers = () if found is None else tuple(int(each or 0) for each in found.groups())
+    if _OLDEST <= numbers <= _NEWEST:
+        return f"{numbers[0]}.{numbers[1]}"
     why = (
-        f"there is no Delta {DELTA_VERSION} for it yet"
-        if is_later
-        else "it has no applyInPandasWithState of the kind that cojoin needs"
+        f"Delta {DELTA_VERSION} does not allow it yet"
+        if numbers > _NEWEST
+        else "it lacks what cojoin needs of applyInPandasWithState"
     )
+    oldest, newest = (".".join(map(str, each)) for each in (_OLDEST, _NEWEST))
     msg = (
-        f"cojoin works with PySpark {', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]}, and this is {version}: {why}; "
-        f"install one of those, such as pip install 'pyspark=={_SUPPORTED[-1]}.0'"
+        f"cojoin works with PySpark {oldest} to {newest}, and this is {version}: {why}; install one of those, such as "
+        f"pip install 'pyspark=={newest}'"
     )
     raise EnvironmentSetupError(msg)
 
