@@ -51,7 +51,7 @@ class History:
         plan = self.plan
         head = (
             f"seed {plan.seed}: swaps {plan.swaps}, loses power {plan.loses_power}, switching {plan.switching}, "
-            f"retained {plan.retained}, a snapshot every {plan.cadence} batches"
+            f"retained {plan.retained}, a snapshot every {plan.cadence} batches, Spark writes {plan.spark_writes}"
         )
         start = self.lines[0][0] if self.lines else 0.0
         lines = [

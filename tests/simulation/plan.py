@@ -62,6 +62,7 @@ class Plan:
         cadence: After how many batches a snapshot is due.
         actions: What the operator does.
         faults: What goes wrong.
+        spark_writes: Whether Spark's own writer writes the output, as it does where the workers have no path to it.
     """
 
     seed: int
@@ -72,6 +73,7 @@ class Plan:
     cadence: int = 2
     actions: tuple[Action, ...] = ()
     faults: tuple[Fault, ...] = ()
+    spark_writes: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -101,6 +103,8 @@ class Plan:
             1 if shape == "cleaning" else draw.choice((1, 2, 3)),
             tuple(actions),
             tuple(faults),
+            # Drawn apart, so that the other draws stay as they were.
+            kind != "local" and random.Random(f"writer {seed}").random() < 0.5,
         )
 
 

@@ -143,8 +143,8 @@ class _HistoryHolds:
 class _FileTarget:
     @staticmethod
     def at(session: Session, location: str, schema: Any) -> Any:
-        del session, schema
-        return SimpleNamespace(folder=location)
+        del schema
+        return None if session.disk.spark_writes else SimpleNamespace(folder=location)
 
 
 class _StoredState:

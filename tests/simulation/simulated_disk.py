@@ -41,6 +41,8 @@ class Disk:
 
     def __init__(self, running: Scheduler, *, swaps: bool, loses_power: bool) -> None:
         self.scheduler, self.swaps, self.loses_power = running, swaps, loses_power
+        self.spark_writes = False
+        """Whether Spark's own writer writes the rows of outputs, and not the workers."""
         self.files: dict[str, File] = {}
         self._children: dict[str, Counter[str]] = {}
         """For each directory its names, each with the number of files there or below."""

@@ -46,6 +46,7 @@ class World:
         self.plan = plan
         self.scheduler = Scheduler(random.Random(plan.seed), plan.switching)
         self.disk = Disk(self.scheduler, swaps=plan.swaps, loses_power=plan.loses_power)
+        self.disk.spark_writes = plan.spark_writes
         self.lake = Lake()
         self.drivers: list[Driver] = []
         self.errors: list[tuple[str, BaseException]] = []
