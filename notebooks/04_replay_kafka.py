@@ -489,9 +489,10 @@ assert written.count() == written.select("trade_id").distinct().count() == len(r
 #   `cojoin-`.
 # * A transaction must end within `transaction.timeout.ms`, 5 minutes here; `options=` takes another value, up to the
 #   brokers' `transaction.max.timeout.ms`. While a killed run's transaction is open, consumers wait for at most so long.
-# * The brokers forget a marker `offsets.retention.minutes` after the query stopped, 7 days by default. A query that was
-#   stopped between two batches goes on all the same. One that was killed within a batch and stood still for longer is
-#   refused, for nobody knows whether the topic has that batch.
+# * The brokers forget a marker `offsets.retention.minutes` after the query stopped, 7 days by default. A query that stood
+#   still for longer is refused, since its checkpoint may be an older one that was put back. If it is the newest one,
+#   `missing_marker="expired"` lets it go on, as a job that runs once a week may need. One that was killed within a batch
+#   can't go on, for nobody knows whether the topic has that batch.
 # * Another run that takes over fences off a former one, in Kafka and by the epoch in the marker.
 # * A topic can't be cut back. A query that is restored from another one's snapshot goes on in its topic only if nothing
 #   was written there after the snapshot, as after a savepoint of a stopped query; otherwise name a new topic.

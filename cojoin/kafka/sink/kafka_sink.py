@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Delivery", "KafkaSink"]
+__all__ = ["Delivery", "KafkaSink", "MissingMarker"]
 
 _KAFKA = "cojoin.kafka"
 """The format of sources of topics, whose class needs a later version of Spark."""
@@ -41,6 +41,13 @@ Delivery: TypeAlias = Literal["exactly_once", "exactly_once_parallel", "at_least
 - ``"at_least_once"``: every task writes without transactions; a batch that is run again is there twice.
 """
 
+MissingMarker: TypeAlias = Literal["refuse", "expired"]
+"""What it means where the brokers have no marker, although batches count and none was begun.
+
+- ``"refuse"``: the query does not start.
+- ``"expired"``: it stood still for longer than the brokers keep a marker, and goes on.
+"""
+
 
 @dataclass(frozen=True)
 class KafkaSink(Sink):
@@ -52,6 +59,7 @@ class KafkaSink(Sink):
         encoding: How rows become records.
         delivery: How often a batch's rows are in the topic.
         tasks: In how many parts a batch is written with ``"exactly_once_parallel"``, and otherwise 1.
+        missing_marker: What a marker means that is gone while no batch was begun.
     """
 
     cluster: ClusterOptions
@@ -59,6 +67,7 @@ class KafkaSink(Sink):
     encoding: RecordEncoding = field(default_factory=RecordEncoding)
     delivery: Delivery = "exactly_once"
     tasks: int = 1
+    missing_marker: MissingMarker = "refuse"
 
     def open(self, session: SparkSession, output: OutputId) -> TopicWriter:
         """Return the writer of a query's output to the topic."""
@@ -67,7 +76,13 @@ class KafkaSink(Sink):
         encoding = self.encoding
         if output.schema is not None:
             encoding = encoding.resolved(output.schema, self.topic, target.what)
-        return TopicWriter(target, encoding, is_transactional=self.is_transactional, place=self.place())
+        return TopicWriter(
+            target,
+            encoding,
+            is_transactional=self.is_transactional,
+            place=self.place(),
+            may_be_expired=self.missing_marker == "expired",
+        )
 
     def target(self, output: OutputId) -> TopicTarget:
         """Return an output of a query in the topic."""

@@ -20,7 +20,7 @@ from cojoin.kafka.formats.record_formats import (
     JsonSchemaFormat,
     ProtobufFormat,
 )
-from cojoin.kafka.sink.kafka_sink import Delivery, KafkaSink
+from cojoin.kafka.sink.kafka_sink import Delivery, KafkaSink, MissingMarker
 from cojoin.kafka.sink.record_encoding import JSON, RecordEncoding
 from cojoin.spark.sources.format_options import as_options
 
@@ -54,6 +54,7 @@ def kafka(
     timestamp: str | None = None,
     delivery: Delivery = "exactly_once",
     tasks: int | None = None,
+    missing_marker: MissingMarker = "refuse",
     patience: Duration | None = "1 minute",
     token: Callable[[], Token | tuple[str, float]] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -73,9 +74,10 @@ def kafka(
     ``cojoin.kafka.source`` reads all of these back.
 
     Kafka deletes a group's offset, and with it the marker, ``offsets.retention.minutes`` after the last commit, 7 days
-    by default. A running query refreshes it. A query that was stopped between two batches goes on without the marker.
-    One that was killed within a batch, and stood still for longer, is refused: it can't be known whether the topic has
-    that batch.
+    by default. A running query refreshes it. A query that stood still for longer is refused: the checkpoint may be an
+    older one that was put back, and the topic may have later batches. If it is the newest one, and no batch was begun,
+    ``missing_marker="expired"`` lets it go on. One that was killed within a batch can't, since nobody knows whether
+    the topic has that batch.
 
     A run that takes over fences off earlier ones: Kafka refuses their producers, and the marker holds the epoch of the
     run. A topic can't be cut back, so a restored query goes on in the same topic only from a snapshot after which
@@ -98,6 +100,9 @@ def kafka(
             each: exactly once, not atomic by batch; or ``"at_least_once"``, where all tasks write without transactions,
             and a batch that is run again is in the topic twice.
         tasks: With ``"exactly_once_parallel"``, in how many tasks a batch is written; 4 by default.
+        missing_marker: ``"refuse"``, or ``"expired"`` where a query stands still for longer than the brokers keep a
+            marker, as one that runs once a week may: it then goes on without. Never use that with a checkpoint that was
+            put back from a backup: rows could be in the topic twice, and nothing would tell.
         patience: How long to wait while no broker answers, before the query ends with an error; None waits forever.
         token: A function that returns tokens for OAUTHBEARER; see ``cojoin.kafka.source``.
         options: librdkafka's settings, such as ``{"security.protocol": "SASL_SSL"}``. They are never stored, and never
@@ -125,6 +130,9 @@ def kafka(
         valid = get_args(Delivery)
         msg = f"{what}: delivery: expected {', '.join(map(repr, valid))}, got {delivery!r}"
         raise ConfigurationError(msg + did_you_mean(str(delivery), valid))
+    if missing_marker not in get_args(MissingMarker):
+        msg = f"{what}: missing_marker: expected 'refuse' or 'expired', got {missing_marker!r}"
+        raise ConfigurationError(msg)
     settings = as_options(options, what)
     for name, why in _OURS.items():
         if name in settings:
@@ -140,7 +148,7 @@ def kafka(
         timestamp if timestamp is None else _column(timestamp, f"{what}: timestamp"),
     )
     cluster = ClusterOptions.of(bootstrap_servers, settings, patience, token, what)
-    return KafkaSink(cluster, topic, encoding, delivery, _checked_tasks(tasks, delivery, what))
+    return KafkaSink(cluster, topic, encoding, delivery, _checked_tasks(tasks, delivery, what), missing_marker)
 
 
 def _checked_tasks(tasks: Any, delivery: Delivery, what: str) -> int:

@@ -12,9 +12,9 @@ writes none. What fences what:
   takes over the former ones too, and writes its number of tasks into their markers.
 
 The marker expires with the group's offset, ``offsets.retention.minutes`` after the last commit (7 days by default). A
-run refreshes it at its start, with each batch that has rows, and after an hour with one that has none. When it has
-expired, the query goes on only if no batch was planned that does not count: otherwise it can't be known whether the
-topic has that batch.
+run refreshes it at its start, with each batch that has rows, and after an hour with one that has none. When it is gone
+although batches count, the query does not go on: it can't be known whether the topic has a batch that was begun, nor
+whether the checkpoint is an older one that was put back. The user can say that the latter is not so.
 """
 
 from __future__ import annotations
@@ -53,13 +53,20 @@ class TopicWriter(SinkWriter):
         encoding: How rows become records.
         is_transactional: Whether batches are written in transactions.
         place: The manifest's entry before anything is written.
+        may_be_expired: Whether a marker that is gone has expired where no batch was begun.
     """
 
     def __init__(
-        self, target: TopicTarget, encoding: RecordEncoding, *, is_transactional: bool, place: Mapping[str, Any]
+        self,
+        target: TopicTarget,
+        encoding: RecordEncoding,
+        *,
+        is_transactional: bool,
+        place: Mapping[str, Any],
+        may_be_expired: bool = False,
     ) -> None:
         self._target, self._encoding, self._place = target, encoding, place
-        self._is_transactional = is_transactional
+        self._is_transactional, self._may_be_expired = is_transactional, may_be_expired
         self._markers: list[TopicMarker] = []
         self._cure, self._marked = "start the query again", 0.0
 
@@ -146,6 +153,8 @@ class TopicWriter(SinkWriter):
             raise CheckpointError(msg)
         if found is None and position.is_planned and (position.written.get("kafka") or not position.written):
             self._refuse_gone(known, position)
+        if found is None and known != NO_BATCH and not is_new and not self._may_be_expired:
+            self._refuse_gone(known, position)
         if found is not None:
             check_marker(found, target, max(found.newest, position.next_batch), NO_BATCH)
         if found is None or (is_new and found.newest < known):
@@ -169,12 +178,17 @@ class TopicWriter(SinkWriter):
 
     def _refuse_gone(self, known: int, position: Position) -> NoReturn:
         last = "no batch was counted yet" if known == NO_BATCH else f"the checkpoint knows batch {known}"
+        unknown, more = f"batch {position.next_batch} was begun, so it can't be known whether the topic has it", ""
+        if not position.is_planned:
+            unknown = "it can't be known whether the topic has later ones, as after a backup was put back"
+            more = "if it is the newest checkpoint, start the query once with missing_marker='expired'. Otherwise "
+        cure = f"{more}{self._cure}"
         msg = (
             f"{self._where(position)}: the marker that says which batches the topic has is gone (consumer group "
-            f"{self._target.application!r}), {last}, and batch {position.next_batch} was begun, so it can't be known "
-            f"whether the topic has it. The brokers delete a marker offsets.retention.minutes after the query stopped "
-            f"(7 days by default), or with the topic or the group. {self._cure[0].upper()}{self._cure[1:]}; and give "
-            f"the brokers a longer offsets.retention.minutes where a query may stand still for longer"
+            f"{self._target.application!r}), {last}, and {unknown}. The brokers delete a marker "
+            f"offsets.retention.minutes after the query stopped (7 days by default), or with the topic or the group. "
+            f"{cure[0].upper()}{cure[1:]}; and give the brokers a longer offsets.retention.minutes where a query may "
+            f"stand still for longer"
         )
         raise CheckpointError(msg)
 

@@ -173,7 +173,12 @@ def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: 
     delete_marker(broker, "cojoin-0b8e-output")
     with refused("marker", "offsets.retention.minutes", "batch 2 was begun", kind=cj.CheckpointError):
         opened(sink, spark, position(2, {**written, "batch_id": 1}, is_planned=True))
-    later = opened(sink, spark, position(2, {**written, "batch_id": 1}), replace(OUTPUT, epoch=2))
+    with refused("the checkpoint knows batch 1, and it can't be known", "='expired'", kind=cj.CheckpointError):
+        opened(sink, spark, position(2, {**written, "batch_id": 1}))
+    known_expired = replace(sink, missing_marker="expired")
+    with refused("batch 2 was begun", kind=cj.CheckpointError):
+        opened(known_expired, spark, position(2, {**written, "batch_id": 1}, is_planned=True))
+    later = opened(known_expired, spark, position(2, {**written, "batch_id": 1}), replace(OUTPUT, epoch=2))
     # It expires again, while the run lives.
     delete_marker(broker, "cojoin-0b8e-output")
     later.write(spark.range(3, 4), marker(2, 1))
