@@ -187,7 +187,7 @@ def test_a_topic_must_be_as_the_checkpoint_left_it(spark: SparkSession, broker: 
 
 @pytest.mark.parametrize(
     ("former", "later"),
-    [(1, 3), (3, 2), pytest.param(3, 1, marks=pytest.mark.slow), pytest.param(2, 3, marks=pytest.mark.slow)],
+    [(1, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((3, 2), (3, 1), (2, 3)))],
 )
 def test_another_number_of_tasks_is_known_before_a_batch_counts(
     spark: SparkSession, broker: Broker, former: int, later: int

@@ -115,6 +115,7 @@ def test_more_random_rows_are_read_back_as_from_files_of_spark(
     check(spark, tmp_path, random.Random(f"{SEED} {part}"), monkeypatch)
 
 
+@pytest.mark.slow  # Two queries.
 def test_a_setting_leaves_all_rows_to_spark_and_checkpoints_go_on_either_way(
     spark: SparkSession, streams: Streams, tmp_path: Path
 ) -> None:

@@ -56,7 +56,7 @@ def write_encrypted(folder: Path, name: str, *, plaintext_footer: bool) -> Path:
     return folder / name
 
 
-@pytest.mark.parametrize("plaintext_footer", [False, True])
+@pytest.mark.parametrize("plaintext_footer", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_an_encrypted_file_is_an_error_that_names_it(
     spark: SparkSession, tmp_path: Path, plaintext_footer: bool, is_first: bool
