@@ -14,7 +14,7 @@ from cojoin.engine.values.types import parse_type, type_to_ddl
 from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.kafka.formats.settled_json import is_settled_type
 from cojoin.spark.batch.arrow_limits import limits_bytes
-from cojoin.storage.session_settings import active_session
+from cojoin.storage.session_settings import active_session, is_left_to_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ def why_through_spark(records: RecordDescription, spec: InputSpec, *, has_archiv
 
 
 def _why_by_session(session: SparkSession) -> str | None:
-    if str(session.conf.get(_SETTING, "")).lower() == "spark":
+    if is_left_to_spark(session, _SETTING):
         return f"{_SETTING} is spark"
     policy = str(session.conf.get(_TIMES, _CORRECTED))
     if policy.upper() != _CORRECTED:

@@ -21,7 +21,7 @@ from cojoin.spark.batch.parquet_columns import is_plain, misfit
 from cojoin.spark.batch.written_files import local_path
 from cojoin.spark.sources.source import Source
 from cojoin.storage.parquet_footers import read_footer
-from cojoin.storage.session_settings import is_connect
+from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +82,7 @@ def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_c
         is_computed: Whether its event time is an expression.
     """
     session, schema = frame.sparkSession, spec.source_schema
-    if str(session.conf.get("spark.cojoin.parquet", "")).lower() == "spark":
+    if is_left_to_spark(session, "spark.cojoin.parquet"):
         return "spark.cojoin.parquet is spark"
     if is_connect(session):
         return "the session is one of Spark Connect"

@@ -17,7 +17,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.errors import ConfigurationError
 from cojoin.storage.spark_versions import spark_version
 
-__all__ = ["active_session", "check_session", "hadoop_setting", "is_connect", "is_set", "parallel_tasks"]
+__all__ = [
+    "active_session",
+    "check_session",
+    "hadoop_setting",
+    "is_connect",
+    "is_left_to_spark",
+    "is_set",
+    "parallel_tasks",
+]
 
 _CONNECT = "pyspark.sql.connect"
 _MANY: dict[str, int] = {}
@@ -94,6 +102,16 @@ def parallel_tasks(session: SparkSession) -> int:
         tasks = session.range(0, 1 << 20).select(F.spark_partition_id().alias("task"))
         _MANY[session_id] = max(1, int(tasks.distinct().count()))
     return _MANY[session_id]
+
+
+def is_left_to_spark(session: SparkSession, name: str) -> bool:
+    """Return whether a setting such as ``spark.cojoin.parquet`` leaves to Spark what the workers would do themselves.
+
+    Args:
+        session: The session.
+        name: The setting.
+    """
+    return str(session.conf.get(name, "")).lower() == "spark"
 
 
 def is_set(session: SparkSession, name: str) -> bool:

@@ -151,9 +151,9 @@ class TopicWriter(SinkWriter):
                 f"may be there; start the query once with it, and then with another delivery="
             )
             raise CheckpointError(msg)
-        if found is None and position.is_planned and (position.written.get("kafka") or not position.written):
-            self._refuse_gone(known, position)
-        if found is None and known != NO_BATCH and not is_new and not self._may_be_expired:
+        was_begun = position.is_planned and (position.written.get("kafka") or not position.written)
+        was_counted = known != NO_BATCH and not is_new and not self._may_be_expired
+        if found is None and (was_begun or was_counted):
             self._refuse_gone(known, position)
         if found is not None:
             check_marker(found, target, max(found.newest, position.next_batch), NO_BATCH)

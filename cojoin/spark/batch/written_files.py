@@ -30,7 +30,7 @@ from cojoin.engine.values.types import is_tagged
 from cojoin.storage.delta_files import WrittenFile
 from cojoin.storage.file_statistics import file_statistics, floats_with_nan
 from cojoin.storage.java_classes import java_class
-from cojoin.storage.session_settings import is_connect
+from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -85,7 +85,7 @@ class FileTarget:
         if is_connect(session):
             # Its Hadoop settings, and whether a path is the same one there, are not known.
             return None
-        if str(session.conf.get("spark.cojoin.output", "")).lower() == "spark":
+        if is_left_to_spark(session, "spark.cojoin.output"):
             return None
         folder = local_path(session, location)
         codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
