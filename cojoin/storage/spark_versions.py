@@ -15,7 +15,6 @@ from cojoin.errors import EnvironmentSetupError
 __all__ = ["check_kafka", "delta_package", "kafka_package", "spark_version"]
 
 DELTA_VERSION = "4.4.0"
-INSTALLED: str = pyspark.__version__
 _OLDEST, _NEWEST = (4, 0, 1), (4, 2, 0)
 """The versions that delta-spark's own metadata allows."""
 
@@ -34,7 +33,7 @@ def spark_version(version: str | None = None) -> str:
     >>> spark_version("4.1.4")
     '4.1'
     """
-    version = INSTALLED if version is None else version
+    version = pyspark.__version__ if version is None else version
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     numbers = () if found is None else tuple(int(each or 0) for each in found.groups())
     if _OLDEST <= numbers <= _NEWEST:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 import cojoin as cj
 from cojoin.errors import EnvironmentSetupError
-from cojoin.storage import spark_versions
 from cojoin.storage.spark_versions import check_kafka, delta_package, kafka_package, spark_version
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_another_version_is_refused_with_the_reason(version: str, why: str) -> N
 def test_a_session_of_another_version_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's own session needs no jars of cojoin's, so this is where its version is looked at."""
     frame = spark.range(1).selectExpr("id", "timestamp_micros(id) at")
-    monkeypatch.setattr(spark_versions, "INSTALLED", "4.3.0")
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
     with pytest.raises(EnvironmentSetupError, match=r"and this is 4\.3\.0: Delta"):
         cj.connect(cj.Input(frame, key="id", event_time="at"), cj.Input(frame, key="id", event_time="at"))
 
