@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import ConfigurationError, EnvironmentSetupError, QueryFailedError
 from cojoin.kafka.formats.registry import TokenFunctionError
+from cojoin.kafka.formats.registry_refusals import answer_problem, client_problem, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -166,8 +167,8 @@ class SchemaLookup:
         """Return what a function of the client returns; None where the registry answers with a code of ``absent``.
 
         Raises:
-            ConfigurationError: The registry refuses the login, or there is none at the address; before a query starts,
-                also a token function that fails.
+            ConfigurationError: The registry refuses the login, there is none at the address, or one side does not take
+                the other's certificate; before a query starts, also a token function that fails.
             QueryFailedError: It does not answer; while a query runs, also a token function that fails.
         """
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - takes half a second
@@ -177,7 +178,8 @@ class SchemaLookup:
         except SchemaRegistryError as error:
             if error.error_code in absent:
                 return None
-            raise self._refusal(error) from None
+            said, status = str(error.error_message), error.http_status_code
+            raise answer_problem(self._registry, self._what, status, said) from None
         except (ConfigurationError, QueryFailedError):
             raise
         except TokenFunctionError as error:
@@ -185,26 +187,7 @@ class SchemaLookup:
             msg = f"{self._what}: schema registry {self._registry.title}: token: {error}"
             raise kind(msg) from None
         except Exception as error:  # noqa: BLE001 - the client raises those of its HTTP library
-            said = self._registry.mask(f"{type(error).__name__}: {error}")
-            lost = "" if self._at_start else "no record is lost, those of this batch are read again by the next start: "
-            msg = (
-                f"{self._what}: schema registry {self._registry.title} gave no answer: {said}; {lost}see that the "
-                f"registry runs at this address"
-            )
-            raise QueryFailedError(msg) from None
-
-    def _refusal(self, error: Any) -> ConfigurationError | QueryFailedError:
-        said, status = self._registry.mask(str(error.error_message)), error.http_status_code
-        place = f"{self._what}: schema registry {self._registry.title}"
-        if status in (401, 403):
-            return ConfigurationError(f"{place} refused the login (HTTP {status}): {said}; see cojoin.kafka.registry()")
-        if status == 404:
-            msg = (
-                f"{place}: there is no registry at this address (HTTP 404): expected the address of its API, such as "
-                f"http://localhost:8081, or Apicurio's http://localhost:8080/apis/ccompat/v7"
-            )
-            return ConfigurationError(msg)
-        return QueryFailedError(f"{place} answered with HTTP {status}: {said}; start the query again when it is well")
+            raise no_answer(self._registry, self._what, error, at_start=self._at_start) from None
 
     def _client(self) -> Any:
         place = (*self._registry.known_by, self._at_start)
@@ -225,7 +208,8 @@ class SchemaLookup:
             try:
                 _CLIENTS[place] = SchemaRegistryClient(settings)
             except (ValueError, TypeError, OSError) as error:
-                msg = f"{self._what}: schema registry {self._registry.title}: {self._registry.mask(str(error))}"
+                problem = client_problem(self._registry, error)
+                msg = f"{self._what}: schema registry {self._registry.title}: {problem}"
                 raise ConfigurationError(msg) from None
         return _CLIENTS[place]
 
