@@ -36,7 +36,7 @@ _CURES = (
     (
         ("error sending request", "error trying to connect", "timed out", "dns error", *_JAVAS_UNREACHED),
         (
-            "see that it runs, and that this machine reaches it by the endpoint in the session's settings, such as "
+            "see that the store runs, and that this machine reaches it by the endpoint in the session's settings, such as "
             "fs.s3a.endpoint; then start the query again, which goes on where it stopped"
         ),
     ),

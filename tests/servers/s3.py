@@ -3,7 +3,8 @@
 Its requests are answered one at a time, since moto compares and then writes without a lock. So its conditional writes
 are exact, which those of s3s-fs are not: it looks whether the file exists, and writes it afterwards.
 
-A server can be told to refuse: some or all requests, from any moment on, with any of S3's errors (``Refusal``).
+A server can be told to refuse: some or all requests, from any moment on, with any of S3's errors (``Refusal``), or
+without an answer (``HANG_UP``).
 ``python -m tests.servers.s3 FILE`` runs one alone, and writes its endpoint to a file.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 import threading
 import uuid
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["BUCKET", "SETTINGS", "Refusal", "S3Server", "s3_process", "s3_server", "settings_for"]
+__all__ = ["BUCKET", "HANG_UP", "SETTINGS", "Refusal", "S3Server", "s3_process", "s3_server", "settings_for"]
 
 BUCKET = "lake"
 SETTINGS = {
@@ -68,6 +70,10 @@ class Refusal:
         """Return the error as S3 writes it."""
         text = f"<Code>{self.code}</Code><Message>{self.message}</Message><RequestId>{uuid.uuid4().hex}</RequestId>"
         return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{text}</Error>'.encode()
+
+
+HANG_UP = Refusal("", "", "the connection is closed without an answer")
+"""What a server does that is gone."""
 
 
 class S3Server:
@@ -150,6 +156,9 @@ class S3Server:
                 if self.ignores_conditions:
                     environ = {name: value for name, value in environ.items() if name not in _CONDITIONS}
                 return list(self._application(environ, start))
+        if refusal is HANG_UP:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError(refusal.message)
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         body = b"" if environ["REQUEST_METHOD"] == "HEAD" else refusal.body()
         start(refusal.status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])

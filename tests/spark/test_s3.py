@@ -13,7 +13,7 @@ import cojoin as cj
 from benchmarks.kills.leavings import compare, enriched, rejected, write_files
 from cojoin.checkpoints.segment_files import FOLDER
 from cojoin.engine.state.segments import SegmentOptions
-from tests.servers.s3 import SETTINGS, Refusal
+from tests.servers.s3 import HANG_UP, SETTINGS, Refusal
 from tests.spark.data import Folders, Streams, asof, connect, generate
 from tests.spark.saved import DRAIN, Saved
 
@@ -109,7 +109,7 @@ def test_a_store_that_refuses_is_told_at_the_start(
         configuration.set(name.replace(bucket.bucket, nobody), value)
     assert "make the bucket, or correct its name" in refused(checkpoint=f"s3a://{nobody}/checkpoint")
     configuration.set(f"fs.s3a.bucket.{nobody}.endpoint", "http://127.0.0.1:1")
-    assert "see that it runs, and that this machine reaches it" in refused(checkpoint=f"s3a://{nobody}/checkpoint")
+    assert "see that the store runs, and that this machine reaches it" in refused(checkpoint=f"s3a://{nobody}/checkpoint")
 
 
 @pytest.mark.slow  # Two queries more on an object store.
@@ -134,6 +134,30 @@ def test_credentials_that_expire_during_a_run_lose_nothing(
     refusal: Refusal,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    errors = interrupted(spark, bucket, data, refusal)
+    said = "".join(capfd.readouterr())
+    for error in errors:
+        # Java's client tells of a refused HEAD request, whose answer has no text, only by its number.
+        told = refusal.code, refusal.status, f"Status Code: {refusal.status.partition(' ')[0]}"
+        assert any(each in error for each in told), error
+        assert any(each in error for each in ("renew", "the right to", "have not expired, and may list")), error
+        assert not [each for each in SECRETS if each.decode() in error + said]
+
+
+@pytest.mark.slow  # As above.
+def test_a_store_that_goes_away_during_a_run_loses_nothing(
+    spark: SparkSession, bucket: S3Server, data: tuple[Streams, Folders]
+) -> None:
+    # By its defaults Hadoop tries each request for two minutes and a half.
+    for name, value in {"retry.limit": "1", "retry.interval": "50ms", "attempts.maximum": "1"}.items():
+        spark._jsc.hadoopConfiguration().set(f"fs.s3a.bucket.{bucket.bucket}.{name}", value)
+    for error in interrupted(spark, bucket, data, HANG_UP):
+        assert "see that the store runs, and that this machine reaches it by the endpoint" in error, error
+        assert "start the query again, which goes on where it stopped" in error, error
+
+
+def interrupted(spark: SparkSession, bucket: S3Server, data: tuple[Streams, Folders], refusal: Refusal) -> list[str]:
+    """Run a query that the store refuses at several moments to its end, check its rows, and return its errors."""
     streams, folders = data
     saved, errors = Saved(spark, f"{bucket.root}/query", folders), list[str]()
     for more in (150, 500, 900):
@@ -147,14 +171,8 @@ def test_credentials_that_expire_during_a_run_lose_nothing(
     if not any(each.report.drained for each in [saved.manifests.last()] if each is not None):
         saved.run(trigger=DRAIN)
     assert not faults(spark, streams, saved)
-    said = "".join(capfd.readouterr())
     assert errors
-    for error in errors:
-        # Java's client tells of a refused HEAD request, whose answer has no text, only by its number.
-        told = refusal.code, refusal.status, f"Status Code: {refusal.status.partition(' ')[0]}"
-        assert any(each in error for each in told), error
-        assert "renew" in error or "the right to" in error, error
-        assert not [each for each in SECRETS if each.decode() in error + said]
+    return errors
 
 
 @pytest.fixture
