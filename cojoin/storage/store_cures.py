@@ -36,8 +36,8 @@ _CURES = (
     (
         ("error sending request", "error trying to connect", "timed out", "dns error", *_JAVAS_UNREACHED),
         (
-            "see that the store runs, and that this machine reaches it by the endpoint in the session's settings, such as "
-            "fs.s3a.endpoint; then start the query again, which goes on where it stopped"
+            "see that the store runs, and that this machine reaches it by the endpoint in the session's settings, such "
+            "as fs.s3a.endpoint; then start the query again, which goes on where it stopped"
         ),
     ),
     (

@@ -109,7 +109,9 @@ def test_a_store_that_refuses_is_told_at_the_start(
         configuration.set(name.replace(bucket.bucket, nobody), value)
     assert "make the bucket, or correct its name" in refused(checkpoint=f"s3a://{nobody}/checkpoint")
     configuration.set(f"fs.s3a.bucket.{nobody}.endpoint", "http://127.0.0.1:1")
-    assert "see that the store runs, and that this machine reaches it" in refused(checkpoint=f"s3a://{nobody}/checkpoint")
+    assert "see that the store runs, and that this machine reaches it" in refused(
+        checkpoint=f"s3a://{nobody}/checkpoint"
+    )
 
 
 @pytest.mark.slow  # Two queries more on an object store.
