@@ -31,8 +31,14 @@ class Certificates(NamedTuple):
     client: Path
 
 
-def make_certificates(folder: Path, client: str) -> Certificates:
-    """Make an authority in a folder, and have it certify a server at 127.0.0.1 and a client of a name."""
+def make_certificates(folder: Path, client: str, *, ended: bool = False) -> Certificates:
+    """Make an authority in a folder, and have it certify a server at 127.0.0.1 and a client of a name.
+
+    Args:
+        folder: The folder, which exists.
+        client: The client's name.
+        ended: Whether the server's certificate is no longer valid.
+    """
     issuer, issuer_key = _name("authority"), ec.generate_private_key(ec.SECP256R1())
     authority = _certificate(issuer, issuer_key.public_key(), issuer, issuer_key, is_authority=True)
     found = Certificates(
@@ -41,7 +47,7 @@ def make_certificates(folder: Path, client: str) -> Certificates:
     found.authority.write_bytes(authority)
     server_key, client_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     place = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    server = _certificate(_name("server"), server_key.public_key(), issuer, issuer_key, place)
+    server = _certificate(_name("server"), server_key.public_key(), issuer, issuer_key, place, ended=ended)
     found.server.write_bytes(_pem(server_key) + server)
     use = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH])
     found.client_key.write_bytes(_pem(client_key))
@@ -57,8 +63,9 @@ def _certificate(
     extension: x509.ExtensionType | None = None,
     *,
     is_authority: bool = False,
+    ended: bool = False,
 ) -> bytes:
-    now = datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc) - timedelta(days=3 if ended else 0)
     builder = (
         x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
         .serial_number(x509.random_serial_number())

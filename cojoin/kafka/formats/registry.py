@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Registry", "TokenFunctionError", "as_registry", "registry"]
 
+_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+
 _LAST_TOKENS: dict[str, str] = {}
 """This process' last token of each registry with a function, so that it can be masked."""
 
@@ -123,7 +125,7 @@ def registry(
         The registry. Its ``repr`` shows the address without a login.
 
     Raises:
-        ConfigurationError: The address is none, or the logins contradict each other.
+        ConfigurationError: The address is none, the logins contradict each other, or a file's content is given.
 
     Example:
         >>> registry("http://localhost:8081", username="ali", password="opensesame")
@@ -163,8 +165,17 @@ def registry(
     files = {"ssl.ca.location": ca, "ssl.certificate.location": certificate, "ssl.key.location": private_key}
     settings |= {name: value for name, value in files.items() if value is not None}
     settings |= {str(name): str(value) for name, value in (options or {}).items()}
+    _check_files(settings)
     asked = token if token is not None and not isinstance(token, str) else None
     return Registry(url, tuple(sorted(settings.items())), asked, number)
+
+
+def _check_files(settings: Mapping[str, str]) -> None:
+    for name in _FILES:
+        value = settings.get(name, "")
+        if "-----BEGIN" in value or "\n" in value:
+            msg = f"registry: {name}: expected the path of a file on the driver and the workers, got a content"
+            raise ConfigurationError(msg)
 
 
 def _apart(url: str) -> tuple[str, tuple[str, str] | None]:

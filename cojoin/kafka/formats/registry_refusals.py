@@ -6,8 +6,8 @@ Every text that comes from outside goes through the registry's ``mask``.
 
 from __future__ import annotations
 
+import os
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cojoin.errors import ConfigurationError, QueryFailedError
@@ -20,14 +20,12 @@ __all__ = ["answer_problem", "client_problem", "no_answer"]
 _FILES = {"ssl.ca.location": "ca", "ssl.certificate.location": "certificate", "ssl.key.location": "private_key"}
 """The client's settings that name files, each with the argument of ``cojoin.kafka.registry``."""
 
-_OTHER_NAME = {62, 64}
-"""OpenSSL's codes of a certificate that is for another host name or address."""
+_OTHER_NAME, _OTHER_TIME = {62, 64}, {9, 10}
+"""OpenSSL's codes of a certificate that is for another host name or address, and of one that is not valid now."""
 
-_REASONS = {
-    "WRONG_VERSION_NUMBER": "it does not speak TLS at this address: expected http:// in place of https://",
-    "KEY_VALUES_MISMATCH": "private_key: expected the key of the certificate in certificate=, got another one",
-}
-"""What OpenSSL's reasons mean here."""
+_NO_TLS = ("WRONG_VERSION_NUMBER", "record layer failure")
+_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "DECRYPT_ERROR")
+"""What alerts of a server have in their names that does not take the client's certificate, or got none."""
 
 
 def answer_problem(registry: Registry, what: str, status: int, said: str) -> ConfigurationError | QueryFailedError:
@@ -63,12 +61,12 @@ def no_answer(
         at_start: Whether no query runs yet.
     """
     place = f"{what}: schema registry {registry.title}"
-    if (problem := _tls_problem(registry, error)) is not None:
-        return ConfigurationError(f"{place}: {problem}")
-    said = registry.mask(f"{type(error).__name__}: {error}")
     lost = "" if at_start else "no record is lost, those of this batch are read again by the next start: "
-    msg = f"{place} gave no answer: {said}; {lost}see that the registry runs at this address"
-    return QueryFailedError(msg)
+    if (problem := _tls_problem(registry, error)) is not None:
+        kind = ConfigurationError if at_start else QueryFailedError
+        return kind(f"{place}: {lost}{problem}")
+    said = registry.mask(f"{type(error).__name__}: {error}")
+    return QueryFailedError(f"{place} gave no answer: {said}; {lost}see that the registry runs at this address")
 
 
 def client_problem(registry: Registry, error: Exception) -> str:
@@ -80,46 +78,53 @@ def client_problem(registry: Registry, error: Exception) -> str:
 
     >>> from cojoin.kafka.formats.registry import registry
     >>> client_problem(registry("https://localhost:8081", ca="/absent.pem"), FileNotFoundError("No such file"))
-    "ca: there is no file '/absent.pem' on this machine; the driver and each worker need it"
+    "ca: there is no file '/absent.pem' that this process may read; the driver and each worker need it"
     """
     for setting, value in registry.settings:
-        if setting in _FILES and not Path(value).is_file():
-            return f"{_FILES[setting]}: there is no file {value!r} on this machine; the driver and each worker need it"
-    return _tls_problem(registry, error) or registry.mask(str(error))
+        if setting in _FILES and not os.access(value, os.R_OK):
+            argument = _FILES[setting]
+            return (
+                f"{argument}: there is no file {value!r} that this process may read; the driver and each worker need it"
+            )
+    if not isinstance(error, ssl.SSLError):
+        return registry.mask(str(error))
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "private_key: expected the key of the certificate in certificate=, got another one"
+    return f"the files of ca=, certificate= and private_key= can't be used ({error}): expected PEM"
 
 
 def _tls_problem(registry: Registry, error: BaseException) -> str | None:
-    """Return what is wrong with the certificates of either side; None where another thing failed.
-
-    Args:
-        registry: The registry.
-        error: What was raised where its client was made, or where it was asked.
-    """
+    """Return which side does not take the other's certificate; None where another thing failed, which may pass."""
     found = _tls_error(error)
+    settings = dict(registry.settings)
     if found is None:
         return None
-    settings = dict(registry.settings)
     if isinstance(found, ssl.SSLCertVerificationError):
         return _distrust(found, settings.get("ssl.ca.location"))
-    reason = found.reason or str(found)
-    if "ALERT" not in reason:
-        said = _REASONS.get(reason)
-        return said or f"the files of ca=, certificate= and private_key= can't be used ({found}): expected PEM"
-    if (name := settings.get("ssl.certificate.location")) is None:
-        return f"it wants a certificate of the client ({reason}): give one with certificate= and private_key="
-    return f"it does not take the certificate {name!r} ({reason}): give one that it trusts with certificate="
+    reason, own = found.reason or str(found), settings.get("ssl.certificate.location")
+    if any(each in f"{reason} {found}" for each in _NO_TLS):
+        return "this address, or a proxy before it, does not speak TLS: see the port, the proxy, and https:// itself"
+    if "ALERT" in reason and any(each in reason for each in _OF_CERTIFICATES):
+        if own is None:
+            return f"it wants a certificate of the client ({reason}): give one with certificate= and private_key="
+        return f"it does not take the certificate {own!r} ({reason}): give one that it trusts with certificate="
+    return None
 
 
 def _distrust(found: ssl.SSLCertVerificationError, trusted: str | None) -> str:
     said = found.verify_message
     if found.verify_code in _OTHER_NAME:
         return f"its certificate is for another address ({said}): use one that the certificate names"
-    by = "this machine's authorities" if trusted is None else repr(trusted)
+    if found.verify_code in _OTHER_TIME:
+        return f"its certificate is not valid now ({said}): renew it, or set the clock of this machine right"
+    # As confluent-kafka's client chooses them.
+    by = "SSL_CERT_FILE, SSL_CERT_DIR or the package certifi" if trusted is None else repr(trusted)
     return f"its certificate is not trusted by {by} ({said}): give a file with the authority that signed it with ca="
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the TLS error that an error comes from."""
+    """Return the TLS error from which the client's library raised an error; None where it is another server's."""
     while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
+        # That of the server which was asked for a token.
+        error = None if type(error).__name__ == "OAuthTokenError" else error.__cause__ or error.__context__
     return error

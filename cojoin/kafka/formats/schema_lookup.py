@@ -71,6 +71,7 @@ class SchemaLookup:
 
     def __init__(self, registry: Registry, what: str, *, at_start: bool = False) -> None:
         self._registry, self._what, self._at_start = registry, what, at_start
+        self._known_by = (*registry.known_by, at_start)
 
     def by_id(self, number: int) -> FoundSchema | None:
         """Return the schema of an id; None where the registry does not know it.
@@ -167,9 +168,9 @@ class SchemaLookup:
         """Return what a function of the client returns; None where the registry answers with a code of ``absent``.
 
         Raises:
-            ConfigurationError: The registry refuses the login, there is none at the address, or one side does not take
-                the other's certificate; before a query starts, also a token function that fails.
-            QueryFailedError: It does not answer; while a query runs, also a token function that fails.
+            ConfigurationError: The registry refuses the login, or there is none at the address.
+            QueryFailedError: It does not answer. While a query runs, also a token function that fails, or a certificate
+                that is not taken; they are a ConfigurationError before.
         """
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - takes half a second
 
@@ -178,7 +179,7 @@ class SchemaLookup:
         except SchemaRegistryError as error:
             if error.error_code in absent:
                 return None
-            said, status = str(error.error_message), error.http_status_code
+            status, said = error.http_status_code, str(error.error_message)
             raise answer_problem(self._registry, self._what, status, said) from None
         except (ConfigurationError, QueryFailedError):
             raise
@@ -187,11 +188,11 @@ class SchemaLookup:
             msg = f"{self._what}: schema registry {self._registry.title}: token: {error}"
             raise kind(msg) from None
         except Exception as error:  # noqa: BLE001 - the client raises those of its HTTP library
+            _CLIENTS.pop(self._known_by, None)  # the next one reads certificates again, which may be renewed
             raise no_answer(self._registry, self._what, error, at_start=self._at_start) from None
 
     def _client(self) -> Any:
-        place = (*self._registry.known_by, self._at_start)
-        if place not in _CLIENTS:
+        if self._known_by not in _CLIENTS:
             from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
 
             settings: dict[str, Any] = {"url": self._registry.url} | (_AT_START if self._at_start else _RUNNING)
@@ -206,12 +207,12 @@ class SchemaLookup:
                     },
                 }
             try:
-                _CLIENTS[place] = SchemaRegistryClient(settings)
+                _CLIENTS[self._known_by] = SchemaRegistryClient(settings)
             except (ValueError, TypeError, OSError) as error:
                 problem = client_problem(self._registry, error)
                 msg = f"{self._what}: schema registry {self._registry.title}: {problem}"
                 raise ConfigurationError(msg) from None
-        return _CLIENTS[place]
+        return _CLIENTS[self._known_by]
 
 
 def _newest(client: Any, subject: str) -> Any:

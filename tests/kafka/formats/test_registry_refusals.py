@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import doctest
 import json
+import socket
 import ssl
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cojoin as cj
-from cojoin.kafka.formats import registry_refusals
+from cojoin.kafka.formats import registry_refusals, schema_lookup
 from cojoin.kafka.formats.schema_lookup import SchemaLookup
 from tests.servers.certificates import make_certificates
 from tests.spark.refused import refused
@@ -87,13 +88,16 @@ def test_certificates_of_both_sides_are_checked(tmp_path: Path) -> None:
         absent, text = tmp_path / "absent.pem", tmp_path / "text.pem"
         text.write_text("no certificate")
         for login, told in (
-            ({}, "not trusted by this machine's authorities (self-signed certificate"),
+            ({}, "not trusted by SSL_CERT_FILE, SSL_CERT_DIR or the package certifi (self-signed certificate"),
             (known | {"ca": str(other.authority)}, f"not trusted by {str(other.authority)!r} (certificate signature"),
             (trusted, "it wants a certificate of the client (TLSV13_ALERT_CERTIFICATE_REQUIRED): give one with"),
             (stranger, f"it does not take the certificate {str(other.client)!r}"),
             (known | {"private_key": str(other.client_key)}, "private_key: expected the key of the certificate in"),
-            (known | {"ca": str(absent)}, f"ca: there is no file {str(absent)!r} on this machine"),
-            (known | {"certificate": str(absent)}, f"certificate: there is no file {str(absent)!r} on this machine"),
+            (known | {"ca": str(absent)}, f"ca: there is no file {str(absent)!r} that this process may read"),
+            (
+                known | {"certificate": str(absent)},
+                f"certificate: there is no file {str(absent)!r} that this process may read",
+            ),
             (known | {"certificate": str(text)}, "the files of ca=, certificate= and private_key= can't be used"),
         ):
             with refused(f"{WHAT}: schema registry {url}: ", told):
@@ -103,8 +107,62 @@ def test_certificates_of_both_sides_are_checked(tmp_path: Path) -> None:
             asked(named, **known)
 
 
+def test_a_certificate_that_has_ended_is_told(tmp_path: Path) -> None:
+    ended = make_certificates(tmp_path, "ali", ended=True)
+    with behind_tls(ended) as url, refused("its certificate is not valid now (certificate has expired)", "renew it"):
+        looked_up(url, ca=str(ended.authority))
+
+
+def test_a_running_query_is_told_that_nothing_is_lost_and_takes_a_renewed_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It would be tried for half a minute.
+    monkeypatch.setitem(schema_lookup._RUNNING, "max.retries", 0)
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+    own, other = make_certificates(tmp_path / "own", "ali"), make_certificates(tmp_path / "other", "cassim")
+    mine = tmp_path / "mine.pem"
+    with behind_tls(own) as url:
+        made = cj.kafka.registry(url, ca=str(own.authority), certificate=str(mine))
+        for taken in (other, own):
+            mine.write_bytes(taken.client_key.read_bytes() + taken.client.read_bytes())
+            lookup = SchemaLookup(made, WHAT)
+            if taken is own:
+                assert lookup.of_subject("trades-value", None).text == SCHEMA
+            else:
+                with refused("no record is lost", f"not take the certificate {str(mine)!r}", kind=cj.QueryFailedError):
+                    lookup.of_subject("trades-value", None)
+
+
+def test_a_connection_that_breaks_off_is_no_wrong_certificate(tmp_path: Path) -> None:
+    own = make_certificates(tmp_path, "ali")
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        threading.Thread(target=_hang_up, args=(server,), daemon=True).start()
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        with refused("gave no answer: ", "see that the registry runs at this address", kind=cj.QueryFailedError):
+            looked_up(url, ca=str(own.authority))
+
+
+def _hang_up(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            connection.recv(10)
+            connection.close()
+
+
+@pytest.mark.parametrize("argument", ["ca", "certificate", "private_key"])
+def test_a_file_s_content_is_refused_and_not_shown(tmp_path: Path, argument: str) -> None:
+    key = make_certificates(tmp_path, "ali").client_key.read_text()
+    with pytest.raises(
+        cj.ConfigurationError, match="expected the path of a file on the driver and the workers"
+    ) as told:
+        cj.kafka.registry("https://127.0.0.1:8081", **{argument: key})
+    assert not [line for line in key.splitlines() if line in str(told.value)]
+
+
 def test_an_address_without_tls_is_told(registry: RegistryServer) -> None:
-    with refused("it does not speak TLS at this address: expected http:// in place of https://"):
+    with refused("this address, or a proxy before it, does not speak TLS: see the port"):
         looked_up(registry.url.replace("http://", "https://"))
 
 
