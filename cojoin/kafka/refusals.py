@@ -52,6 +52,7 @@ _ADDRESS = re.compile(r"(?:sasl_)?ssl://\[?(?P<host>[^\s/]+?)\]?:(?P<port>\d+)/"
 _CERTIFICATES = ("ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _OTHER_NAME = {62: "host name", 64: "IP address"}
+_OTHER_TIME = (9, 10)
 _CERTIFICATE_SECONDS = 5
 
 
@@ -153,6 +154,8 @@ def certificate_problem(heard: str, settings: Mapping[str, str]) -> str | None:
             f"names, in bootstrap_servers and in the brokers' advertised.listeners, or give the brokers a certificate "
             f"that names this one"
         )
+    if code in _OTHER_TIME:
+        return f"{place} is not valid now ({said}): renew it, or set the clock of this machine right"
     trusted = "ssl.ca.location" if "ssl.ca.location" in settings else "ssl.ca.pem"
     own = f"the certificates of the option {trusted}" if trusted in settings else "this machine's own certificates"
     return (

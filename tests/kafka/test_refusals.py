@@ -13,6 +13,8 @@ from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.refusals import ConnectionLog
 from tests.kafka.replayed import LEFT, make
 from tests.servers.broker import CERTIFIED_HOST, USERS
+from tests.servers.certificates import make_certificates
+from tests.servers.tls import registry_behind_tls
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -119,6 +121,13 @@ def test_a_certificate_says_what_is_wrong_with_it(broker: Broker, tmp_path: Path
     unchecked = {"ssl.ca.location": trusted, "ssl.endpoint.identification.algorithm": "none"}
     assert CERTIFIED_HOST  # what it names; who does not ask for it is served
     Cluster(ClusterOptions(broker.tls_servers, tls | unchecked), WHAT).partitions()
+
+
+def test_a_certificate_that_has_ended_is_told(tmp_path: Path) -> None:
+    ended = make_certificates(tmp_path, "ali", ended=True)
+    options = {"security.protocol": "SSL", "ssl.ca.location": str(ended.authority)}
+    with registry_behind_tls(ended) as url, refused("is not valid now (certificate has expired): renew it, or set the"):
+        ask(url.removeprefix("https://"), **options)
 
 
 @pytest.mark.spark

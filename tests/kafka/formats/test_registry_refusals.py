@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import doctest
-import json
 import socket
-import ssl
 import threading
-from contextlib import closing, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,55 +14,17 @@ import cojoin as cj
 from cojoin.kafka.formats import registry_refusals, schema_lookup
 from cojoin.kafka.formats.schema_lookup import SchemaLookup
 from tests.servers.certificates import make_certificates
+from tests.servers.tls import SCHEMA, registry_behind_tls
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.servers.certificates import Certificates
     from tests.servers.registry import RegistryServer
 
 pytestmark = pytest.mark.kafka
 
 WHAT = "input 'trades'"
-SCHEMA = '{"type": "record", "name": "Trade", "fields": [{"name": "trade_id", "type": "long"}]}'
-ANSWER = {"subject": "trades-value", "id": 7, "version": 1, "schemaType": "AVRO", "schema": SCHEMA}
-
-
-class Answering(BaseHTTPRequestHandler):
-    """Answers each request with one schema."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(ANSWER).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class Quiet(ThreadingHTTPServer):
-    """Says nothing of clients that it turns away."""
-
-    def handle_error(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def behind_tls(certificates: Certificates) -> Iterator[str]:
-    """Serve, to clients that the authority knows, and yield the address."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates.authority))
-    context.load_cert_chain(str(certificates.server))
-    context.verify_mode = ssl.CERT_REQUIRED
-    server = Quiet(("127.0.0.1", 0), Answering)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"https://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def looked_up(place: str, **login: Any) -> str:
@@ -79,7 +38,7 @@ def test_certificates_of_both_sides_are_checked(tmp_path: Path) -> None:
     trusted: dict[str, Any] = {"ca": str(own.authority)}
     known = trusted | {"certificate": str(own.client), "private_key": str(own.client_key)}
     stranger = trusted | {"certificate": str(other.client), "private_key": str(other.client_key)}
-    with behind_tls(own) as url:
+    with registry_behind_tls(own) as url:
 
         def asked(place: str = url, **login: Any) -> str:
             return looked_up(place, **login)
@@ -109,7 +68,10 @@ def test_certificates_of_both_sides_are_checked(tmp_path: Path) -> None:
 
 def test_a_certificate_that_has_ended_is_told(tmp_path: Path) -> None:
     ended = make_certificates(tmp_path, "ali", ended=True)
-    with behind_tls(ended) as url, refused("its certificate is not valid now (certificate has expired)", "renew it"):
+    with (
+        registry_behind_tls(ended) as url,
+        refused("its certificate is not valid now (certificate has expired)", "renew it"),
+    ):
         looked_up(url, ca=str(ended.authority))
 
 
@@ -122,7 +84,7 @@ def test_a_running_query_is_told_that_nothing_is_lost_and_takes_a_renewed_certif
         (tmp_path / name).mkdir()
     own, other = make_certificates(tmp_path / "own", "ali"), make_certificates(tmp_path / "other", "cassim")
     mine = tmp_path / "mine.pem"
-    with behind_tls(own) as url:
+    with registry_behind_tls(own) as url:
         made = cj.kafka.registry(url, ca=str(own.authority), certificate=str(mine))
         for taken in (other, own):
             mine.write_bytes(taken.client_key.read_bytes() + taken.client.read_bytes())
