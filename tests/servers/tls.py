@@ -43,6 +43,8 @@ def registry_behind_tls(certificates: Certificates) -> Iterator[str]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates.authority))
     context.load_cert_chain(str(certificates.server))
     context.verify_mode = ssl.CERT_REQUIRED
+    # With 1.3 a client that is turned away may see that the connection is reset before it reads why.
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
     server = Quiet(("127.0.0.1", 0), Answering)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()

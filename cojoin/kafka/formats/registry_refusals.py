@@ -101,14 +101,21 @@ def _tls_problem(registry: Registry, error: BaseException) -> str | None:
         return None
     if isinstance(found, ssl.SSLCertVerificationError):
         return _distrust(found, settings.get("ssl.ca.location"))
-    reason, own = found.reason or str(found), settings.get("ssl.certificate.location")
+    return _turned_away(found, settings.get("ssl.certificate.location"))
+
+
+def _turned_away(found: ssl.SSLError, own: str | None) -> str | None:
+    reason = found.reason or str(found)
     if any(each in f"{reason} {found}" for each in _NO_TLS):
         return "this address, or a proxy before it, does not speak TLS: see the port, the proxy, and https:// itself"
-    if "ALERT" in reason and any(each in reason for each in _OF_CERTIFICATES):
-        if own is None:
-            return f"it wants a certificate of the client ({reason}): give one with certificate= and private_key="
-        return f"it does not take the certificate {own!r} ({reason}): give one that it trusts with certificate="
-    return None
+    if own is None and reason.endswith("ALERT_HANDSHAKE_FAILURE"):
+        # What servers say before TLS 1.3, of a certificate that is missing and of ciphers alike.
+        return f"it may want a certificate of the client ({reason}), which certificate= and private_key= give"
+    if "ALERT" not in reason or not any(each in reason for each in _OF_CERTIFICATES):
+        return None
+    if own is None:
+        return f"it wants a certificate of the client ({reason}): give one with certificate= and private_key="
+    return f"it does not take the certificate {own!r} ({reason}): give one that it trusts with certificate="
 
 
 def _distrust(found: ssl.SSLCertVerificationError, trusted: str | None) -> str:

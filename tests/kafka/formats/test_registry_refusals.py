@@ -49,7 +49,7 @@ def test_certificates_of_both_sides_are_checked(tmp_path: Path) -> None:
         for login, told in (
             ({}, "not trusted by SSL_CERT_FILE, SSL_CERT_DIR or the package certifi (self-signed certificate"),
             (known | {"ca": str(other.authority)}, f"not trusted by {str(other.authority)!r} (certificate signature"),
-            (trusted, "it wants a certificate of the client (TLSV13_ALERT_CERTIFICATE_REQUIRED): give one with"),
+            (trusted, "it may want a certificate of the client (SSLV3_ALERT_HANDSHAKE_FAILURE), which certificate="),
             (stranger, f"it does not take the certificate {str(other.client)!r}"),
             (known | {"private_key": str(other.client_key)}, "private_key: expected the key of the certificate in"),
             (known | {"ca": str(absent)}, f"ca: there is no file {str(absent)!r} that this process may read"),
