@@ -246,7 +246,7 @@ def test_settled_values_are_what_spark_gives(spark: SparkSession) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", range(5))
 def test_many_settled_values_are_what_spark_gives(spark: SparkSession, part: int) -> None:
     rng = random.Random(f"{SEED} {part}")
     values = [value for value in (a_value(rng) for _ in range(20_000)) if is_settled(value)]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 COMMITTED = "_commit_timestamp"
 RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
-ROUNDS = 30
+ROUNDS = 12
 
 
 def moments(table: ChangedTable) -> list[int]:
