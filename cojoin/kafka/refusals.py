@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "OTHER_NAME",
+    "OTHER_TIME",
     "ConnectionLog",
     "certificate_problem",
     "is_alert",
@@ -51,8 +53,12 @@ _LOG_PREFIX = re.compile(r"^\w+ \[[^\]]*\] \[thrd:[^\]]*\]: ")
 _ADDRESS = re.compile(r"(?:sasl_)?ssl://\[?(?P<host>[^\s/]+?)\]?:(?P<port>\d+)/")
 _CERTIFICATES = ("ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-_OTHER_NAME = {62: "host name", 64: "IP address"}
-_OTHER_TIME = (9, 10)
+OTHER_NAME = {62: "host name", 64: "IP address"}
+"""OpenSSL's codes of a certificate that is for another one."""
+
+OTHER_TIME = (9, 10)
+"""Its codes of a certificate that is not valid now."""
+
 _CERTIFICATE_SECONDS = 5
 
 
@@ -148,13 +154,13 @@ def certificate_problem(heard: str, settings: Mapping[str, str]) -> str | None:
     except (OSError, ValueError):
         return None
     place = f"the certificate of the broker at {host}:{port}"
-    if code in _OTHER_NAME:
+    if code in OTHER_NAME:
         return (
-            f"{place} is trusted, and is for another {_OTHER_NAME[code]} ({said}): use an address that the certificate "
+            f"{place} is trusted, and is for another {OTHER_NAME[code]} ({said}): use an address that the certificate "
             f"names, in bootstrap_servers and in the brokers' advertised.listeners, or give the brokers a certificate "
             f"that names this one"
         )
-    if code in _OTHER_TIME:
+    if code in OTHER_TIME:
         return f"{place} is not valid now ({said}): renew it, or set the clock of this machine right"
     trusted = "ssl.ca.location" if "ssl.ca.location" in settings else "ssl.ca.pem"
     own = f"the certificates of the option {trusted}" if trusted in settings else "this machine's own certificates"

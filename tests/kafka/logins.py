@@ -82,13 +82,22 @@ def user_of(how: str) -> str:
     return {"token": TOKEN_USER, "mutual": MUTUAL_USER}.get(how, "ali")
 
 
-def grant(broker: Broker, user: str, *topics: str) -> None:
-    """Let a user read topics, and nothing else."""
-    client = admin(broker.bootstrap_servers)
-    literal, allow, read = ResourcePatternType.LITERAL, AclPermissionType.ALLOW, AclOperation.READ
-    bindings = [AclBinding(ResourceType.TOPIC, each, literal, f"User:{user}", "*", read, allow) for each in topics]
+def allow(
+    broker: Broker, user: str, kind: ResourceType, name: str, *operations: AclOperation, prefixed: bool = False
+) -> list[AclBinding]:
+    """Let a user do something with a topic, a group or a transactional id, and return the rights."""
+    how = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    bindings = [AclBinding(kind, name, how, f"User:{user}", "*", each, AclPermissionType.ALLOW) for each in operations]
+    client = admin(broker.bootstrap_servers)  # without a name it would be closed before it has answered
     for done in client.create_acls(bindings).values():
         done.result(20)
+    return bindings
+
+
+def grant(broker: Broker, user: str, *topics: str) -> None:
+    """Let a user read topics, and nothing else."""
+    bindings = [right for each in topics for right in allow(broker, user, ResourceType.TOPIC, each, AclOperation.READ)]
+    client = admin(broker.bootstrap_servers)
     every = ResourcePatternType.ANY, f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY
     deadline = time.monotonic() + 20
     while not set(bindings) <= set(client.describe_acls(AclBindingFilter(ResourceType.TOPIC, None, *every)).result(20)):

@@ -110,12 +110,8 @@ def join(servers: str, left: str, right: str, *, key_groups: int = 2, **options:
 
 def start(joined: cj.Joined, folder: Any, trigger: cj.Trigger | None = None, **options: Any) -> cj.Query:
     """Start a join into a folder; by default it reads what is there, and pauses."""
-    return joined.start(
-        output=cj.sinks.delta(str(folder / "out")),
-        checkpoint=str(folder / "checkpoint"),
-        trigger=trigger or cj.Trigger.available_now(),
-        **options,
-    )
+    given = {"output": cj.sinks.delta(str(folder / "out")), **options}
+    return joined.start(checkpoint=str(folder / "checkpoint"), trigger=trigger or cj.Trigger.available_now(), **given)
 
 
 def run(joined: cj.Joined, folder: Any, *, drain: bool = False, **options: Any) -> cj.Query:

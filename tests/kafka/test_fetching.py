@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -28,6 +25,7 @@ from cojoin.kafka.client import Cluster, ClusterOptions
 from cojoin.kafka.fetching import PIECE_BYTES, PIECE_RECORDS, fetched
 from cojoin.kafka.records import VALUE, RecordFormat, read_task
 from cojoin.kafka.tasks import Span, Task
+from tests.kafka.logins import allow
 from tests.kafka.replayed import START, admin, make
 from tests.seeds import SEED
 from tests.servers.broker import USERS
@@ -65,15 +63,9 @@ def pieces(servers: str, spans: list[Span], **settings: str) -> list[list[tuple[
     ]
 
 
-def allow(broker: Broker, topic: str, *operations: AclOperation) -> None:
-    """Let the user do something with a topic, and with nothing else."""
-    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-    bindings = [
-        AclBinding(ResourceType.TOPIC, topic, literal, "User:morgiana", "*", each, allow) for each in operations
-    ]
-    client = admin(broker.bootstrap_servers)
-    for done in client.create_acls(bindings).values():
-        done.result(20)
+def allow_and_wait(broker: Broker, topic: str, *operations: AclOperation) -> None:
+    """Let the user do something with a topic, and with nothing else, and wait until the brokers know it."""
+    allow(broker, "morgiana", ResourceType.TOPIC, topic, *operations)
     user, deadline = AdminClient({"bootstrap.servers": broker.login_servers, **LOGIN}), time.monotonic() + 20
     while True:
         (described,) = user.describe_topics(TopicCollection([topic]), include_authorized_operations=True).values()
@@ -139,7 +131,7 @@ def test_several_ranges_of_a_partition_are_read_each_once(broker: Broker) -> Non
 def test_rights_on_topics_suffice(broker: Broker) -> None:
     make(broker, "fetching-rights")
     fill(broker.bootstrap_servers, "fetching-rights", [10] * 20)
-    allow(broker, "fetching-rights", AclOperation.READ)
+    allow_and_wait(broker, "fetching-rights", AclOperation.READ)
     options = ClusterOptions(broker.login_servers, LOGIN)
     assert Cluster(options, WHAT).partitions(["fetching-rights"])["fetching-rights"] == [0]
     span = Span(("fetching-rights", 0), 0, 20)
@@ -166,7 +158,7 @@ def test_rights_on_topics_suffice(broker: Broker) -> None:
 
 def test_a_topic_that_may_not_be_read_is_not_one_that_is_not_there(broker: Broker) -> None:
     make(broker, "fetching-hidden", "fetching-seen")
-    allow(broker, "fetching-seen", AclOperation.DESCRIBE)
+    allow_and_wait(broker, "fetching-seen", AclOperation.DESCRIBE)
     asked = Cluster(ClusterOptions(broker.login_servers, LOGIN), WHAT)
     wanted = "grant it READ and DESCRIBE on the topic"
     with refused(WHAT, "do not let this user read topic 'fetching-hidden', or there is none", wanted):

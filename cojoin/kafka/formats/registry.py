@@ -19,9 +19,10 @@ from cojoin.spark.sources.secrets import Secrets, without_login
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Registry", "TokenFunctionError", "as_registry", "registry"]
+__all__ = ["FILES", "Registry", "TokenFunctionError", "as_registry", "registry"]
 
-_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+FILES = {"ssl.ca.location": "ca", "ssl.certificate.location": "certificate", "ssl.key.location": "private_key"}
+"""The client's settings that name files, each with the argument of ``registry``."""
 
 _LAST_TOKENS: dict[str, str] = {}
 """This process' last token of each registry with a function, so that it can be masked."""
@@ -162,8 +163,8 @@ def registry(
             raise ConfigurationError(msg)
         else:
             number = uuid.uuid4().hex
-    files = {"ssl.ca.location": ca, "ssl.certificate.location": certificate, "ssl.key.location": private_key}
-    settings |= {name: value for name, value in files.items() if value is not None}
+    files = zip(FILES, (ca, certificate, private_key), strict=True)
+    settings |= {name: value for name, value in files if value is not None}
     settings |= {str(name): str(value) for name, value in (options or {}).items()}
     _check_files(settings)
     asked = token if token is not None and not isinstance(token, str) else None
@@ -171,7 +172,7 @@ def registry(
 
 
 def _check_files(settings: Mapping[str, str]) -> None:
-    for name in _FILES:
+    for name in FILES:
         value = settings.get(name, "")
         if "-----BEGIN" in value or "\n" in value:
             msg = f"registry: {name}: expected the path of a file on the driver and the workers, got a content"

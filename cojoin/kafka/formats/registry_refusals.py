@@ -11,33 +11,29 @@ import ssl
 from typing import TYPE_CHECKING
 
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.kafka.formats.registry import FILES
+from cojoin.kafka.refusals import OTHER_NAME, OTHER_TIME
 
 if TYPE_CHECKING:
     from cojoin.kafka.formats.registry import Registry
 
 __all__ = ["answer_problem", "client_problem", "no_answer"]
 
-_FILES = {"ssl.ca.location": "ca", "ssl.certificate.location": "certificate", "ssl.key.location": "private_key"}
-"""The client's settings that name files, each with the argument of ``cojoin.kafka.registry``."""
-
-_OTHER_NAME, _OTHER_TIME = {62, 64}, {9, 10}
-"""OpenSSL's codes of a certificate that is for another host name or address, and of one that is not valid now."""
-
 _NO_TLS = ("WRONG_VERSION_NUMBER", "record layer failure")
 _OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "DECRYPT_ERROR")
 """What alerts of a server have in their names that does not take the client's certificate, or got none."""
 
 
-def answer_problem(registry: Registry, what: str, status: int, said: str) -> ConfigurationError | QueryFailedError:
+def answer_problem(registry: Registry, place: str, status: int, said: str) -> ConfigurationError | QueryFailedError:
     """Return the error for an answer that is none of those that are expected.
 
     Args:
         registry: The registry.
-        what: The input or output, for the message.
+        place: The input or output, and the registry, for the message.
         status: The answer's HTTP status.
         said: Its text.
     """
-    said, place = registry.mask(said), f"{what}: schema registry {registry.title}"
+    said = registry.mask(said)
     if status in (401, 403):
         return ConfigurationError(f"{place} refused the login (HTTP {status}): {said}; see cojoin.kafka.registry()")
     if status == 404:
@@ -50,17 +46,16 @@ def answer_problem(registry: Registry, what: str, status: int, said: str) -> Con
 
 
 def no_answer(
-    registry: Registry, what: str, error: BaseException, *, at_start: bool
+    registry: Registry, place: str, error: BaseException, *, at_start: bool
 ) -> ConfigurationError | QueryFailedError:
     """Return the error for a request that was not answered.
 
     Args:
         registry: The registry.
-        what: The input or output, for the message.
+        place: The input or output, and the registry, for the message.
         error: What the client's HTTP library raised.
         at_start: Whether no query runs yet.
     """
-    place = f"{what}: schema registry {registry.title}"
     lost = "" if at_start else "no record is lost, those of this batch are read again by the next start: "
     if (problem := _tls_problem(registry, error)) is not None:
         kind = ConfigurationError if at_start else QueryFailedError
@@ -81,8 +76,8 @@ def client_problem(registry: Registry, error: Exception) -> str:
     "ca: there is no file '/absent.pem' that this process may read; the driver and each worker need it"
     """
     for setting, value in registry.settings:
-        if setting in _FILES and not os.access(value, os.R_OK):
-            argument = _FILES[setting]
+        if setting in FILES and not os.access(value, os.R_OK):
+            argument = FILES[setting]
             return (
                 f"{argument}: there is no file {value!r} that this process may read; the driver and each worker need it"
             )
@@ -96,9 +91,9 @@ def client_problem(registry: Registry, error: Exception) -> str:
 def _tls_problem(registry: Registry, error: BaseException) -> str | None:
     """Return which side does not take the other's certificate; None where another thing failed, which may pass."""
     found = _tls_error(error)
-    settings = dict(registry.settings)
     if found is None:
         return None
+    settings = dict(registry.settings)
     if isinstance(found, ssl.SSLCertVerificationError):
         return _distrust(found, settings.get("ssl.ca.location"))
     return _turned_away(found, settings.get("ssl.certificate.location"))
@@ -120,9 +115,9 @@ def _turned_away(found: ssl.SSLError, own: str | None) -> str | None:
 
 def _distrust(found: ssl.SSLCertVerificationError, trusted: str | None) -> str:
     said = found.verify_message
-    if found.verify_code in _OTHER_NAME:
+    if found.verify_code in OTHER_NAME:
         return f"its certificate is for another address ({said}): use one that the certificate names"
-    if found.verify_code in _OTHER_TIME:
+    if found.verify_code in OTHER_TIME:
         return f"its certificate is not valid now ({said}): renew it, or set the clock of this machine right"
     # As confluent-kafka's client chooses them.
     by = "SSL_CERT_FILE, SSL_CERT_DIR or the package certifi" if trusted is None else repr(trusted)

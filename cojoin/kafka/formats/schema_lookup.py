@@ -70,8 +70,8 @@ class SchemaLookup:
     """
 
     def __init__(self, registry: Registry, what: str, *, at_start: bool = False) -> None:
-        self._registry, self._what, self._at_start = registry, what, at_start
-        self._known_by = (*registry.known_by, at_start)
+        self._registry, self._at_start = registry, at_start
+        self._place, self._known_by = f"{what}: schema registry {registry.title}", (*registry.known_by, at_start)
 
     def by_id(self, number: int) -> FoundSchema | None:
         """Return the schema of an id; None where the registry does not know it.
@@ -112,7 +112,7 @@ class SchemaLookup:
                     missing = f"subject {subject!r} has no version {version}; it has {', '.join(map(str, there))}"
                 else:
                     missing = f"there is no subject {subject!r}; name another with subject=, or give the columns as DDL"
-                msg = f"{self._what}: schema registry {self._registry.title}: {missing}"
+                msg = f"{self._place}: {missing}"
                 raise ConfigurationError(msg)
             return self._found(answer.schema)
 
@@ -157,8 +157,8 @@ class SchemaLookup:
             answer = self.ask(asked, {_NO_SUBJECT, _NO_VERSION})
             if answer is None:
                 msg = (
-                    f"{self._what}: schema registry {self._registry.title}: a schema refers to version {each.version} "
-                    f"of subject {each.subject!r}, which is not there; register it again"
+                    f"{self._place}: a schema refers to version {each.version} of subject {each.subject!r}, which is "
+                    f"not there; register it again"
                 )
                 raise QueryFailedError(msg)
             self._add_references(answer.schema, found)
@@ -180,16 +180,16 @@ class SchemaLookup:
             if error.error_code in absent:
                 return None
             status, said = error.http_status_code, str(error.error_message)
-            raise answer_problem(self._registry, self._what, status, said) from None
+            raise answer_problem(self._registry, self._place, status, said) from None
         except (ConfigurationError, QueryFailedError):
             raise
         except TokenFunctionError as error:
             kind = ConfigurationError if self._at_start else QueryFailedError
-            msg = f"{self._what}: schema registry {self._registry.title}: token: {error}"
+            msg = f"{self._place}: token: {error}"
             raise kind(msg) from None
         except Exception as error:  # noqa: BLE001 - the client raises those of its HTTP library
             _CLIENTS.pop(self._known_by, None)  # the next one reads certificates again, which may be renewed
-            raise no_answer(self._registry, self._what, error, at_start=self._at_start) from None
+            raise no_answer(self._registry, self._place, error, at_start=self._at_start) from None
 
     def _client(self) -> Any:
         if self._known_by not in _CLIENTS:
@@ -210,7 +210,7 @@ class SchemaLookup:
                 _CLIENTS[self._known_by] = SchemaRegistryClient(settings)
             except (ValueError, TypeError, OSError) as error:
                 problem = client_problem(self._registry, error)
-                msg = f"{self._what}: schema registry {self._registry.title}: {problem}"
+                msg = f"{self._place}: {problem}"
                 raise ConfigurationError(msg) from None
         return _CLIENTS[self._known_by]
 

@@ -20,6 +20,7 @@ from tests.spark.refused import refused
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.servers.certificates import Certificates
     from tests.servers.registry import RegistryServer
 
 pytestmark = pytest.mark.kafka
@@ -31,10 +32,16 @@ def looked_up(place: str, **login: Any) -> str:
     return SchemaLookup(cj.kafka.registry(place, **login), WHAT, at_start=True).of_subject("trades-value", None).text
 
 
+def two_authorities(folder: Path) -> list[Certificates]:
+    """Return the certificates of the server's authority and of another one."""
+    names = {"own": "ali", "other": "cassim"}
+    for name in names:
+        (folder / name).mkdir()
+    return [make_certificates(folder / name, client) for name, client in names.items()]
+
+
 def test_certificates_of_both_sides_are_checked(tmp_path: Path) -> None:
-    for name in ("own", "other"):
-        (tmp_path / name).mkdir()
-    own, other = make_certificates(tmp_path / "own", "ali"), make_certificates(tmp_path / "other", "cassim")
+    own, other = two_authorities(tmp_path)
     trusted: dict[str, Any] = {"ca": str(own.authority)}
     known = trusted | {"certificate": str(own.client), "private_key": str(own.client_key)}
     stranger = trusted | {"certificate": str(other.client), "private_key": str(other.client_key)}
@@ -80,9 +87,7 @@ def test_a_running_query_is_told_that_nothing_is_lost_and_takes_a_renewed_certif
 ) -> None:
     # It would be tried for half a minute.
     monkeypatch.setitem(schema_lookup._RUNNING, "max.retries", 0)
-    for name in ("own", "other"):
-        (tmp_path / name).mkdir()
-    own, other = make_certificates(tmp_path / "own", "ali"), make_certificates(tmp_path / "other", "cassim")
+    own, other = two_authorities(tmp_path)
     mine = tmp_path / "mine.pem"
     with registry_behind_tls(own) as url:
         made = cj.kafka.registry(url, ca=str(own.authority), certificate=str(mine))

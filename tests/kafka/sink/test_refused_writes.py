@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType
 
 import cojoin as cj
-from cojoin.kafka.sink.topic_marker import TopicMarker
 from cojoin.kafka.sink.topic_producer import TopicConnection
-from cojoin.kafka.sink.topic_transactions import TopicTransactions
-from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
-from tests.kafka.logins import login
+from tests.kafka.logins import allow, login
 from tests.kafka.replayed import admin
+from tests.kafka.sink.batches import write_batch
 from tests.kafka.sink.committed import read_committed
 from tests.spark.refused import refused
 
@@ -28,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-RECORDS = pa.RecordBatch.from_pydict({"key": [b"1"], "value": [b'{"id":1}']})
 SETTLED_SECONDS = 40
 
 
@@ -36,22 +31,11 @@ def target(sink: cj.sinks.KafkaSink, query: str) -> TopicTarget:
     return sink.target(OutputId(query, "output", 1))
 
 
-def write(to: TopicTarget, wait: float = 0.0) -> None:
-    """Write a batch in a transaction, which stays open for a while."""
-    with closing(TopicTransactions(to, at_start=True)) as transactions:
-        transactions.take_over()
-        transactions.begin()
-        transactions.send(RECORDS)
-        time.sleep(wait)
-        transactions.mark(TopicMarker(0, 1, 1, BatchMarker(0, 1, 1, "offsets")))
-        transactions.commit()
-
-
 def problem(to: TopicTarget) -> str:
     """Return why a batch is refused; an empty text where it is written."""
     try:
         TopicConnection(to, at_start=True).facts()
-        write(to)
+        write_batch(to)
     except (cj.ConfigurationError, cj.QueryFailedError) as error:
         return str(error)
     return ""
@@ -63,18 +47,10 @@ def test_a_transaction_that_takes_too_long_writes_nothing(broker: Broker) -> Non
     slow = cj.sinks.kafka(servers, "sink-slow", options={"transaction.timeout.ms": 2_000})
     with refused("its transaction took", "transaction.timeout.ms", "start the query again", kind=cj.QueryFailedError):
         # Brokers look for such transactions every 10 seconds.
-        write(target(slow, "5101"), wait=25)
+        write_batch(target(slow, "5101"), wait=25)
     assert read_committed(servers, "sink-slow") == []
-    write(target(cj.sinks.kafka(servers, "sink-slow"), "5101"))
+    write_batch(target(cj.sinks.kafka(servers, "sink-slow"), "5101"))
     assert [each.key for each in read_committed(servers, "sink-slow")] == [b"1"]
-
-
-def allow(broker: Broker, kind: Any, name: str, *operations: Any, prefixed: bool = False) -> None:
-    how = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
-    bindings = [AclBinding(kind, name, how, "User:ali", "*", each, AclPermissionType.ALLOW) for each in operations]
-    client = admin(broker.bootstrap_servers)
-    for done in client.create_acls(bindings).values():
-        done.result(20)
 
 
 def test_each_right_that_is_missing_is_told_with_what_to_grant(broker: Broker) -> None:
@@ -94,14 +70,14 @@ def test_each_right_that_is_missing_is_told_with_what_to_grant(broker: Broker) -
             said = problem(to)
 
     until("sink-rights", "grant it WRITE")
-    allow(broker, ResourceType.TOPIC, "sink-rights", AclOperation.READ)
+    allow(broker, "ali", ResourceType.TOPIC, "sink-rights", AclOperation.READ)
     until("do not let this user WRITE topic 'sink-rights'")
-    allow(broker, ResourceType.TOPIC, "sink-rights", AclOperation.WRITE)
+    allow(broker, "ali", ResourceType.TOPIC, "sink-rights", AclOperation.WRITE)
     until("do not let this user write transactions", "'cojoin-5102-output'")
-    allow(broker, ResourceType.TRANSACTIONAL_ID, "cojoin-", AclOperation.WRITE, prefixed=True)
+    allow(broker, "ali", ResourceType.TRANSACTIONAL_ID, "cojoin-", AclOperation.WRITE, prefixed=True)
     until("do not let this user keep its position", "'cojoin-5102-output'")
     assert read_committed(broker.bootstrap_servers, "sink-rights") == []
-    allow(broker, ResourceType.GROUP, "cojoin-", AclOperation.READ, prefixed=True)
+    allow(broker, "ali", ResourceType.GROUP, "cojoin-", AclOperation.READ, prefixed=True)
     until()
     assert [each.key for each in read_committed(broker.bootstrap_servers, "sink-rights")] == [b"1"]
 
@@ -110,13 +86,13 @@ def test_a_topic_that_is_deleted_while_a_query_runs_is_told(broker: Broker) -> N
     broker.create_topic("sink-gone", 1)
     sink = cj.sinks.kafka(broker.bootstrap_servers, "sink-gone", patience="5 seconds")
     to = target(sink, "5103")
-    write(to)
+    write_batch(to)
     client = admin(broker.bootstrap_servers)
     for done in client.delete_topics(["sink-gone"]).values():
         done.result(60)
     while "sink-gone" in client.list_topics(timeout=60).topics:
         time.sleep(0.05)
     with pytest.raises((cj.ConfigurationError, cj.QueryFailedError)) as told:
-        write(replace(to, epoch=2))
+        write_batch(replace(to, epoch=2))
     assert "there is no topic 'sink-gone' any more" in str(told.value)
     assert "sink-gone" not in client.list_topics(timeout=60).topics

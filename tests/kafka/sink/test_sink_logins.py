@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType
 from pyspark.serializers import CloudPickleSerializer
 
 import cojoin as cj
-from cojoin.kafka.sink.topic_marker import TopicMarker
-from cojoin.kafka.sink.topic_transactions import TopicTransactions
-from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
-from tests.kafka.logins import LOGINS, login, secrets, user_of
-from tests.kafka.replayed import admin, inputs, make, row, version, write
+from tests.kafka.logins import LOGINS, allow, login, secrets, user_of
+from tests.kafka.replayed import join, make, row, run, version, write
+from tests.kafka.sink.batches import write_batch
 from tests.kafka.sink.committed import read_committed
 from tests.spark.refused import refused
 
@@ -31,25 +26,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-RECORDS = pa.RecordBatch.from_pydict({"key": [b"1"], "value": [b'{"id":1}']})
 
-
-def grant_writing(broker: Broker, user: str, topic: str) -> None:
-    """Let a user write to a topic exactly once."""
-    literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
-    rights = [
-        (ResourceType.TOPIC, topic, literal, AclOperation.READ),
-        (ResourceType.TOPIC, topic, literal, AclOperation.WRITE),
-        (ResourceType.TRANSACTIONAL_ID, "cojoin-", prefixed, AclOperation.WRITE),
-        (ResourceType.GROUP, "cojoin-", prefixed, AclOperation.READ),
-    ]
-    client = admin(broker.bootstrap_servers)
-    bindings = [
-        AclBinding(kind, name, how, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-        for kind, name, how, operation in rights
-    ]
-    for done in client.create_acls(bindings).values():
-        done.result(20)
+def grant_writing(broker: Broker, user: str, topic: str, outputs: str = "cojoin-") -> None:
+    """Let a user write to a topic exactly once, by outputs whose names begin so."""
+    allow(broker, user, ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.WRITE)
+    allow(broker, user, ResourceType.TRANSACTIONAL_ID, outputs, AclOperation.WRITE, prefixed=True)
+    allow(broker, user, ResourceType.GROUP, outputs, AclOperation.READ, prefixed=True)
 
 
 def sink_by(broker: Broker, how: str, topic: str, **options: str) -> cj.sinks.KafkaSink:
@@ -62,16 +44,12 @@ def test_a_batch_is_written_by_each_login(broker: Broker, caplog: pytest.LogCapt
     caplog.set_level(logging.DEBUG)
     topic = f"sink-login-{how.lower()}"
     make(broker, topic)
-    grant_writing(broker, user_of(how), topic)
+    # Other tests begin with users that have no rights.
+    grant_writing(broker, user_of(how), topic, f"cojoin-{topic}")
     sink = sink_by(broker, how, topic, debug="all")
     # As the task of a worker gets it.
     to = _sent(sink).target(OutputId(topic, "output", 1))
-    with closing(TopicTransactions(to, at_start=True)) as transactions:
-        transactions.take_over()
-        transactions.begin()
-        transactions.send(RECORDS)
-        transactions.mark(TopicMarker(0, 1, 1, BatchMarker(0, 1, 1, "offsets")))
-        transactions.commit()
+    write_batch(to)
     assert [each.key for each in read_committed(broker.bootstrap_servers, topic)] == [b"1"]
     assert "rdkafka" in caplog.text
     for secret in secrets(broker):
@@ -83,18 +61,13 @@ def _sent(sink: cj.sinks.KafkaSink) -> cj.sinks.KafkaSink:
     return spark.loads(spark.dumps(sink))  # type: ignore[no-any-return]
 
 
-def start(servers: str, left: str, right: str, sink: cj.sinks.KafkaSink, folder: Path) -> cj.Query:
-    joined = cj.connect(*inputs(servers, left, right), key_groups=2).asof_join(suffixes=("", "_right"))
-    return joined.start(output=sink, checkpoint=str(folder), trigger=cj.Trigger.available_now(drain=True))
-
-
 @pytest.mark.spark
 def test_a_login_that_is_refused_is_told_before_the_start(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     topics = ("sink-login-l", "sink-login-r")
     servers = make(broker, *topics, "sink-login-out")
     sink = sink_by(broker, "SCRAM-SHA-512", "sink-login-out", **{"sasl.password": "opensesame-wrong"})
     with refused("output, sink kafka sink-login-out: ", "refused the login", "invalid credentials"):
-        start(servers, *topics, sink, tmp_path / "checkpoint")
+        run(join(servers, *topics), tmp_path, output=sink)
     assert not (tmp_path / "checkpoint").exists()
 
 
@@ -107,13 +80,9 @@ def test_the_join_runs_into_a_topic(spark: SparkSession, broker: Broker, tmp_pat
     write(servers, topics[0], [row(each, each) for each in range(5)])
     write(servers, topics[1], [version(7, 0), version(8, 2.5)])
     grant_writing(broker, user_of(how), topics[2])
-    start(servers, *topics[:2], sink_by(broker, how, topics[2]), tmp_path).await_termination(progress=False)
-    found = sorted((each["id"], each["v"]) for each in map(json.loads, values(servers, topics[2])))
+    run(join(servers, *topics[:2]), tmp_path, drain=True, output=sink_by(broker, how, topics[2]))
+    found = sorted((each.json["id"], each.json["v"]) for each in read_committed(servers, topics[2]))
     assert found == [(each, 8 if each > 2 else 7) for each in range(5)]
     for file in (each for each in tmp_path.rglob("*") if each.is_file()):
         content = file.read_bytes()
         assert not [secret for secret in secrets(broker) if secret.encode() in content], file
-
-
-def values(servers: str, topic: str) -> list[bytes]:
-    return [each.value for each in read_committed(servers, topic) if each.value is not None]
