@@ -7,6 +7,7 @@ import re
 from cojoin.engine.user_frames import is_user_file, user_line
 from cojoin.errors import CojoinError
 from cojoin.storage.locations import without_login
+from cojoin.storage.object_store_settings import SCHEMES
 from cojoin.storage.store_cures import cure_of
 
 __all__ = ["TWO_RUNS", "explain"]
@@ -33,7 +34,8 @@ _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 _FROM_JAVA = "py4j.protocol.Py4JJavaError: "
 _FULL = "No space left on device"
 _NO_PYTHON = "Python worker failed to connect back"
-_OF_STORES = ("s3a://", "abfss://", "gs://", "S3Exception", _FULL)
+# Clients below Hadoop name a place by the store's own scheme: s3:// where the user wrote s3a://.
+_OF_STORES = (*(f"{scheme}://" for scheme in SCHEMES), "S3Exception", _FULL)
 _SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
 _CHANGED = re.compile(
     r"\[DELTA_SCHEMA_CHANGED\w*\] Detected schema change(?P<where> in version \d+)?|assertion failed: Invalid batch: "

@@ -90,6 +90,19 @@ ZeroDivisionError: division by zero
             ),
         ),
         (
+            PySparkException(
+                "[STREAM_FAILED] Query [id = 1] terminated with exception: Client error accessing s3://lake/c/spark/0, "
+                "failed with: Unable to execute HTTP request: The target server failed to respond (SDK Attempt Count: "
+                "2)\n\tat a.C.d(C.java:1)"
+            ),
+            (
+                "Client error accessing s3://lake/c/spark/0, failed with: Unable to execute HTTP request: The target "
+                "server failed to respond (SDK Attempt Count: 2); see that the store runs, and that this machine "
+                "reaches it by the endpoint in the session's settings, such as fs.s3a.endpoint; then start the query "
+                "again, which goes on where it stopped"
+            ),
+        ),
+        (
             PySparkException("Python worker failed to connect back.\n\nJVM stacktrace:\norg.apache.spark.Spark"),
             (
                 "Python worker failed to connect back: Spark has started a Python process, which gave no answer; see "
