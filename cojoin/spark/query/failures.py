@@ -34,8 +34,11 @@ _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 _FROM_JAVA = "py4j.protocol.Py4JJavaError: "
 _FULL = "No space left on device"
 _NO_PYTHON = "Python worker failed to connect back"
-# Clients below Hadoop name a place by the store's own scheme: s3:// where the user wrote s3a://.
-_OF_STORES = (*(f"{scheme}://" for scheme in SCHEMES), "S3Exception", _FULL)
+# Clients below Hadoop name a place by the store's own scheme, s3:// where the user wrote s3a://, or by none.
+_OF_STORES = (*(f"{scheme}://" for scheme in SCHEMES), "S3Exception", "awssdk", "Unable to execute HTTP request", _FULL)
+_CONNECTORS = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.fs.azurebfs.", "com.google.cloud.hadoop.")
+"""What the frames of Hadoop's connectors begin with; an error of theirs may name no place."""
+
 _SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple streaming jobs detected for")
 _CHANGED = re.compile(
     r"\[DELTA_SCHEMA_CHANGED\w*\] Detected schema change(?P<where> in version \d+)?|assertion failed: Invalid batch: "
@@ -118,5 +121,6 @@ def _with_cure(told: str, text: str) -> str:
     if _NO_PYTHON in told:
         what = "see that the Python of spark.pyspark.python starts there within ten seconds, and start the query again"
         return f"{told.rstrip('.')}: Spark has started a Python process, which gave no answer; {what}"
-    cure = cure_of(told) if any(sign in told for sign in _OF_STORES) else None
+    is_of_store = any(sign in told for sign in _OF_STORES) or any(each in text for each in _CONNECTORS)
+    cure = cure_of(told) if is_of_store else None
     return told if cure is None else f"{without_login(told).rstrip('.')}; {cure}"

@@ -102,6 +102,26 @@ ZeroDivisionError: division by zero
                 "again, which goes on where it stopped"
             ),
         ),
+        *(
+            (
+                PySparkException(f"[STREAM_FAILED] Query [id = 1] terminated with exception: {told}"),
+                (
+                    f"{shown}; see that the store runs, and that this machine reaches it by the endpoint in the "
+                    f"session's settings, such as fs.s3a.endpoint; then start the query again, which goes on where it "
+                    f"stopped"
+                ),
+            )
+            for told, shown in (
+                (
+                    "copyFile(a, b) on a: a.b.SdkClientException: Unable to execute HTTP request: no answer",
+                    "copyFile(a, b) on a: a.b.SdkClientException: Unable to execute HTTP request: no answer",
+                ),
+                (
+                    "java.net.SocketTimeoutException: Read timed out\n\tat org.apache.hadoop.fs.azurebfs.A.b(A.java:1)",
+                    "Read timed out",
+                ),
+            )
+        ),
         (
             PySparkException("Python worker failed to connect back.\n\nJVM stacktrace:\norg.apache.spark.Spark"),
             (
