@@ -15,6 +15,7 @@ from cojoin.cli.jobs import load_job
 from cojoin.cli.run_report import say, tell
 from cojoin.comparison.difference_texts import difference_text
 from cojoin.errors import ConfigurationError
+from cojoin.storage.file_statistics import columns_with_statistics
 
 if TYPE_CHECKING:
     from cojoin.api.joined import Joined
@@ -87,6 +88,8 @@ def _write(found: Difference, folder: Path) -> None:
             place, rows = folder / name / kind, getattr(output, kind)
             if isinstance(rows, pa.Table):
                 place.mkdir(parents=True)
-                pq.write_table(rows, place / "rows.parquet")
+                # Readers that filter would pass over NaN (``file_statistics``).
+                kept = columns_with_statistics(rows.schema)
+                pq.write_table(rows, place / "rows.parquet", write_statistics=kept)
             else:
                 rows.write.parquet(str(place.absolute()))

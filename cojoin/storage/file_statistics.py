@@ -1,10 +1,13 @@
 """The column statistics of a data file in the Delta log, by which readers skip files that can't match a filter.
 
-They are made from Parquet's own statistics. Among a file's first 32 columns, each that is not nested gets its number
-of nulls, and its minimum and maximum where Delta uses them for the type. A bound that can't be exact is left out, which
-costs a reader time but never a row: the bounds of a column with NaN (which Spark sorts last and Parquet ignores),
-infinities, years outside 1000 to 9999, a maximum text that is not valid UTF-8. Texts are truncated to 32 characters, as
-Delta does. (Delta's protocol, "Per-file Statistics".)
+They are made from Parquet's own statistics, except those of floats, which are counted from the rows (``FloatBounds``):
+pyarrow leaves NaN out of a column's minimum and maximum, and Spark sorts NaN last, so its readers would pass over rows
+that match ``price > 2``. A file with floats therefore has no such statistics of theirs (``columns_with_statistics``).
+
+Among a file's first 32 columns, each that is not nested gets its number of nulls, and its minimum and maximum where
+Delta uses them for the type. A bound that can't be exact is left out, which costs a reader time but never a row: the
+bounds of a column with NaN, infinities, years outside 1000 to 9999, a maximum text that is not valid UTF-8. Texts are
+truncated to 32 characters, as Delta does. (Delta's protocol, "Per-file Statistics".)
 """
 
 from __future__ import annotations
@@ -19,11 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     import pyarrow.parquet as pq
 
-__all__ = ["file_statistics", "floats_with_nan"]
+__all__ = ["FloatBounds", "columns_with_statistics", "file_statistics", "leaves"]
 
 _COLUMNS = 32
 _CHARACTERS = 32
@@ -31,38 +32,103 @@ _HIGHEST = "\U0010ffff"
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - only to count from
 
 
-def floats_with_nan(table: pa.Table) -> set[str]:
-    """Return the names of the columns that contain a NaN."""
-    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
-    return {name for name in floats if pc.any(pc.is_nan(table.column(name))).as_py()}
+def leaves(field: pa.Field) -> dict[str, pa.DataType]:
+    """Return the Parquet columns of a column, by their paths in the file, with their types.
+
+    >>> list(leaves(pa.field("tags", pa.list_(pa.string()))))
+    ['tags.list.element']
+    """
+    dtype, parts = field.type, {}
+    if pa.types.is_struct(dtype):
+        parts = {part.name: part.type for part in dtype}
+    elif pa.types.is_list(dtype):
+        parts = {"list.element": dtype.value_type}
+    elif pa.types.is_map(dtype):
+        parts = {"key_value.key": dtype.key_type, "key_value.value": dtype.item_type}
+    if not parts:
+        return {field.name: dtype}
+    found = [leaves(pa.field(f"{field.name}.{name}", part)) for name, part in parts.items()]
+    return {path: leaf for each in found for path, leaf in each.items()}
 
 
-def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, with_nan: Collection[str] = ()) -> str:
+def columns_with_statistics(schema: pa.Schema) -> list[str]:
+    """Return the paths of the columns of which a file may have statistics of Parquet's: all that are not floats."""
+    found = [each for field in schema for each in leaves(field).items()]
+    return [path for path, dtype in found if not pa.types.is_floating(dtype)]
+
+
+class FloatBounds:
+    """The nulls and the bounds of the columns of floats of a file, counted as its rows are written.
+
+    Args:
+        schema: The file's columns.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._names = [field.name for field in schema if pa.types.is_floating(field.type)]
+        self._nulls = dict.fromkeys(self._names, 0)
+        self._bounds: dict[str, tuple[float, float]] = {}
+        self._with_nan: set[str] = set()
+
+    def add(self, table: pa.Table) -> None:
+        """Count some of the file's rows."""
+        for name in self._names:
+            column = table.column(name)
+            self._nulls[name] += column.null_count
+            if column.null_count == len(column) or name in self._with_nan:
+                continue
+            if pc.any(pc.is_nan(column)).as_py():
+                self._with_nan.add(name)
+                continue
+            found = pc.min_max(column).as_py()
+            low, high = self._bounds.get(name, (found["min"], found["max"]))
+            self._bounds[name] = min(low, found["min"]), max(high, found["max"])
+
+    def nulls(self, name: str) -> int | None:
+        """Return how many nulls a column has; None if it is not one of floats."""
+        return self._nulls.get(name)
+
+    def bounds(self, name: str) -> tuple[float, float] | None:
+        """Return the least and the greatest value of a column; None where it has a NaN, or no value at all.
+
+        Zero as a bound is -0.0 or 0.0, whichever includes the other, since some readers tell them apart.
+        """
+        if name in self._with_nan or name not in self._bounds:
+            return None
+        low, high = self._bounds[name]
+        return low or -0.0, high or 0.0
+
+
+def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, floats: FloatBounds | None = None) -> str:
     """Return a file's statistics in the format of the Delta log.
 
     Args:
         metadata: The file's Parquet metadata.
         schema: The file's columns.
-        with_nan: The names of the columns that contain a NaN.
+        floats: The bounds of its columns of floats; without them, nothing is said of such columns.
 
     Returns:
         JSON: ``{"numRecords": …, "minValues": {…}, "maxValues": {…}, "nullCount": {…}}``.
     """
+    floats = FloatBounds(pa.schema([])) if floats is None else floats
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     lows, highs, nulls = {}, {}, {}
     leaf = 0
     for field in list(schema)[:_COLUMNS]:
-        width = _leaves(field.type)
         statistics = [group.column(leaf).statistics for group in groups]
-        leaf += width
-        if pa.types.is_nested(field.type) or any(each is None or not each.has_null_count for each in statistics):
+        leaf += len(leaves(field))
+        if pa.types.is_floating(field.type):
+            counted, bounds = floats.nulls(field.name), floats.bounds(field.name)
+        elif pa.types.is_nested(field.type) or any(each is None or not each.has_null_count for each in statistics):
             continue
-        nulls[field.name] = str(sum(each.null_count for each in statistics))
-        known = [each for each in statistics if each.num_values]
-        if not known or field.name in with_nan or not all(each.has_min_max for each in known):
+        else:
+            counted, bounds = sum(each.null_count for each in statistics), _bounds(statistics)
+        if counted is not None:
+            nulls[field.name] = str(counted)
+        if bounds is None:
             continue
-        low = _spelled(min(_value(each, "min") for each in known), field.type, largest=False)
-        high = _spelled(max(_value(each, "max") for each in known), field.type, largest=True)
+        low = _spelled(bounds[0], field.type, largest=False)
+        high = _spelled(bounds[1], field.type, largest=True)
         if low is not None:
             lows[field.name] = low
         if high is not None:
@@ -72,13 +138,12 @@ def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, with_nan: Coll
     return f'{{"numRecords":{metadata.num_rows},{spelled}}}'
 
 
-def _leaves(dtype: pa.DataType) -> int:
-    """Return the number of Parquet columns that a column of this type has."""
-    if pa.types.is_struct(dtype):
-        return sum(_leaves(field.type) for field in dtype)
-    if pa.types.is_map(dtype):
-        return _leaves(dtype.key_type) + _leaves(dtype.item_type)
-    return _leaves(dtype.value_type) if pa.types.is_list(dtype) else 1
+def _bounds(statistics: list[Any]) -> tuple[Any, Any] | None:
+    """Return the bounds of a column by those of its row groups; None where it has no values, or one lacks bounds."""
+    known = [each for each in statistics if each.num_values]
+    if not known or not all(each.has_min_max for each in known):
+        return None
+    return min(_value(each, "min") for each in known), max(_value(each, "max") for each in known)
 
 
 def _value(statistics: Any, which: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -14,13 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.storage.file_statistics import file_statistics, floats_with_nan
+from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics
 
 
 def statistics_of(table: pa.Table, row_group_size: int = 2) -> dict[str, Any]:
-    file = io.BytesIO()
-    pq.write_table(table, file, row_group_size=row_group_size, store_schema=False)
-    told: dict[str, Any] = json.loads(file_statistics(pq.read_metadata(file), table.schema, floats_with_nan(table)))
+    file, floats = io.BytesIO(), FloatBounds(table.schema)
+    for begin in range(0, table.num_rows, row_group_size):
+        floats.add(table.slice(begin, row_group_size))
+    kept = columns_with_statistics(table.schema)
+    pq.write_table(table, file, row_group_size=row_group_size, store_schema=False, write_statistics=kept)
+    told: dict[str, Any] = json.loads(file_statistics(pq.read_metadata(file), table.schema, floats))
     return told
 
 
@@ -35,6 +39,7 @@ def column(values: list[Any], dtype: pa.DataType) -> dict[str, Any]:
         ([3, -1, 2], pa.int64(), -1, 3),
         ([3, -1, 2], pa.int8(), -1, 3),
         ([0.5, -2.25, 1e300], pa.float64(), -2.25, 1e300),
+        ([0.5, -2.25, 0.1], pa.float32(), -2.25, 0.5),
         (["b", "a", "ä"], pa.string(), "a", "ä"),
         ([date(2026, 1, 2), date(1969, 12, 31)], pa.date32(), "1969-12-31", "2026-01-02"),
         ([Decimal("1.10"), Decimal("-3.00")], pa.decimal128(10, 2), -3.0, 1.1),
@@ -63,8 +68,35 @@ def test_what_is_not_a_number_has_no_bounds() -> None:
     assert column([1.0, float("nan")], pa.float64()) == nothing | {"nullCount": 0}
     assert column([1.0, float("inf")], pa.float32()) == {"minValues": 1.0, "maxValues": None, "nullCount": 0}
     assert column([None, None], pa.int64()) == nothing | {"nullCount": 2}
+    assert column([None, 1.0, float("nan")], pa.float32()) == nothing | {"nullCount": 1}
+    assert column([None, None], pa.float64()) == nothing | {"nullCount": 2}
     assert column([True, False], pa.bool_()) == nothing | {"nullCount": 0}
     assert column([b"x"], pa.binary()) == nothing | {"nullCount": 0}
+
+
+@pytest.mark.parametrize("values", [[0.0], [-0.0], [0.0, -0.0], [-0.0, 0.0]])
+def test_zero_as_a_bound_includes_both_zeros(values: list[float]) -> None:
+    told = column(values, pa.float64())
+    assert (math.copysign(1, told["minValues"]), math.copysign(1, told["maxValues"])) == (-1, 1)
+
+
+def test_nothing_is_said_of_floats_that_were_not_counted() -> None:
+    file, table = io.BytesIO(), pa.table({"a": [1.0], "b": [2]})
+    pq.write_table(table, file)
+    told = json.loads(file_statistics(pq.read_metadata(file), table.schema))
+    assert told == {"numRecords": 1, "minValues": {"b": 2}, "maxValues": {"b": 2}, "nullCount": {"b": 0}}
+
+
+def test_parquets_own_statistics_are_kept_of_all_but_floats() -> None:
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("rate", pa.float32()),
+            ("place", pa.struct([("x", pa.int32()), ("y", pa.float64()), ("z", pa.list_(pa.float32()))])),
+            ("counts", pa.map_(pa.string(), pa.float64())),
+        ]
+    )
+    assert columns_with_statistics(schema) == ["id", "place.x", "counts.key_value.key"]
 
 
 def test_long_texts_are_cut_so_that_the_bounds_hold() -> None:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from cojoin.engine.values.ipc import read_message
 from cojoin.engine.values.types import is_tagged
 from cojoin.storage.delta_files import WrittenFile
-from cojoin.storage.file_statistics import file_statistics, floats_with_nan
+from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics, leaves
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
@@ -143,25 +143,15 @@ def write_files(emitted: DataFrame, targets: Mapping[int, FileTarget]) -> DataFr
 
 def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:
     """Return the columns that are stored as differences, and those with a dictionary, by their paths in the file."""
-    types, packed, with_dictionary = pa.types, [], []
+    types = pa.types
+    packed: list[str] = []
+    with_dictionary: list[str] = []
     for field in schema:
         if types.is_integer(field.type) or types.is_date32(field.type) or types.is_timestamp(field.type):
             packed.append(field.name)
         elif types.is_string(field.type) or types.is_nested(field.type):
-            with_dictionary += _leaves(field.name, field.type)
+            with_dictionary += leaves(field)
     return packed, with_dictionary
-
-
-def _leaves(path: str, dtype: pa.DataType) -> list[str]:
-    """Return the paths of a column's parts without parts of their own."""
-    parts = {}
-    if pa.types.is_struct(dtype):
-        parts = {field.name: field.type for field in dtype}
-    elif pa.types.is_list(dtype):
-        parts = {"list.element": dtype.value_type}
-    elif pa.types.is_map(dtype):
-        parts = {"key_value.key": dtype.key_type, "key_value.value": dtype.item_type}
-    return [leaf for name, part in parts.items() for leaf in _leaves(f"{path}.{name}", part)] if parts else [path]
 
 
 class CallFiles:
@@ -273,10 +263,11 @@ class _File:
             version="2.6",
             use_dictionary=with_dictionary,
             column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
+            write_statistics=columns_with_statistics(self._schema),
         )
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._waiting_rows = self._waiting_bytes = 0
-        self._with_nan: set[str] = set()
+        self._floats = FloatBounds(self._schema)
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(batch)
@@ -288,7 +279,7 @@ class _File:
 
     def _write_waiting(self) -> None:
         table = pa.Table.from_batches(self._waiting).cast(self._schema)
-        self._with_nan |= floats_with_nan(table)
+        self._floats.add(table)
         self._writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
@@ -297,7 +288,7 @@ class _File:
             self._write_waiting()
         self._writer.close()
         about = self._path.stat()
-        statistics = file_statistics(pq.read_metadata(self._path), self._schema, self._with_nan)
+        statistics = file_statistics(pq.read_metadata(self._path), self._schema, self._floats)
         return WrittenFile(self._path.name, self._rows, about.st_size, about.st_mtime_ns // 1_000_000, statistics)
 
     def remove(self) -> None:

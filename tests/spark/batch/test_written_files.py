@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -120,6 +121,29 @@ def test_numbers_and_times_are_stored_as_differences_that_all_readers_know(spark
         finally:
             spark.conf.unset(name)
         assert by_spark.cast(content.schema).equals(content)
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_readers_that_filter_find_nan_as_the_greatest_value(spark: SparkSession, tmp_path: Path, dtype: str) -> None:
+    schema = parse_schema(f"id bigint, rate {dtype}, place struct<x: int, rate: {dtype}>")
+    values = [math.nan, 1.0, -3.0, None]
+    content = pa.Table.from_pylist(
+        [{"id": at, "rate": each, "place": {"x": at, "rate": each}} for at, each in enumerate(values)], schema=schema
+    )
+    sink = cj.sinks.delta(f"{tmp_path}/out").open(spark, OUTPUT)
+    target = sink.target(schema, 0)
+    assert target is not None
+    (file,) = files = written(target, content)
+    sink.commit(schema, files, batch(0, 4))
+    place = f"{tmp_path}/out/{file.name}"
+    for column in ("rate", "place.rate"):
+        for comparison in (">= 2", "> 1.0", "= cast('NaN' as double)"):
+            condition = f"{column} {comparison}"
+            by_duckdb = duckdb.sql(f"select id from '{place}' where {condition}")
+            found = [table(spark, tmp_path / "out"), spark.read.parquet(place)]
+            assert [rows(each.where(condition).select("id")) for each in found] == [[(0,)]] * 2, condition
+            assert by_duckdb.fetchall() == [(0,)], condition
+        assert rows(table(spark, tmp_path / "out").where(f"{column} < 2").select("id")) == [(1,), (2,)]
 
 
 def test_files_that_are_committed_again_take_no_effect(spark: SparkSession, tmp_path: Path) -> None:
