@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.lease_record import holder
 from cojoin.checkpoints.snapshot_record import Snapshot, SnapshotKind
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
@@ -76,15 +77,26 @@ class StateTable:
             CheckpointError: The snapshot is being removed.
         """
         table = read_table(self._spark, self._path)
-        # Looked at after the version is known: a snapshot is marked as removed before its rows are.
+        # After the version is known.
+        self.check_unchanged(snapshot)
+        return self if table is None else StateTable(self._spark, self._files, table.version)
+
+    def check_unchanged(self, snapshot: Snapshot) -> None:
+        """Check that a snapshot still counts, as it was when its index was read.
+
+        Its query may go on, and clean, or execute the batch again. It marks a snapshot as removed before it removes
+        rows; who read them in between may have missed some without an error.
+
+        Raises:
+            CheckpointError: Its query has removed or replaced it.
+        """
         now = self._snapshots.read(snapshot.batch_id)
         if now is None or now.seal != snapshot.seal:
             msg = (
-                f"{self._what(snapshot)}: its query has removed it while it was opened; read a newer one, or a "
-                f"savepoint, which stays"
+                f"{self._what(snapshot)}: its query has removed or replaced it while it was read; start again, which "
+                f"takes a newer one, or use a savepoint, which stays"
             )
-            raise CheckpointError(msg)
-        return self if table is None else StateTable(self._spark, self._files, table.version)
+            raise _RowsGoneError(msg)
 
     def write(
         self,
@@ -218,18 +230,11 @@ class StateTable:
         rows = self._load().where(F.col("batch_id") == snapshot.batch_id).drop("content")
         found = {row.key_group: row for row in self._collect(rows, snapshot)}
         if len(found) != snapshot.key_groups:
-            msg = (
-                f"{self._what(snapshot)}: expected the rows of {snapshot.key_groups} key groups, found {len(found)}; "
-                f"the table {STATE_TABLE} was changed; restore another snapshot"
-            )
-            raise _RowsGoneError(msg)
+            expected = f"expected the rows of {snapshot.key_groups} key groups, found {len(found)}"
+            raise self._gone(snapshot, f"{expected}; the table {STATE_TABLE} was changed")
         rows_in_order = [found[group] for group in sorted(found)]
         if not are_whole(rows_in_order, snapshot):
-            msg = (
-                f"{self._what(snapshot)}: its rows in the table {STATE_TABLE} are not those that were written; "
-                f"restore another snapshot"
-            )
-            raise _RowsGoneError(msg)
+            raise self._gone(snapshot, f"its rows in the table {STATE_TABLE} are not those that were written")
         return rows_in_order
 
     def contents(self, snapshot: Snapshot) -> DataFrame:
@@ -265,9 +270,11 @@ class StateTable:
 
         found = self._collect(self.contents(snapshot).mapInArrow(faults, "key_group int, fault string"), snapshot)
         told = sorted(row.fault for row in found if row.fault is not None)
+        missing = sorted(set(expected) - {row.key_group for row in found})
+        if told or missing:
+            self.check_unchanged(snapshot)
         if told:
             raise CheckpointError(told[0])
-        missing = sorted(set(expected) - {row.key_group for row in found})
         if missing:
             msg = (
                 f"{what}: the content of key group {missing[0]} (of {len(missing)} in all) is not there; "
@@ -313,14 +320,21 @@ class StateTable:
         except (PySparkException, Py4JError) as error:
             text = str(error)
             if "FILE_NOT_EXIST" in text or "FileNotFound" in text or "does not exist" in text:
-                msg = (
-                    f"{self._what(snapshot)}: files of its table {STATE_TABLE} are gone, vacuumed or deleted; "
-                    f"restore another snapshot"
-                )
-                raise _RowsGoneError(msg) from error
+                raise self._gone(snapshot, f"files of its table {STATE_TABLE} are gone, vacuumed or deleted") from error
             msg = f"{self._what(snapshot)}: {self._unreadable(error)}; restore another snapshot"
             raise CheckpointError(msg) from error
         return rows
+
+    def _gone(self, snapshot: Snapshot, found: str) -> _RowsGoneError:
+        """Return the error of a snapshot whose rows are not what its index says.
+
+        Raises:
+            CheckpointError: Its query has removed or replaced it, which is the reason.
+        """
+        self.check_unchanged(snapshot)
+        running = holder(self._files)
+        again = f"; if its query still runs ({running}), it may be writing this batch again: then start again"
+        return _RowsGoneError(f"{self._what(snapshot)}: {found}; restore another snapshot{again if running else ''}")
 
     @staticmethod
     def _unreadable(error: BaseException) -> str:

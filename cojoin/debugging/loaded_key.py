@@ -161,7 +161,8 @@ def load_key(spark: SparkSession, checkpoint: Checkpoint, key: Any) -> LoadedKey
     inputs = stored_inputs(query)
     values = as_key(key, inputs[0])
     snapshot = find_snapshot(files, checkpoint.at)
-    stored = StoredState.of_snapshot(StateTable(spark, files), snapshot)
+    # Its rows are read by several jobs, and a query that runs may remove the snapshot between them.
+    stored = StoredState.of_snapshot(StateTable(spark, files).pinned(snapshot), snapshot)
     report = snapshot.manifest.report
     state = QueryState(checkpoint.path, snapshot.batch_id, "snapshot", inputs, query, report, stored)
     key_hash, group = _hashed(spark, values, inputs[0], int(query["key_groups"]))

@@ -10,13 +10,14 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.snapshot_row import snapshot_row
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_claims import Claim, fence_runs, is_conflict, next_savepoint
 from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
-from cojoin.errors import QueryFailedError
+from cojoin.errors import CheckpointError, QueryFailedError
 from cojoin.storage.delta_files import commit_applications, table_log
 from cojoin.storage.stores import open_store
 from tests.checkpoints.reports import manifest
@@ -39,11 +40,11 @@ class Writer:
         self.cleaner = StateCleaner(spark, self.files)
         self.saved: list[Any] = [None, None]
 
-    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", **how: Any) -> Any:
+    def write(self, batch_id: int, groups: int = 2, kind: Any = "checkpoint", clock: int = 0, **how: Any) -> Any:
         rows = []
         for group in range(groups):
             tables = {"versions": pa.table({"id": pa.array([group, batch_id if group == 0 else -1])})}
-            header = {"processing_time": 60_000 * batch_id, "watermark": batch_id, "saved": self.saved[group]}
+            header = {"processing_time": clock + 60_000 * batch_id, "watermark": batch_id, "saved": self.saved[group]}
             row, self.saved[group] = snapshot_row(group, batch_id, header, tables)
             rows.append(row)
         frame = self.spark.createDataFrame(pa.concat_tables(rows))
@@ -95,6 +96,25 @@ def test_snapshots_share_what_did_not_change_and_cleaning_leaves_it(spark: Spark
     assert folders == ["segment=1"], "what batch 5 points to"
     assert writer.rows_of(5) == expected
     assert writer.cleaner.clean([]) == 0
+
+
+def test_a_snapshot_that_its_query_has_replaced_while_it_was_read_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """Its batch was executed again from another plan, as after a power failure."""
+    writer, index = Writer(spark, tmp_path), "snapshots/000000000003.json"
+    former, text = writer.write(3), writer.files.read(index)
+    assert text is not None
+    assert writer.write(3, clock=1).seal != former.seal
+    for read in (writer.table.headers, writer.table.check, writer.table.pinned):
+        with pytest.raises(CheckpointError, match="has removed or replaced it while it was read; start again"):
+            read(former)
+    # The rows are written before the index.
+    writer.files.write(index, text)
+    with pytest.raises(CheckpointError, match=r"not those that were written; restore another snapshot$"):
+        writer.table.headers(former)
+    lease = Lease.acquire(writer.files)
+    with pytest.raises(CheckpointError, match=r"if its query still runs \(.+\), it may be writing"):
+        writer.table.headers(former)
+    lease.release()
 
 
 def names_of(folder: Path) -> set[str]:

@@ -67,10 +67,8 @@ _TOLD_OF_OLD_FILES = (
 
 _TOLD_OF_READERS = (
     "Spark's own state after batch",
-    "the table state was changed",
-    "files of its table state are gone",
-    "FileNotFoundException: /lake/first/state",
-    "its query has removed the snapshot of batch",
+    "its query has removed or replaced it while it was read",
+    "it may be writing this batch again",
 )
 """What a restoration may say: the first query went on and cleaned what it was reading."""
 

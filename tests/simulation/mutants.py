@@ -330,6 +330,6 @@ MUTANTS = (
     Mutant(
         "a restoration does not look whether its snapshot was removed while it was read",
         "cojoin.spark.restore.restore:write_restoration",
-        (("_check_still_there(origin, snapshot)", "pass"),),
+        (("table.check_unchanged(snapshot)", "pass"),),
     ),
 )

@@ -345,3 +345,19 @@ def test_a_restoration_that_only_began_goes_on_where_its_snapshot_was_removed() 
             history, world = run(Plan(3, switching=0.0, cadence=1, actions=actions, faults=(fault,)))
             assert not history.broken, str(history)
             assert f"{SECOND.checkpoint}/spark/commits/0" in world.disk.files, str(history)
+
+
+def test_a_restoration_says_that_the_first_query_has_replaced_what_it_was_reading() -> None:
+    """A power failure undid its batch's plan, and it ran again with other rows: that was told as damage (380025654)."""
+    begin = Action("rows", 11), Action("drive"), Action("await"), Action("rows", 12), Action("savepoint")
+    actions = (*begin, Action("drive"), Action("await"), Action("restore"), Action("drive", 6), Action("savepoint"))
+    faults = (
+        Fault("pause", "read", 0, 214, "savepoint", wakes=144),
+        Fault("fails", "write rows", 0, 5),
+        Fault("power", "size", 1, 2),
+    )
+    plan = Plan(380025654, loses_power=True, switching=0.02, cadence=1, actions=actions, faults=faults)
+    with simulated():
+        history, world = run(plan)
+    assert not history.broken, str(history)
+    assert any("has removed or replaced it while it was read" in str(error) for _, error in world.errors), str(history)

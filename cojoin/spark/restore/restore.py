@@ -24,7 +24,6 @@ from cojoin.checkpoints.lease import end
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.checkpoints.offset_log import NOTHING_READ, begin_after, plan_first_batch
-from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.checkpoints.written_state import WrittenState
@@ -272,12 +271,16 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
     origin = open_store(spark, restoration.origin)
     snapshot = find_snapshot(origin, restoration.batch_id)
     check()
-    state = StoredState.of_snapshot(StateTable(spark, origin), snapshot)
+    table = StateTable(spark, origin)
+    state = StoredState.of_snapshot(table, snapshot)
     messages = state_messages(spark, state, plan.inputs, plan.key_groups, read_query(files)["query_id"])
     _delete_former_rows(files, restoration.epoch)
     rows = f"{_FOLDER}/{_ROWS}{restoration.epoch}"
-    messages.write.mode("overwrite").parquet(files.path(rows))
-    _check_still_there(origin, snapshot)
+    try:
+        messages.write.mode("overwrite").parquet(files.path(rows))
+    finally:
+        # Where the old query has removed what was read, that is the reason of an error, and Spark may have told none.
+        table.check_unchanged(snapshot)
     names = [f"{rows}/{name}" for name in files.names(rows) if name.endswith(".parquet")]
     # The control input comes after the streams.
     register_messages(files, len(sources), names, 0, check)
@@ -298,20 +301,6 @@ def write_restoration(new: NewQuery, restoration: Restoration, check: Callable[[
         for each in cut:
             outputs.cut_back(spark, each)
     return restoration.at("written")
-
-
-def _check_still_there(origin: Store, snapshot: Snapshot) -> None:
-    """Check that a snapshot was not removed while its rows were read: Spark would miss some, without an error.
-
-    The old query may go on, and clean. It marks a snapshot as removed before it removes rows.
-    """
-    now = Snapshots(origin).read(snapshot.batch_id)
-    if now is None or now.seal != snapshot.seal:
-        msg = (
-            f"restore_from: checkpoint {origin.root}: its query has removed the snapshot of batch {snapshot.batch_id} "
-            f"while it was read; start again, which takes a newer one, or restore a savepoint, which stays"
-        )
-        raise CheckpointError(msg)
 
 
 def _delete_former_rows(files: Store, epoch: int) -> None:

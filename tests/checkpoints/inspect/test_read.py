@@ -207,7 +207,7 @@ def test_a_snapshot_that_is_cleaned_while_it_is_read_is_an_error_and_not_fewer_r
     assert snapshot is not None
     # Between its index and its rows, a query may remove it.
     StateCleaner(spark, files).clean([0])
-    with pytest.raises(CheckpointError, match="its query has removed it while it was opened"):
+    with pytest.raises(CheckpointError, match="its query has removed or replaced it while it was read"):
         StateTable(spark, files).pinned(snapshot)
     with pytest.raises((PySparkException, Py4JJavaError)):
         opened.buffered["trades"].collect()
