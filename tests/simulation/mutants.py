@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FunctionType
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -36,8 +37,8 @@ class Mutant:
     is_rare: bool = False
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Put the changed function in the place of the real one within the block."""
+    def __call__(self) -> Iterator[FunctionType]:
+        """Put the changed function in the place of the real one within the block, and return it."""
         module_name, _, path = self.where.partition(":")
         module = importlib.import_module(module_name)
         *classes, name = path.split(".")
@@ -61,7 +62,7 @@ class Mutant:
         for each in holders:
             setattr(each, name, made[name])
         try:
-            yield
+            yield getattr(made[name], "__func__", made[name])
         finally:
             for each in holders:
                 setattr(each, name, original)
@@ -161,10 +162,10 @@ MUTANTS = (
         "cojoin.checkpoints.snapshots:Snapshots.promote",
         (
             (
-                'self._replace(replace(snapshot, kind="savepoint"), tag)',
+                "self._replace(savepoint, tag)",
                 (
-                    "write_document(self._files, numbered_name(_DIRECTORY, batch_id), _FORM, "
-                    'asdict(replace(snapshot, kind="savepoint"))) is None'
+                    "write_document(self._files, numbered_name(_DIRECTORY, batch_id), SNAPSHOT_FORM, "
+                    "asdict(savepoint)) is None"
                 ),
             ),
         ),

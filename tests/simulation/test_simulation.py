@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import subprocess
 import sys
 from dataclasses import replace
+from types import CodeType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,6 +98,17 @@ def test_each_broken_step_is_found(mutant: Mutant) -> None:
     history = found_by(mutant, range(_FIRST, _FIRST + 20_000))
     assert history is not None
     sys.stdout.write(f"{mutant.name}: found by history {history.plan.seed - _FIRST + 1}: {history.broken[0]}\n")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_broken_step_is_one_of_today(mutant: Mutant) -> None:
+    """What a mutant changes is still there, and what it puts there knows each name that it uses."""
+    with mutant() as function:
+        codes = [function.__code__]
+        for code in codes:
+            codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        found = {each.argval for code in codes for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    assert found <= {*function.__globals__, *vars(builtins)}
 
 
 def test_a_failing_history_is_made_short() -> None:
