@@ -13,7 +13,7 @@ In a session of Spark Connect, Spark's own writer commits, which knows the same 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -25,7 +25,7 @@ from cojoin.storage.table_version import read_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Claim", "end_savepoints", "fence_runs", "has_claim", "is_conflict", "next_savepoint"]
+__all__ = ["Claim", "end_again", "end_savepoints", "fence_runs", "has_claim", "is_conflict", "next_savepoint"]
 
 _RUNS, _SAVEPOINTS = "cojoin-state-runs", "cojoin-state-savepoints"
 _BATCHES = 1 << 32
@@ -83,14 +83,36 @@ def has_claim(spark: SparkSession, path: str, claim: Claim) -> bool:
     return table is not None and table.transaction(claim.app_id) == claim.version
 
 
-def end_savepoints(spark: SparkSession, path: str) -> None:
+def end_savepoints(spark: SparkSession, path: str) -> Claim:
     """Let no savepoint commit any more that has begun before; where there is no table yet, nothing happens.
 
     Args:
         spark: The session.
         path: The table's folder.
+
+    Returns:
+        The claim that did so.
     """
-    _write(spark, path, Claim(_SAVEPOINTS, _last_savepoint(spark, path) + 1 + _DRAWN))
+    claim = Claim(_SAVEPOINTS, _last_savepoint(spark, path) + 1 + _DRAWN)
+    _write(spark, path, claim)
+    return claim
+
+
+def end_again(transaction: Any, ended: Claim) -> Claim | None:
+    """Return what a transaction writes to end those savepoints, too, that have begun since others were ended.
+
+    From here on the transaction fails where a savepoint commits before it.
+
+    Args:
+        transaction: Delta's transaction on the table.
+        ended: What ``end_savepoints`` returned.
+
+    Returns:
+        The claim to write; None where a savepoint has committed since.
+    """
+    if int(transaction.txnVersion(_SAVEPOINTS)) != ended.version:
+        return None
+    return Claim(_SAVEPOINTS, ended.version + 1 + _DRAWN)
 
 
 def fence_runs(spark: SparkSession, path: str, epoch: int) -> None:

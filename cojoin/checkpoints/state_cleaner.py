@@ -3,16 +3,20 @@
 It first notes which files there are, then looks whether they still must go, and removes only those. However long it
 stands still in between, it does not touch what a later snapshot of the same batch has written. Of a snapshot that is
 being removed, the content to which others point stays, and that to which a savepoint may point that is being taken. A
-savepoint that is taken for interrupted can't commit its rows any more (``state_claims``).
+savepoint that is taken for interrupted can't commit its rows any more (``state_claims``), nor can one of a batch whose
+content is removed: it may write rows in the place of that content. Where one has, the cleaning looks again.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.snapshots import Snapshots, named
-from cojoin.checkpoints.state_claims import end_savepoints
+from cojoin.checkpoints.state_claims import end_again, end_savepoints, is_conflict
 from cojoin.checkpoints.state_table import STATE_TABLE
 from cojoin.errors import CheckpointError
 from cojoin.storage.delta_files import commit_applications, partition_files, table_log
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.checkpoints.snapshot_record import Snapshot
+    from cojoin.checkpoints.state_claims import Claim
     from cojoin.storage.store import Store
 
 __all__ = ["STATE_LOCK", "StateCleaner"]
@@ -32,6 +37,7 @@ __all__ = ["STATE_LOCK", "StateCleaner"]
 STATE_LOCK = threading.RLock()
 """Held in this process while a savepoint is taken or snapshots are cleaned: the two must not overlap."""
 
+_TRIES = 5
 _NO_SEGMENT = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -73,12 +79,7 @@ class StateCleaner:
             # From here on their rows are in the table already, or never will be.
             end_savepoints(self._spark, self._path)
         known = None if known in batch_ids else known
-        promised, needed, gone = self._look(removed, known)
-        if not {batch_id for batch_id, _ in gone} <= {each.batch_id for each in removed}:
-            # A savepoint of one of these batches may be about to count, with rows in the place of this content.
-            end_savepoints(self._spark, self._path)
-            promised, needed, gone = self._look(removed, known)
-        freed = self._delete(gone, {each.batch_id for each in removed}, check) if gone else 0
+        promised, needed, freed = self._delete_unneeded(removed, known, check)
         # What savepoints that are being taken may not need in the end is looked at again.
         waiting = {batch_id for batch_id, _ in promised - needed}
         for snapshot in removed:
@@ -86,16 +87,48 @@ class StateCleaner:
                 self._snapshots.forget(snapshot.batch_id)
         return freed
 
+    def _delete_unneeded(
+        self, removed: Sequence[Snapshot], known: int | None, check: Callable[[], None]
+    ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], int]:
+        """Delete what removed snapshots had or pointed to and no other needs.
+
+        Returns:
+            The partitions that savepoints may point to, those that snapshots need, and the size of the deleted files.
+        """
+        batch_ids = {each.batch_id for each in removed}
+        promised, needed, gone = self._look(removed, known)
+        if {batch_id for batch_id, _ in gone} <= batch_ids:
+            return promised, needed, self._delete(gone, batch_ids, None, check) or 0
+        for _ in range(_TRIES):
+            # A savepoint of one of the other batches may be about to count, with rows in the place of this content.
+            ended = end_savepoints(self._spark, self._path)
+            promised, needed, gone = self._look(removed, known)
+            freed = self._delete(gone, batch_ids, ended, check)
+            if freed is not None:
+                return promised, needed, freed
+        msg = (
+            f"checkpoint {self._files.root}: savepoints were taken all the time while old snapshots were removed, "
+            f"{_TRIES} times; the next cleaning removes them"
+        )
+        raise CheckpointError(msg)
+
     def _delete(
-        self, gone: Sequence[tuple[int, int | None]], removed: Collection[int], check: Callable[[], None]
-    ) -> int:
-        """Delete the files of partitions, and return their size.
+        self,
+        gone: Sequence[tuple[int, int | None]],
+        removed: Collection[int],
+        ended: Claim | None,
+        check: Callable[[], None],
+    ) -> int | None:
+        """Delete the files of partitions, and return their size; None where a savepoint was written meanwhile.
 
         Args:
             gone: The partitions (batch and segment).
             removed: The batches whose snapshots are being removed.
+            ended: The claim that has ended the savepoints of other batches; None where there are no others.
             check: Raises an error where nothing must be deleted.
         """
+        if not gone:
+            return 0
         partitions = {_folder(*each): each for each in gone}
         # Files without a commit, or of a commit that was replaced, are not in the log.
         listed = [f"{folder}/{name}" for folder in partitions for name in self._files.names(f"{STATE_TABLE}/{folder}")]
@@ -108,9 +141,10 @@ class StateCleaner:
         finished = {each for each in removed if not self._snapshots.still_removed(each)}
         there = {folder: each for folder, each in partitions.items() if each[0] not in finished}
         actions = [action for name, action in logged.items() if name.rpartition("/")[0] in there]
-        if actions:
-            commit_applications(self._spark, transaction, {}, query_id="", added=actions)
-        elif transaction is None and there:
+        if transaction is not None:
+            if not self._commit(transaction, actions, ended if is_there else None):
+                return None
+        elif there:
             # Spark Connect has no transactions of its own: only rows of the same batch's later savepoint are at risk.
             conditions = " OR ".join(f"({_condition(*each)})" for each in there.values())
             self._spark.sql(f"DELETE FROM {quoted_table(self._path)} WHERE {conditions}")  # noqa: S608 - numbers only
@@ -124,6 +158,26 @@ class StateCleaner:
         for batch_id in sorted({each[0] for each in there.values()}):
             self._files.delete_empty_directory(f"{STATE_TABLE}/batch_id={batch_id}")
         return freed
+
+    def _commit(self, transaction: Any, actions: Sequence[str], ended: Claim | None) -> bool:
+        """Commit what removes files; return False where a savepoint was written since others were ended.
+
+        Of one that has begun since, files without a commit may be listed: it must not commit them any more.
+        """
+        claims: dict[str, int] = {}
+        if ended is not None:
+            again = end_again(transaction, ended)
+            if again is None:
+                return False
+            claims[again.app_id] = again.version
+        if actions or claims:
+            try:
+                commit_applications(self._spark, transaction, claims, query_id="", added=actions)
+            except (Py4JError, PySparkException) as error:
+                if claims and is_conflict(error):
+                    return False
+                raise
+        return True
 
     def _look(
         self, removed: Sequence[Snapshot], known: int | None

@@ -272,8 +272,14 @@ MUTANTS = (
     ),
     Mutant(
         "cleaning does not tell savepoints that are being taken that their rows are removed",
-        "cojoin.checkpoints.state_cleaner:StateCleaner.clean",
-        (("if not {batch_id for batch_id, _ in gone} <= {each.batch_id for each in removed}:", "if False:"),),
+        "cojoin.checkpoints.state_cleaner:StateCleaner._delete_unneeded",
+        (("if {batch_id for batch_id, _ in gone} <= batch_ids:", "if True:"),),
+        is_rare=True,
+    ),
+    Mutant(
+        "cleaning does not look whether a savepoint was written since it has ended others",
+        "cojoin.checkpoints.state_cleaner:StateCleaner._commit",
+        (("if ended is not None:", "if False:"),),
         is_rare=True,
     ),
     Mutant(
@@ -285,7 +291,7 @@ MUTANTS = (
     Mutant(
         "a savepoint that was taken for interrupted commits its rows",
         "cojoin.checkpoints.state_claims:end_savepoints",
-        (("_write(spark, path, Claim(_SAVEPOINTS, _last_savepoint(spark, path) + 1 + _DRAWN))", "pass"),),
+        (("_write(spark, path, claim)", "pass"),),
         is_rare=True,
     ),
     Mutant(

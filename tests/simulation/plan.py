@@ -19,6 +19,20 @@ that wait in segments, snapshots that are removed."""
 _OF_CLEANING = ("size", "delete directory", "delete")
 _OF_SEGMENTS = ("read segment", "write segment", "read state", "write state")
 _BEFORE_A_WRITE = ("delta commit", "delta look", "write rows", "write", "replace", "read", "list", "delete")
+_OF_RESTORATIONS = (
+    "replace",
+    "replace",
+    "replace",
+    "delete directory",
+    "write",
+    "list",
+    "read",
+    "write rows",
+    "exists",
+)
+_TWO_THAT_MEET = 0.2
+"""How many histories have two restorations, or a savepoint and a query, that do the same at one time."""
+
 _OF_SAVEPOINTS = ("list", "read", "replace", "write rows", "delta look", "delta commit", "read state", "exists")
 
 _WEIGHTS = {
@@ -78,6 +92,10 @@ class Plan:
     @classmethod
     def of(cls, seed: int) -> Plan:
         """Return the plan of a seed."""
+        # Drawn apart, here and below, so that the other draws stay as they were.
+        apart = random.Random(f"beside {seed}")
+        if apart.random() < _TWO_THAT_MEET:
+            return cls._of_two_that_meet(seed, apart)
         draw = random.Random(f"plan {seed}")
         kind = draw.choice(("local", "object", "object", "other"))
         shape = draw.choices(_SHAPES, (12, 2, 2, 2, 2))[0]
@@ -103,8 +121,47 @@ class Plan:
             1 if shape == "cleaning" else draw.choice((1, 2, 3)),
             tuple(actions),
             tuple(faults),
-            # Drawn apart, so that the other draws stay as they were.
             kind != "local" and random.Random(f"writer {seed}").random() < 0.5,
+        )
+
+    @classmethod
+    def _of_two_that_meet(cls, seed: int, draw: random.Random) -> Plan:
+        """Return a plan in which a restoration or a savepoint stands still while another driver restores or cleans.
+
+        The other plans draw that as well, and meet it once in thousands of histories.
+        """
+        kind, host = draw.choice(("local", "object", "object", "other")), draw.randint(0, 1)
+        if draw.random() < 0.5:
+            task, operations, after = "restore", _OF_RESTORATIONS, draw.choice((0, 1, 2, 3, 4, 5, 8, 12))
+            begin = [
+                Action("rows", draw.randint(1, 12)),
+                Action("drive", host),
+                Action("await", 12 * draw.randint(0, 1)),
+            ]
+            saved = [Action("savepoint", host)] * draw.randint(0, 1)
+            other = draw.choice((host, 1 - host, 1 - host))
+            twice = Action("restore", host), Action("wait", draw.randint(0, 6)), Action("restore", other)
+            actions = [*begin, *saved, *twice, Action("await", 40)]
+        else:
+            task, operations, after = "savepoint", (*_OF_SAVEPOINTS, "write", "read state"), draw.choice((0, 0, 1, 2))
+            begin = [Action("left rows", 12), Action("rows", draw.randint(3, 12)), Action("drive", host)]
+            between = Action("await", 12), Action(draw.choice(("rows", "left rows")), 12), Action("savepoint", host)
+            again = Action("drive", 1 - host), Action("await", 12)
+            actions = [*begin, *between, *again, Action("rows", 12), *again]
+        size, wakes = draw.randint(40, 300), draw.choice((0, draw.randint(1, 150), draw.randint(100, 400)))
+        faults = [Fault("pause", draw.choice(operations), after, size, task, wakes)]
+        pairs = [pair for pair in PAIRS if kind == "local" or pair[1] != "power"]
+        faults += [_fault(draw, *draw.choice(pairs)) for _ in range(draw.randint(1, 2))]
+        return cls(
+            seed,
+            kind != "other",
+            kind == "local",
+            draw.choice((0.0, 0.02, 0.05)),
+            1,
+            draw.choice((1, 2, 3, 3)),
+            tuple(actions),
+            tuple(faults),
+            kind != "local" and draw.random() < 0.5,
         )
 
 

@@ -206,6 +206,23 @@ FOUND = {
         ),
         faults=(Fault("fails", "write segment", 1, 5), Fault("pause", "read segment", 0, 175, wakes=31)),
     ),
+    # A savepoint began after the cleaning had ended all others, and wrote rows in the place of content that no snapshot
+    # needed any more, before the cleaning had listed it (600006271).
+    "cleaning does not look whether a savepoint was written since it has ended others": Plan(
+        600006271,
+        loses_power=True,
+        switching=0.05,
+        cadence=1,
+        actions=(
+            *(Action("left rows", 12), Action("rows", 3), Action("drive", 0), Action("await", 0), Action("rows", 12)),
+            *(Action("savepoint", 0), Action("drive", 0), Action("await", 0), Action("drive", 0)),
+        ),
+        faults=(
+            Fault("pause", "read state", 2, 85, "savepoint", 203),
+            Fault("crash before", "make directory", 8, 4),
+            Fault("rival", "write", 5, 3),
+        ),
+    ),
     # A driver stood still before the manifest of its third batch, while its successor had already read those of the
     # first two (1700017358).
     "the progress table is written without a batch in the midst of those that a run has seen": Plan(

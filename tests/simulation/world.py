@@ -114,7 +114,7 @@ class World:
             # The process ends, and with it its other threads.
             process.is_dead = True
 
-        self.scheduler.spawn(process, "main", main)
+        self.scheduler.spawn(process, "restore" if restore else "main", main)
         return driver
 
     def _told(self, process: Process, error: BaseException, *, is_zombie: bool = False) -> None:
