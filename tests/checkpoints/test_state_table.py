@@ -263,6 +263,44 @@ def test_cleaning_keeps_what_a_savepoint_may_point_to_while_it_is_being_taken(
     assert writer.files.names("snapshots_removed") == []
 
 
+@pytest.mark.parametrize("moment", ["before the files are listed", "before they are removed"])
+def test_a_savepoint_that_is_taken_while_old_content_is_removed_keeps_its_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Its rows lie where content was that no snapshot needs any more."""
+    writer, other = Writer(spark, tmp_path), Writer(spark, tmp_path)
+    writer.write(3)
+    writer.write(4)
+    assert writer.cleaner.clean([3]) > 0
+    assert names_of(tmp_path), "the content to which the next snapshot points"
+    writer.saved = [None, None]
+    writer.write(5)
+    taken: list[Any] = []
+
+    def take() -> None:
+        if not taken:
+            taken.append(other.write(3, kind="savepoint", claim=next_savepoint(spark, writer.table.path)))
+
+    looks: list[int] = []
+
+    def look(*arguments: Any) -> Any:
+        found = real(*arguments)
+        looks.append(1)
+        if len(looks) == 2:
+            take()
+        return found
+
+    real = writer.cleaner._look
+    if moment == "before the files are listed":
+        monkeypatch.setattr(writer.cleaner, "_look", look)
+        writer.cleaner.clean([4])
+    else:
+        writer.cleaner.clean([4], check=take)
+    assert taken
+    assert writer.rows_of(3) == [(-1,), (0,), (1,), (3,)]
+    assert [each.batch_id for each in writer.snapshots.all()] == [3, 5]
+
+
 def test_a_run_does_not_write_over_a_snapshot_of_its_successor(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(spark, tmp_path)
     path = writer.table.path
