@@ -140,7 +140,9 @@ class Plan:
             ]
             saved = [Action("savepoint", host)] * draw.randint(0, 1)
             other = draw.choice((host, 1 - host, 1 - host))
-            twice = Action("restore", host), Action("wait", draw.randint(0, 6)), Action("restore", other)
+            # The first query may go on meanwhile, and remove what is being restored.
+            goes_on = [Action("rows", 12), Action("drive", other), Action("await", 12)] * draw.randint(0, 1)
+            twice = Action("restore", host), Action("wait", draw.randint(0, 6)), *goes_on, Action("restore", other)
             actions = [*begin, *saved, *twice, Action("await", 40)]
         else:
             task, operations, after = "savepoint", (*_OF_SAVEPOINTS, "write", "read state"), draw.choice((0, 0, 1, 2))
