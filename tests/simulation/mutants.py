@@ -338,5 +338,6 @@ MUTANTS = (
         "a restoration does not look whether its snapshot was removed while it was read",
         "cojoin.spark.restore.restore:write_restoration",
         (("table.check_unchanged(snapshot)", "pass"),),
+        is_rare=True,
     ),
 )
