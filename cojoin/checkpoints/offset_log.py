@@ -129,8 +129,9 @@ def begin_after(files: Store, sources: Sequence[str], check: Callable[[], None])
     version, metadata, *first = planned_lines(files, 0)
     text = "\n".join([version, metadata, *sources, first[-1]])
     files.write_checked(f"{OFFSETS}/0", text, check)
-    # Where it is there, an earlier start has written it, or Spark has, for a later batch of another run.
-    files.create(f"{OFFSETS}/1", text.encode())
+    if not files.create(f"{OFFSETS}/1", text.encode()):
+        # A start that stood still has had Spark plan it, perhaps by the offsets from before, and can't execute it.
+        files.write_checked(f"{OFFSETS}/1", text, check)
 
 
 def plan_look_at_the_clock(files: Store, now: int) -> bool:

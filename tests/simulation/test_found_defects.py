@@ -378,3 +378,14 @@ def test_a_restoration_says_that_the_first_query_has_replaced_what_it_was_readin
         history, world = run(plan)
     assert not history.broken, str(history)
     assert any("has removed or replaced it while it was read" in str(error) for _, error in world.errors), str(history)
+
+
+def test_a_restoration_does_not_go_on_with_a_batch_that_a_former_start_had_planned() -> None:
+    """It woke after its successor's first batch, and Spark planned the second one from the beginning (1000028281)."""
+    begin = Action("rows", 7), Action("drive"), Action("await"), Action("savepoint"), Action("restore", 1)
+    later = Action("wait"), Action("rows", 12), Action("drive"), Action("await"), Action("restore"), Action("await")
+    fault = Fault("pause", "exists", 12, 212, "restore", wakes=310)
+    plan = Plan(1000028281, switching=0.0, cadence=3, actions=(*begin, *later), faults=(fault,), spark_writes=True)
+    with simulated():
+        history = checked(plan)
+    assert not history.broken, str(history)
