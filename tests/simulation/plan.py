@@ -12,6 +12,9 @@ __all__ = ["PAIRS", "Action", "Plan"]
 
 PAIRS = [(operation, fault) for operation in OPERATIONS for fault in FAULTS if can_strike(operation, fault)]
 
+_KINDS = ("local", "object", "object", "other")
+"""The kinds of stores, as often as they are drawn."""
+
 _SHAPES = ("any", "hand-over", "savepoint", "segments", "cleaning")
 """What a history leads to: nothing certain, a holder or a savepoint that stands still while another driver works, rows
 that wait in segments, snapshots that are removed."""
@@ -97,11 +100,11 @@ class Plan:
         if apart.random() < _TWO_THAT_MEET:
             return cls._of_two_that_meet(seed, apart)
         draw = random.Random(f"plan {seed}")
-        kind = draw.choice(("local", "object", "object", "other"))
+        kind = draw.choice(_KINDS)
         shape = draw.choices(_SHAPES, (12, 2, 2, 2, 2))[0]
         actions = _actions(draw, shape)
-        # Only a local file system loses changes with the power, so it meets that more often.
-        pairs = [pair for pair in PAIRS if kind == "local" or pair[1] != "power"]
+        # No other kind meets a loss of power, so a local file system meets it more often.
+        pairs = _pairs(kind)
         pairs += [pair for pair in PAIRS if kind == "local" and pair[1] == "power"] * 3
         if shape == "segments":
             pairs = [pair for pair in pairs if pair[0] in _OF_SEGMENTS]
@@ -130,7 +133,7 @@ class Plan:
 
         The other plans draw that as well, and meet it once in thousands of histories.
         """
-        kind, host = draw.choice(("local", "object", "object", "other")), draw.randint(0, 1)
+        kind, host = draw.choice(_KINDS), draw.randint(0, 1)
         if draw.random() < 0.5:
             task, operations, after = "restore", _OF_RESTORATIONS, draw.choice((0, 1, 2, 3, 4, 5, 8, 12))
             begin = [
@@ -152,7 +155,7 @@ class Plan:
             actions = [*begin, *between, *again, Action("rows", 12), *again]
         size, wakes = draw.randint(40, 300), draw.choice((0, draw.randint(1, 150), draw.randint(100, 400)))
         faults = [Fault("pause", draw.choice(operations), after, size, task, wakes)]
-        pairs = [pair for pair in PAIRS if kind == "local" or pair[1] != "power"]
+        pairs = _pairs(kind)
         faults += [_fault(draw, *draw.choice(pairs)) for _ in range(draw.randint(1, 2))]
         return cls(
             seed,
@@ -165,6 +168,11 @@ class Plan:
             tuple(faults),
             kind != "local" and draw.random() < 0.5,
         )
+
+
+def _pairs(kind: str) -> list[tuple[str, str]]:
+    """Return the faults that make sense on a kind of store: only a local file system loses changes with the power."""
+    return [pair for pair in PAIRS if kind == "local" or pair[1] != "power"]
 
 
 def _actions(draw: random.Random, shape: str) -> list[Action]:
