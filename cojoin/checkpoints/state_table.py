@@ -332,11 +332,9 @@ class StateTable:
             CheckpointError: Its query has removed or replaced it, which is the reason.
         """
         self.check_unchanged(snapshot)
-        # Its query may have ended since it wrote, so the advice does not depend on whether one holds the lease now.
         running = holder(self._files)
-        who = f"still runs ({running})" if running else "was running while it was read"
-        again = f"if its query {who}, it may be writing this batch again: then start again"
-        return _RowsGoneError(f"{self._what(snapshot)}: {found}; restore another snapshot; {again}")
+        again = f"; if its query still runs ({running}), it may be writing this batch again: then start again"
+        return _RowsGoneError(f"{self._what(snapshot)}: {found}; restore another snapshot{again if running else ''}")
 
     @staticmethod
     def _unreadable(error: BaseException) -> str:
