@@ -69,8 +69,6 @@ _TOLD_OF_READERS = (
     "Spark's own state after batch",
     "its query has removed or replaced it while it was read",
     "it may be writing this batch again",
-    # The simulated table reads all of its files; Delta's reads those of the batches that are asked for.
-    "FileNotFoundException: /lake/first/state",
 )
 """What a restoration may say: the first query went on and cleaned what it was reading."""
 

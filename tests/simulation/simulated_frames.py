@@ -1,4 +1,8 @@
-"""Rows with as much of Spark's DataFrames as the driver's code uses, on simulated Delta tables."""
+"""Rows with as much of Spark's DataFrames as the driver's code uses, on simulated Delta tables.
+
+A condition on the columns by which a table is partitioned chooses the files that are read, as Delta does: a reader is
+not hurt by files of other partitions that were deleted meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +20,33 @@ if TYPE_CHECKING:
 
     from tests.simulation.simulated_disk import Disk
 
-__all__ = ["DeltaFrame", "Functions", "read_rows", "write_rows"]
+__all__ = ["DeltaFrame", "Functions", "TableFrame", "read_rows", "write_rows"]
 
 
 class _Condition:
-    """A condition on a row, as ``pyspark.sql.functions`` builds them."""
+    """A condition on a row, as ``pyspark.sql.functions`` builds them.
 
-    def __init__(self, holds: Callable[[Mapping[str, Any]], Any]) -> None:
-        self.holds = holds
+    Args:
+        columns: The columns that it looks at.
+        holds: Return whether it holds for a row, or what a column has.
+    """
+
+    def __init__(self, columns: frozenset[str], holds: Callable[[Mapping[str, Any]], Any]) -> None:
+        self.columns, self.holds = columns, holds
 
     def __eq__(self, other: object) -> _Condition:  # type: ignore[override]
-        return _Condition(lambda row: self.holds(row) == other)
+        return _Condition(self.columns, lambda row: self.holds(row) == other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __and__(self, other: _Condition) -> _Condition:
-        return _Condition(lambda row: self.holds(row) and other.holds(row))
+        return _Condition(self.columns | other.columns, lambda row: self.holds(row) and other.holds(row))
 
     def __or__(self, other: _Condition) -> _Condition:
-        return _Condition(lambda row: self.holds(row) or other.holds(row))
+        return _Condition(self.columns | other.columns, lambda row: self.holds(row) or other.holds(row))
 
     def isin(self, values: Sequence[Any]) -> _Condition:
-        return _Condition(lambda row: self.holds(row) in values)
+        return _Condition(self.columns, lambda row: self.holds(row) in values)
 
 
 class Functions:
@@ -45,7 +54,7 @@ class Functions:
 
     @staticmethod
     def col(name: str) -> _Condition:
-        return _Condition(lambda row: row[name])
+        return _Condition(frozenset((name,)), lambda row: row[name])
 
     @staticmethod
     def max(name: str) -> Callable[[list[dict[str, Any]]], Any]:
@@ -153,9 +162,43 @@ class DeltaFrame:
         for folder, rows in parts:
             name = f"{folder}part-{uuid.uuid4()}.parquet"
             write_rows(self._disk, f"{log.table}/{name}", rows)
-            values = dict(each.split("=") for each in folder.split("/") if each)
+            values = {
+                column: None if value == NO_SEGMENT else value
+                for column, value in (each.split("=") for each in folder.split("/") if each)
+            }
             actions.append({"add": {"path": quote(name, safe="/="), "partitionValues": values, "dataChange": True}})
         commit(transaction, applications, "", self._options.get("userMetadata"), actions)
+
+
+class TableFrame(DeltaFrame):
+    """The rows of a Delta table; the files are looked up at each action.
+
+    Args:
+        disk: The disk.
+        path: The table.
+        conditions: What was asked of the rows.
+    """
+
+    def __init__(self, disk: Disk, path: str, *conditions: _Condition) -> None:
+        super().__init__(disk, self._read)
+        self._path, self._conditions = path, conditions
+
+    def where(self, condition: _Condition) -> TableFrame:
+        return TableFrame(self._disk, self._path, *self._conditions, condition)
+
+    def _read(self) -> list[dict[str, Any]]:
+        rows = [
+            row
+            for name, action in active_files(self._disk, self._path).items()
+            if all(_may_hold(each, action["partitionValues"]) for each in self._conditions)
+            for row in read_rows(self._disk, f"{self._path}/{name}")
+        ]
+        return [row for row in rows if all(each.holds(row) for each in self._conditions)]
+
+
+def _may_hold(condition: _Condition, partition: Mapping[str, str | None]) -> bool:
+    values = {column: None if value is None else int(value) for column, value in partition.items()}
+    return not condition.columns <= values.keys() or bool(condition.holds(values))
 
 
 def write_rows(disk: Disk, path: str, rows: Sequence[Mapping[str, Any]]) -> None:

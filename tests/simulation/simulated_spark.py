@@ -16,8 +16,7 @@ from pyspark.errors import PySparkException
 
 from cojoin.errors import CheckpointError
 from tests.simulation.simulated_clock import SimulatedThreads, scheduler
-from tests.simulation.simulated_delta import active_files
-from tests.simulation.simulated_frames import DeltaFrame, read_rows
+from tests.simulation.simulated_frames import DeltaFrame, TableFrame, read_rows
 from tests.simulation.simulated_store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -86,12 +85,9 @@ class Session:
     def parquet(self, *paths: str) -> DeltaFrame:
         return DeltaFrame(self.disk, lambda: [row for path in paths for row in read_rows(self.disk, path)])
 
-    def load(self, path: str) -> DeltaFrame:
+    def load(self, path: str) -> TableFrame:
         """Return the rows of a Delta table."""
-        return DeltaFrame(
-            self.disk,
-            lambda: [row for name in active_files(self.disk, path) for row in read_rows(self.disk, f"{path}/{name}")],
-        )
+        return TableFrame(self.disk, path)
 
     def createDataFrame(self, rows: list[dict[str, Any]], _: Any) -> DeltaFrame:  # noqa: N802
         return DeltaFrame(self.disk, lambda: rows)

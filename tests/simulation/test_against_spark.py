@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.errors import QueryFailedError
+from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.delta_files import WrittenFile
 from cojoin.storage.transactions import TableTransactions
 from tests.seeds import SEED
@@ -19,6 +23,7 @@ from tests.simulation import simulated_clock
 from tests.simulation.seams import simulated
 from tests.simulation.simulated_clock import Process, Scheduler
 from tests.simulation.simulated_disk import Disk
+from tests.simulation.simulated_frames import Functions
 from tests.simulation.simulated_spark import Lake, Session, Stream
 
 if TYPE_CHECKING:
@@ -127,6 +132,52 @@ def test_of_two_transactions_on_one_application_one_fails(spark: SparkSession, t
 
     real = both(spark, f"{tmp_path}/table")
     assert real == in_simulation(lambda disk: both(Session(disk, Lake()), "/lake/table")) == [1, [0, 1], 1]
+
+
+_PARTS = pa.schema([("batch_id", pa.int64()), ("segment", pa.int32()), ("row", pa.int64())])
+
+
+def read_beside_gone_files(session: Any, functions: Any, location: str, remove: Callable[[str], None]) -> list[Any]:
+    """Return what conditions find in a partitioned table of which the files of one partition are gone."""
+    rows = [(0, None, 1), (0, 0, 2), (1, 0, 3), (1, 1, 4), (2, None, 5)]
+    for batch_id in range(3):
+        written = [dict(zip(_PARTS.names, row, strict=True)) for row in rows if row[0] == batch_id]
+        frame = session.createDataFrame(written, spark_schema(_PARTS))
+        writer = frame.write.format("delta").mode("overwrite").partitionBy("batch_id", "segment")
+        writer.option("replaceWhere", f"batch_id = {batch_id}").save(location)
+    remove("batch_id=1/segment=0")
+    batch, segment, row = (functions.col(name) for name in _PARTS.names)
+
+    def read(condition: Any) -> list[int] | None:
+        try:
+            answer = session.read.format("delta").load(location).where(condition).select("row").collect()
+        except (PySparkException, Py4JError):
+            return None
+        return sorted(each.row for each in answer)
+
+    conditions = (
+        batch == 0,
+        batch == 1,
+        (batch == 1) & segment.isin([1]),
+        (batch == 0) & segment.isin([0, 1]) | (batch == 2) & segment.isin([0]),
+        segment.isin([0]),
+        row == 3,
+    )
+    return [read(each) for each in conditions]
+
+
+def test_a_condition_on_partitions_reads_their_files_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """What a query deletes of other batches does not hurt a reader."""
+
+    def made(disk: Disk) -> list[Any]:
+        def remove(folder: str) -> None:
+            for path in [each for each in disk.files if f"/{folder}/" in each]:
+                del disk.files[path]
+
+        return read_beside_gone_files(Session(disk, Lake()), Functions, "/lake/table", remove)
+
+    real = read_beside_gone_files(spark, F, f"{tmp_path}/table", lambda name: shutil.rmtree(tmp_path / "table" / name))
+    assert real == in_simulation(made) == [[1, 2], None, [4], [2], None, None]
 
 
 class RealStream:

@@ -195,16 +195,15 @@ FOUND = {
     # The first query went on and cleaned, and a restoration that read its snapshot meanwhile began without some rows
     # (400002658).
     "a restoration does not look whether its snapshot was removed while it was read": Plan(
-        12,
+        46,
         switching=0.0,
         retained=1,
         cadence=1,
         actions=(
-            *(Action("left rows", 12), Action("rows", 12), Action("drive", 0), Action("await", 12)),
-            *(Action("left rows", 12), Action("live", 6), Action("savepoint", 9), Action("wait", 1)),
-            *(Action("restore", 9), Action("rows", 12), Action("own savepoint", 4)),
+            *(Action("left rows", 12), Action("drive"), Action("await"), Action("left rows"), Action("live", 6)),
+            *(Action("wait", 1), Action("restore"), Action("rows", 1), Action("own savepoint", 2)),
         ),
-        faults=(Fault("fails", "write segment", 1, 5), Fault("pause", "read segment", 0, 175, wakes=31)),
+        faults=(Fault("pause", "list", 29, 264, wakes=28),),
     ),
     # A savepoint began after the cleaning had ended all others, and wrote rows in the place of content that no snapshot
     # needed any more, before the cleaning had listed it (600006271).
@@ -388,4 +387,15 @@ def test_a_restoration_does_not_go_on_with_a_batch_that_a_former_start_had_plann
     plan = Plan(1000028281, switching=0.0, cadence=3, actions=(*begin, *later), faults=(fault,), spark_writes=True)
     with simulated():
         history = checked(plan)
+    assert not history.broken, str(history)
+
+
+def test_a_restoration_is_not_hurt_by_files_of_a_snapshot_that_it_does_not_read() -> None:
+    """The first query removed those of an older one and ended; the simulated table read them all (1000071297)."""
+    begin = Action("rows", 12), Action("drive"), Action("await", 12), Action("rows", 12), Action("savepoint")
+    actions = (*begin, Action("drive", 1), Action("await", 12), Action("wait", 10), Action("live", 2))
+    faults = Fault("pause", "delta commit", 2, 100, "savepoint", 25), Fault("pause", "read state", 1, 238, wakes=84)
+    plan = Plan(1000071297, swaps=False, switching=0.15, retained=1, cadence=1)
+    with simulated():
+        history = checked(replace(plan, actions=(*actions, Action("restore", 11)), faults=faults))
     assert not history.broken, str(history)
