@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
+    from pyspark.sql import DataFrame
 
 CONTENDERS = (
     Contender(
@@ -63,14 +64,18 @@ def main() -> None:
     from benchmarks.join import spark_side  # noqa: PLC0415
 
     job = spark_side.with_an_end(Job.of_arguments())
-    both = spark_side.unite(*spark_side.open_inputs(spark_side.open_session(job.name), job))
+    spark = spark_side.open_session(job.name)
     # The library pickles functions of a script by value, but not those of a module that workers can import.
     from benchmarks.join.contenders.per_key import enrich as function  # noqa: PLC0415
 
-    joined = both.groupBy("customer_id").applyInPandasWithState(
-        function, spark_side.MICROS_DDL, "state binary", "append", "EventTimeTimeout"
-    )
-    spark_side.run_to_its_end(spark_side.from_micros(joined), job)
+    def enriched() -> DataFrame:
+        both = spark_side.unite(*spark_side.open_inputs(spark, job))
+        joined = both.groupBy("customer_id").applyInPandasWithState(
+            function, spark_side.MICROS_DDL, "state binary", "append", "EventTimeTimeout"
+        )
+        return spark_side.from_micros(joined)
+
+    spark_side.run_to_its_end(enriched, job)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchmarks.join.contender import Contender, Job, timed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CONTENDERS = (
     *(
@@ -35,9 +35,12 @@ def run(spark: SparkSession, job: Job) -> None:
             both = trades.unionByName(customers, allowMissingColumns=True).repartition(F.col("customer_id"))
             both.sortWithinPartitions("customer_id", "event_time").write.parquet(str(job.out))
         return
-    trades, customers = open_inputs(spark, job)
-    both = trades.unionByName(customers, allowMissingColumns=True)
-    run_to_its_end(both.repartition(F.col("customer_id")), job)
+
+    def shuffled() -> DataFrame:
+        trades, customers = open_inputs(spark, job)
+        return trades.unionByName(customers, allowMissingColumns=True).repartition(F.col("customer_id"))
+
+    run_to_its_end(shuffled, job)
 
 
 def main() -> None:

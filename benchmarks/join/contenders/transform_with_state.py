@@ -18,6 +18,8 @@ from benchmarks.join.environments import Added
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import DataFrame
+
 CONTENDERS = (
     Contender(
         "tws",
@@ -88,9 +90,14 @@ def main() -> None:
 
     job = spark_side.with_an_end(Job.of_arguments())
     spark = spark_side.open_session(job.name, **{"spark.sql.streaming.stateStore.providerClass": ROCKSDB})
-    both = spark_side.unite(*spark_side.open_inputs(spark, job))
-    joined = both.groupBy("customer_id").transformWithState(Processor(), spark_side.MICROS_DDL, "append", "eventTime")
-    spark_side.run_to_its_end(spark_side.from_micros(joined), job)
+
+    def enriched() -> DataFrame:
+        both = spark_side.unite(*spark_side.open_inputs(spark, job))
+        groups = both.groupBy("customer_id")
+        joined = groups.transformWithState(Processor(), spark_side.MICROS_DDL, "append", "eventTime")
+        return spark_side.from_micros(joined)
+
+    spark_side.run_to_its_end(enriched, job)
 
 
 if __name__ == "__main__":
