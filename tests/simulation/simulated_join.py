@@ -60,7 +60,7 @@ def expected_rows(left: int, right_rows: float) -> tuple[list[int], list[int]]:
 class SimulatedBatchWriter(BatchProtocol):
     """The protocol's steps, with the calls of the small join."""
 
-    def __init__(self, plan: Any, checkpoint: Any, outputs: Any, on_batch: Any, retained: int, _: bool) -> None:
+    def __init__(self, plan: Any, checkpoint: Any, outputs: Any, on_batch: Any, retained: int, *_: Any) -> None:
         super().__init__(plan, checkpoint, outputs, on_batch, retained)
 
     def __call__(self, emitted: Emitted, batch_id: int) -> None:

@@ -193,6 +193,7 @@ class StreamingCall:
             "digests": emitted.digests,
             "row_bytes": row_bytes,
             "content_batch_id": content_batch_id,
+            "saved": {name: header["saved"][name] for name in ("batch_id", "time")},
             "loads": facts.loads.as_dict()["rows"],
             **operator.report(),
         }

@@ -279,10 +279,12 @@ def _run(
     outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
     side = _static_side(plan, new.sources[1], options)
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
+    cadence = SnapshotCadence.of(options.checkpoint_interval)
     writer: BatchWriter | None = None
     if not is_connect(new.spark):
         rows_only = not any(runs_python(each.frame) for each in inputs)
-        writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, options.retained_checkpoints, rows_only)
+        retained = options.retained_checkpoints
+        writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence)
     # Also where only timers need the clock: another run's strategies may follow it.
     last = checkpoint.last
     starts = (
@@ -292,7 +294,7 @@ def _run(
     has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
     told_by = setting_of(checkpoint.query_id) if writer is None else None
-    emitted = emit(control, resumed, SnapshotCadence.of(options.checkpoint_interval), open_segments(files), told_by)
+    emitted = emit(control, resumed, cadence, open_segments(files), told_by)
     batch: Callable[[DataFrame, int], None]
     if writer is None:
         batch = _remote(new, streams, options, checkpoint, side)
