@@ -21,8 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
-from cojoin.storage.delta_files import WrittenFile, append_files, plain_defaults, table_log
+from cojoin.storage.delta_files import WrittenFile, append_files, is_loaded, plain_defaults, table_log
 from cojoin.storage.file_statistics import file_statistics
+from cojoin.storage.first_commit import create_table, is_worth_it
+from cojoin.storage.newest_batch import NO_BATCH
+from cojoin.storage.session_settings import is_connect
 from cojoin.storage.transactions import TableTransactions
 
 if TYPE_CHECKING:
@@ -97,6 +100,11 @@ class ProgressTable:
         if len(self._waiting) >= _GROUP_BATCHES or time.monotonic() - self._since >= _GROUP_SECONDS:
             self.flush()
 
+    def flush_early(self) -> None:
+        """Write the batches of the group beside other work, where this takes more than a moment."""
+        if is_connect(self._spark) or is_loaded(self._spark):
+            self.flush()
+
     def flush(self) -> None:
         """Write the batches of the group, and delete old manifests that are no longer needed."""
         with self._lock:
@@ -148,6 +156,10 @@ class ProgressTable:
 
         # For a few rows, a file and a transaction take a fifth of the time of a Spark job.
         files = [self._write_file(rows)]
+        if newest == NO_BATCH and is_worth_it(self._spark, self._files):
+            applications = {transactions.app_id: last.batch_id}
+            if create_table(self._spark, self._files, "progress", PROGRESS_SCHEMA, files, applications, last.query_id):
+                return True
         transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
         return found[-1] == newest
 

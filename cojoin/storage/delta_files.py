@@ -23,6 +23,7 @@ from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import is_connect, is_set
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,14 +34,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Shape",
     "WrittenFile",
+    "added_files",
     "append_files",
     "commit_applications",
+    "has_defaults",
+    "has_no_log",
+    "is_loaded",
     "keep_checksums_small",
+    "new_table",
     "partition_files",
     "plain_defaults",
     "plain_shape",
     "shape_of",
     "table_log",
+    "written_versions",
 ]
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
@@ -69,6 +76,9 @@ _HARMLESS = frozenset(
     )
 )
 """Table properties that do not affect the format of a plain data file."""
+
+_LOADED: set[str] = set()
+"""The applications in which Delta's log was used."""
 
 _NULLABILITY = frozenset({"nullable", "containsNull", "valueContainsNull"})
 _PYTHON_UTILS = "org.apache.spark.api.python.PythonUtils"
@@ -120,6 +130,7 @@ def table_log(session: SparkSession, location: str) -> Any:
     Returns:
         The log; None where the location is a name that no table has.
     """
+    _LOADED.add(session.sparkContext.applicationId)
     # Delta's Python package has no access to the log.
     log, inner = java_class(session, "org.apache.spark.sql.delta.DeltaLog"), session._jsparkSession  # noqa: SLF001
     if is_path(location):
@@ -127,6 +138,25 @@ def table_log(session: SparkSession, location: str) -> Any:
     if not session.catalog.tableExists(location):
         return None
     return log.forTable(inner, inner.sessionState().sqlParser().parseTableIdentifier(location))
+
+
+def is_loaded(session: SparkSession) -> bool:
+    """Return whether cojoin has used Delta's log in this application, so that its classes are loaded."""
+    return session.sparkContext.applicationId in _LOADED
+
+
+def has_no_log(session: SparkSession, location: str) -> bool:
+    """Return whether a look at the store alone shows that there is no table, so that Delta is not loaded for it.
+
+    To load Delta takes a second, for which a query may have no other reason. False where Delta is loaded already.
+
+    Args:
+        session: The session.
+        location: The table's path, with a ``/``, or its name.
+    """
+    if is_loaded(session) or not is_path(location):
+        return False
+    return not open_store(session, location).exists("_delta_log")
 
 
 def keep_checksums_small(session: SparkSession) -> None:
@@ -168,13 +198,13 @@ def append_files(
     """
     read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
     if transaction.readVersion() < 0:
-        transaction.updateMetadataForNewTable(read(_new_table(schema, _properties(session))))
+        transaction.updateMetadataForNewTable(read(new_table(session, schema)))
     if shape_of(transaction.metadata()) != plain_shape(schema):
         msg = "its columns or properties were changed while the batch was running; start the query again"
         raise QueryFailedError(msg)
     transaction.registerSQLMetrics(session._jsparkSession, _metrics(session, files))  # noqa: SLF001
     return commit_applications(
-        session, transaction, applications, query_id=query_id, metadata=metadata, added=_added(files)
+        session, transaction, applications, query_id=query_id, metadata=metadata, added=added_files(files)
     )
 
 
@@ -198,15 +228,10 @@ def commit_applications(
         added: Further actions, as lines of the Delta log.
     """
     read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
-    now = int(1000 * time.time())
-    seen = [
-        json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": now}})
-        for app_id, version in applications.items()
-    ]
     mode = java_class(session, "org.apache.spark.sql.streaming.OutputMode").Append()
     told = java_class(session, "scala.Option").apply(metadata)
     update = java_class(session, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
-    actions = [read(line) for line in (*seen, *added)]
+    actions = [read(line) for line in (*written_versions(applications), *added)]
     committed = transaction.commit(
         java_class(session, _PYTHON_UTILS).toSeq(actions),
         update(mode, query_id, next(iter(applications.values()), -1), told),
@@ -249,10 +274,19 @@ def plain_defaults(session: SparkSession) -> bool:
     if is_connect(session):
         # Only Delta's classes can commit files, and Spark's own writer makes no use of this.
         return False
+    return _HARMLESS.issuperset(_defaults(session))
+
+
+def has_defaults(session: SparkSession) -> bool:
+    """Return whether a session has default properties for new tables."""
+    return bool(_defaults(session))
+
+
+def _defaults(session: SparkSession) -> list[str]:
+    """Return the names of the properties for which a session has defaults."""
     # All names in one call: one call per name takes a tenth of a second.
     settings: str = session._jsparkSession.conf().getAll().keySet().mkString("\n")  # noqa: SLF001
-    names = [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings.splitlines() if name.startswith(_DEFAULTS)]
-    return _HARMLESS.issuperset(names)
+    return [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings.splitlines() if name.startswith(_DEFAULTS)]
 
 
 def _nullable(schema: pa.Schema) -> dict[str, Any]:
@@ -276,20 +310,27 @@ def _properties(session: SparkSession) -> dict[str, str]:
     return {f"delta.{_CHECKPOINT_INTERVAL}": _COMMITS_A_CHECKPOINT}
 
 
-def _new_table(schema: pa.Schema, properties: dict[str, str]) -> str:
-    """Return the ``metaData`` action of a table that this transaction creates, as a line of the Delta log."""
+def new_table(session: SparkSession, schema: pa.Schema) -> str:
+    """Return the ``metaData`` action of a table that a session creates, as a line of the Delta log."""
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_nullable(schema)),
         "partitionColumns": [],
-        "configuration": properties,
+        "configuration": _properties(session),
         "createdTime": int(1000 * time.time()),
     }
     return json.dumps({"metaData": metadata})
 
 
-def _added(files: Sequence[WrittenFile]) -> list[str]:
+def written_versions(applications: Mapping[str, int]) -> list[str]:
+    """Return the ``txn`` actions of a transaction, as lines of the Delta log."""
+    now = int(1000 * time.time())
+    versions = [{"appId": app_id, "version": version, "lastUpdated": now} for app_id, version in applications.items()]
+    return [json.dumps({"txn": each}) for each in versions]
+
+
+def added_files(files: Sequence[WrittenFile]) -> list[str]:
     """Return the ``add`` actions of a transaction, as lines of the Delta log."""
     added = [
         {

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import QueryFailedError
-from cojoin.storage.delta_files import table_log
+from cojoin.storage.delta_files import has_no_log, table_log
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 from cojoin.storage.table_version import read_table, table_path
@@ -151,6 +151,8 @@ class NewestBatch:
         if is_connect(self._spark):
             table = read_table(self._spark, self._location)
             return None if table is None else TableNow(table.table_id, table.version, table.log_path, table.transaction)
+        if has_no_log(self._spark, self._location):
+            return None
         log = table_log(self._spark, self._location)
         transaction = None if log is None else log.startTransaction()
         if transaction is None or transaction.readVersion() < 0:

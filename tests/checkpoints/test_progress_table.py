@@ -9,6 +9,7 @@ import pytest
 from cojoin.checkpoints import progress_table
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.storage import delta_files
 from cojoin.storage.stores import open_store
 from tests.checkpoints.reports import MOMENT, manifest
 from tests.spark.data import table
@@ -26,8 +27,16 @@ def manifests(spark: SparkSession, tmp_path: Path) -> Manifests:
     return Manifests(open_store(spark, str(tmp_path)))
 
 
-@pytest.fixture
-def start(spark: SparkSession, tmp_path: Path, manifests: Manifests) -> Started:
+@pytest.fixture(params=["Delta is loaded", "Delta is not loaded"])
+def start(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    tmp_path: Path,
+    manifests: Manifests,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Started:
+    loaded = {spark.sparkContext.applicationId} if request.param == "Delta is loaded" else set()
+    monkeypatch.setattr(delta_files, "_LOADED", loaded)
     return Started(spark, tmp_path, manifests)
 
 
@@ -109,3 +118,27 @@ def test_a_group_is_written_when_it_is_large_and_old_manifests_go(
         start.batch(started, batch_id)
     assert start.batch_ids() == [0, 1, 2]
     assert manifests.batch_ids() == [1, 2, 3]
+
+
+def test_a_former_run_that_creates_the_table_at_the_same_moment_adds_its_rows_once(start: Started) -> None:
+    former, started = start(), start()
+    start.batch(former, 0)
+    start.batch(started, 0)
+    start.batch(started, 1)
+    former.flush()
+    started.flush()
+    assert start.batch_ids() == [0, 1]
+
+
+def test_an_early_flush_waits_for_the_last_one_where_delta_would_be_loaded_for_it(
+    spark: SparkSession, start: Started, tmp_path: Path
+) -> None:
+    was_loaded = delta_files.is_loaded(spark)
+    started = start()
+    start.batch(started, 0)
+    started.flush_early()
+    assert (tmp_path / "progress").exists() == was_loaded
+    start.batch(started, 1)
+    started.flush()
+    assert delta_files.is_loaded(spark) == was_loaded
+    assert start.batch_ids() == [0, 1]

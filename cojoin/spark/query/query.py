@@ -245,7 +245,7 @@ class Query:
                 self._begin(stream.trigger(once=True))
                 # This runs beside the last batch. An error here happens again at the end, where it is reported.
                 with contextlib.suppress(Exception):
-                    self._flush_progress()
+                    self._flush_progress(early=True)
                 self._wait()
         except BaseException as error:  # noqa: BLE001 - ``await_termination`` raises it
             self._error = self._own_words(error)
@@ -313,11 +313,14 @@ class Query:
                 if manifest.epoch == self._lease.epoch:
                     self._lease.note_counted(batch_id)
 
-    def _flush_progress(self) -> None:
+    def _flush_progress(self, *, early: bool = False) -> None:
         if self._manifests is not None:
             # The server's process has written some of the batches, and left the others to this one.
             self._progress_table.recover()
-        self._progress_table.flush()
+        if early:
+            self._progress_table.flush_early()
+        else:
+            self._progress_table.flush()
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from cojoin.spark.batch.written_files import FileTarget
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.stored_markers import StoredMarkers
 from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.delta_files import append_files, plain_defaults, plain_shape, shape_of, table_log
+from cojoin.storage.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.table_version import read_table
@@ -228,6 +228,9 @@ class DeltaWriter(SinkWriter):
             return None
         if str(self._session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
             return None
+        if has_no_log(self._session, self._sink.location):
+            is_plain = plain_defaults(self._session)
+            return FileTarget.at(self._session, self._sink.location, schema) if is_plain else None
         log = table_log(self._session, self._sink.location)
         # A named table that does not exist has no folder until Spark creates it.
         if log is None:

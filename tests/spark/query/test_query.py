@@ -13,8 +13,10 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.spark.batch.arrow_limits import counted_by_rows
 from cojoin.spark.query import batch_writer
+from cojoin.storage import delta_files
 from cojoin.storage.stores import open_store
 from tests.spark.data import (
     Folders,
@@ -177,6 +179,66 @@ def test_a_batch_is_executed_once_whatever_its_sinks(spark: SparkSession, tmp_pa
     assert len(job.manifests().batch_ids()) == batches_run
     assert calls.read_text().count("call") == key_groups * batches_run
     assert report.details["timers"] == 0
+
+
+@pytest.mark.parametrize(
+    ("interval", "persisted"), [("10 minutes", [0, 0, 0, 1, 0]), (1, [1, 1, 1, 1, 1]), (2, [0, 1, 0, 1, 0])]
+)
+def test_what_is_read_once_is_not_persisted_and_the_calls_run_once_all_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: Any, persisted: list[int]
+) -> None:
+    """Three batches and a fourth of another run, which does not know when a snapshot is due; then the drain."""
+    folders, calls = Folders(tmp_path), tmp_path / "calls"
+    seen: list[int] = []
+
+    class Watched(batch_writer._SparkBatch):
+        def release(self) -> None:
+            seen.append(int(self._is_persisted))
+            super().release()
+
+    monkeypatch.setattr(batch_writer, "_SparkBatch", Watched)
+
+    def add(batch: int) -> None:
+        folders.add_trades(trades([(10 * batch + key, key, 10 + 20 * batch) for key in range(8)]))
+        folders.add_customers(customers([(batch, 1, 10 + 20 * batch)]))
+
+    def run(trigger: cj.Trigger) -> None:
+        joined = folders.connect(spark, key_groups=3).process(CountCalls(str(calls)), "trade_id long", order="arrival")
+        out, checkpoint = cj.sinks.parquet(f"{tmp_path}/out"), f"{tmp_path}/checkpoint"
+        query = joined.start(output=out, checkpoint=checkpoint, trigger=trigger, checkpoint_interval=interval)
+        assert query.await_termination(progress=False)
+
+    for batch in range(3):
+        add(batch)
+    run(PAUSE)
+    add(3)
+    run(DRAIN)
+    assert seen == persisted
+    assert calls.read_text().count("call") == 3 * 5
+    assert spark.read.parquet(f"{tmp_path}/out").count() == 32
+    taken = Snapshots(open_store(spark, f"{tmp_path}/checkpoint")).batch_ids()
+    assert taken == {"10 minutes": [], 1: [1, 2, 3], 2: [1, 3]}[interval]
+
+
+def test_a_query_that_writes_no_delta_table_does_not_load_delta(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other tests of this session have used Delta; its first use in this query would be noted again."""
+    monkeypatch.setattr(delta_files, "_LOADED", set())
+    folders = Folders(tmp_path)
+    for batch in range(2):
+        folders.add_trades(trades([(10 * batch + key, key, 10 + 20 * batch) for key in range(8)]))
+        folders.add_customers(customers([(batch, 1, 10 + 20 * batch)]))
+    job = Job(spark, tmp_path, folders)
+    job.output = cj.sinks.parquet(f"{tmp_path}/out")
+    job.run(PAUSE)
+    assert not delta_files.is_loaded(spark)
+    job.assert_conserved()
+    folders.add_trades(trades([(30, None, 50), (31, 1, 50)]))
+    job.run(DRAIN)
+    assert delta_files.is_loaded(spark), "it goes on with the table progress, and has a rejected row"
+    assert table(spark, f"{job.checkpoint}/rejected").count() == 1
+    job.assert_conserved()
 
 
 def test_rows_known_to_be_small_cross_by_number_and_only_the_calls_see_it(
