@@ -147,25 +147,15 @@ class DeltaFrame:
             transaction.touches = {batch_id}
             active = active_files(self._disk, log.table, transaction.readVersion())
             actions += [{"remove": {"path": name}} for name in active if name.startswith(f"batch_id={batch_id}/")]
-            groups = [
-                (
-                    f"batch_id={row['batch_id']}/segment={NO_SEGMENT if row['segment'] is None else row['segment']}/",
-                    row,
-                )
-                for row in self._rows()
-            ]
-            parts = [(folder, [row]) for folder, row in groups]
+            parts = [(_partition(row), [row]) for row in self._rows()]
         else:
             rows = self._rows()
             # Without rows, Spark writes a file of none, but no partition.
-            parts = [] if self._is_partitioned and not rows else [("", rows)]
-        for folder, rows in parts:
+            parts = [] if self._is_partitioned and not rows else [({}, rows)]
+        for values, rows in parts:
+            folder = "".join(f"{name}={NO_SEGMENT if value is None else value}/" for name, value in values.items())
             name = f"{folder}part-{uuid.uuid4()}.parquet"
             write_rows(self._disk, f"{log.table}/{name}", rows)
-            values = {
-                column: None if value == NO_SEGMENT else value
-                for column, value in (each.split("=") for each in folder.split("/") if each)
-            }
             actions.append({"add": {"path": quote(name, safe="/="), "partitionValues": values, "dataChange": True}})
         commit(transaction, applications, "", self._options.get("userMetadata"), actions)
 
@@ -194,6 +184,11 @@ class TableFrame(DeltaFrame):
             for row in read_rows(self._disk, f"{self._path}/{name}")
         ]
         return [row for row in rows if all(each.holds(row) for each in self._conditions)]
+
+
+def _partition(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the values of a row's partition, as Delta's log has them."""
+    return {name: None if row[name] is None else str(row[name]) for name in ("batch_id", "segment")}
 
 
 def _may_hold(condition: _Condition, partition: Mapping[str, str | None]) -> bool:

@@ -393,9 +393,10 @@ def test_a_restoration_does_not_go_on_with_a_batch_that_a_former_start_had_plann
 def test_a_restoration_is_not_hurt_by_files_of_a_snapshot_that_it_does_not_read() -> None:
     """The first query removed those of an older one and ended; the simulated table read them all (1000071297)."""
     begin = Action("rows", 12), Action("drive"), Action("await", 12), Action("rows", 12), Action("savepoint")
-    actions = (*begin, Action("drive", 1), Action("await", 12), Action("wait", 10), Action("live", 2))
+    later = Action("drive", 1), Action("await", 12), Action("wait", 10), Action("live", 2), Action("restore", 11)
     faults = Fault("pause", "delta commit", 2, 100, "savepoint", 25), Fault("pause", "read state", 1, 238, wakes=84)
-    plan = Plan(1000071297, swaps=False, switching=0.15, retained=1, cadence=1)
     with simulated():
-        history = checked(replace(plan, actions=(*actions, Action("restore", 11)), faults=faults))
+        history = checked(
+            Plan(1000071297, swaps=False, switching=0.15, cadence=1, actions=(*begin, *later), faults=faults)
+        )
     assert not history.broken, str(history)
