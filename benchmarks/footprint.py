@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["Footprint", "end_tree"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_FURTHER_LOOKS, _LOOK_SECONDS = 2, 0.02
 
 
 class Footprint:
     """Samples a process tree while it is entered; ``peak`` is in bytes (0 where the system has no PSS).
 
-    A sample of a large process stops it for a while, so samples are few, and get fewer after a quick start.
+    A sample of a large process stops it for a while, so samples are few, and get fewer after a quick start. What would
+    be a new peak is looked at again: from the moment a JVM starts a program until the program runs, the new process is
+    the JVM's own memory under another name, and would count a second time.
     """
 
     def __init__(self, process: int | None = None) -> None:
@@ -53,8 +56,15 @@ class Footprint:
         pause = 0.1
         while not self._done.wait(pause):
             pause = min(2.0, pause * 1.2)
-            self.peak = max(self.peak, sum(_pss(process) for process in _tree(self._process)))
+            memory = self._memory()
+            for _ in range(_FURTHER_LOOKS):
+                if memory > self.peak and not self._done.wait(_LOOK_SECONDS):
+                    memory = min(memory, self._memory())
+            self.peak = max(self.peak, memory)
             self.cpu_seconds()
+
+    def _memory(self) -> int:
+        return sum(map(_pss, _tree(self._process)))
 
 
 def end_tree(process: int) -> None:
