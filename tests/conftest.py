@@ -70,16 +70,8 @@ class SessionScheduling(LoadScopeScheduling):
 
 
 _GROUPS = {
-    "session": (
-        "tests/spark/",
-        "tests/debugging/",
-        "tests/benchmarks/",
-        "tests/test_readme.py",
-        "tests/cli/test_diff_command.py",
-        "tests/engine/test_key_groups.py",
-        "tests/engine/values/test_types.py",
-    ),
     "beside": (
+        "tests/benchmarks/guards/test_replay.py",
         "tests/kafka/",
         "tests/servers/",
         "tests/storage/",
@@ -91,8 +83,25 @@ _GROUPS = {
         "tests/cli/test_replay.py",
         "tests/cli/test_checkpoints.py",
     ),
+    "session": (
+        "tests/spark/",
+        "tests/debugging/",
+        "tests/benchmarks/",
+        "tests/test_readme.py",
+        "tests/cli/test_diff_command.py",
+        "tests/engine/test_key_groups.py",
+        "tests/engine/values/test_types.py",
+    ),
 }
 """What needs a session; all else goes to whoever is free. (xdist's own groups do nothing under pytest 9.2.)"""
+
+_LONG = ("tests/test_on_connect.py", "tests/versions/", "tests/cluster/", "tests/cli/test_demo.py")
+"""Tests that take up to a minute each, with processes of their own. At the end, one of them would run alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long tests before the others that need no session; the groups, which are larger, come first anyway."""
+    items.sort(key=lambda item: "slow" in item.keywords or not item.nodeid.startswith(_LONG))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

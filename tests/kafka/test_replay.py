@@ -113,6 +113,7 @@ def assert_nothing_late(report: BatchReport, history: Any) -> None:
     assert [(dict(each.rejected), each.late_applied) for each in report.inputs] == [({}, 0), ({}, 0)]
 
 
+@pytest.mark.slow  # A replay is compared with its oracle by the guards, too.
 def test_two_bounded_runs_equal_the_oracle(
     spark: SparkSession, topics: tuple[str, str, str], history: History, tmp_path: Path
 ) -> None:

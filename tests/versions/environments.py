@@ -1,7 +1,8 @@
 """Other versions of what cojoin needs, each set in a folder that comes before this environment's own packages.
 
 A folder is filled by pip when it is first asked for, and stays in the clone as ``.venv-NAME``. What it does not have is
-taken from this environment, so that nothing has to be fetched twice.
+taken from this environment, so that nothing has to be fetched twice. ``python -m tests.versions.environments`` fills
+the one that every run of the tests needs.
 """
 
 from __future__ import annotations
@@ -88,3 +89,7 @@ EVERY = (
     Environment("newest", tuple(f"{each.name}{each.specifier}" for each in _LIBRARIES)),
 )
 """Each older Spark, the oldest version of each package that cojoin allows, and the newest of each library."""
+
+
+if __name__ == "__main__":
+    SPARK_4_1.folder()

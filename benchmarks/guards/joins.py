@@ -1,0 +1,79 @@
+"""The ways through files: which sink, which kind of function, who reads; each beside its floor in `benchmarks.join`."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import TYPE_CHECKING
+
+from benchmarks.join.contender import Job
+from benchmarks.join.contenders import cojoin_joins, plain
+from benchmarks.join.generate import Size, generate
+from benchmarks.join.oracle import find_faults
+from benchmarks.join.registry import BY_NAME
+from benchmarks.join.result import count_rows, result_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["WAYS", "JoinGuard"]
+
+WAYS = ("asof", "asof-by-spark", "rows", "asof-parquet", "rows-parquet", "static")
+_SIZE = Size(200_000, 40_000, 2_000, 4)
+
+
+class JoinGuard:
+    """Runs the ways in a session that is warm."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        """Make the data, and run a way and its floor once.
+
+        Args:
+            spark: The session.
+            folder: An empty folder for data and results.
+        """
+        self._spark, self._folder = spark, folder
+        self._data, self._numbers = folder / "data", count()
+        self._floors: dict[str, float] = {}
+        generate(_SIZE, self._data)
+        for name in ("plain", "asof"):
+            self._seconds(name)
+
+    def ratios(self, way: str) -> Iterator[float]:
+        """Yield the way's time over its floor's.
+
+        The first goes by the floor as the way before was measured by, if it is the same; each other one measures anew.
+
+        Raises:
+            AssertionError: A result is wrong.
+        """
+        name = BY_NAME[way].floor
+        floor = self._floors.get(name)
+        while True:
+            if floor is None:
+                floor = self._floors[name] = self._seconds(name)
+            own = self._seconds(way)
+            print(f"{way}: {own:.2f} s, {name}: {floor:.2f} s", flush=True)
+            yield own / floor
+            floor = None
+
+    def _seconds(self, name: str) -> float:
+        contender = BY_NAME[name]
+        job = Job(name, contender.sink, self._data, self._folder / f"{next(self._numbers)}")
+        job.work.mkdir()
+        run = plain.run if contender.answer is None else cojoin_joins.run
+        started = time.perf_counter()
+        try:
+            run(self._spark, job)
+        finally:
+            self._spark.conf.unset("spark.cojoin.parquet")
+        seconds = time.perf_counter() - started
+        files = result_files(job.out, job.sink)
+        if contender.answer is None:
+            assert count_rows(files) == _SIZE.trades + _SIZE.versions
+        else:
+            assert not (faults := find_faults(self._data, files)), faults
+        return seconds
