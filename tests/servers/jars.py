@@ -1,11 +1,12 @@
 """Jars for the tests, in the folders that cojoin's own sessions have theirs in: fetched once, whoever comes first.
 
-``python -m tests.servers.jars`` fetches all of them, before anything forks.
+``python -m tests.servers.jars`` fetches all of them, before anything forks. It needs no more than cojoin itself does.
 """
 
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyspark
@@ -82,7 +83,9 @@ def kafka_settings() -> dict[str, str]:
 def broker_class_path() -> str:
     """Return the class path of a Kafka broker; Scala's library, which Spark never fetches, is Spark's own."""
     library = (find_spark_home() / "jars").glob("scala-library-*.jar")
-    return os.pathsep.join(map(str, [*fetch_jars(BROKER), *library]))
+    # In a folder of their own, they need not wait for the others.
+    apart = {"spark.jars.ivy": str(cache_folder() / "ivy-broker")}
+    return os.pathsep.join(map(str, [*fetch_jars(BROKER, settings=apart), *library]))
 
 
 def _standin() -> list[Path]:
@@ -90,10 +93,9 @@ def _standin() -> list[Path]:
 
 
 if __name__ == "__main__":
-    from tests.servers.registry import registry_folder
-
-    registry_folder()
-    delta_jars()
-    kafka_settings()
-    s3_jars()
-    broker_class_path()
+    with ThreadPoolExecutor() as pool:
+        broker = pool.submit(broker_class_path)
+        delta_jars()
+        kafka_settings()
+        s3_jars()
+        broker.result()

@@ -1,7 +1,7 @@
 """A schema registry for the tests: Apicurio's, which serves the API of Confluent's. It keeps nothing when it stops.
 
 The distribution is fetched once from Maven Central, as the broker's jars are. It is an archive, so Ivy does not fetch
-it; its digest is known. This is the last version for Java 17.
+it; its digest is known. This is the last version for Java 17. ``python -m tests.servers.registry`` fetches it alone.
 """
 
 from __future__ import annotations
@@ -108,3 +108,7 @@ class RegistryServer:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+if __name__ == "__main__":
+    registry_folder()

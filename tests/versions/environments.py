@@ -47,6 +47,9 @@ class Environment:
             if not listed.exists() or listed.read_text() != "\n".join(self.packages):
                 shutil.rmtree(folder, ignore_errors=True)
                 pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+                # Few of the modules are imported, so it would take longer to compile all of them; and PySpark comes as
+                # sources, of which pip makes a wheel, that need not be packed small.
+                pip += ["--no-compile", "--config-settings=--build-option=--compression=stored"]
                 subprocess.run([*pip, *self.packages], check=True)
                 listed.write_text("\n".join(self.packages))
         return folder
