@@ -38,12 +38,17 @@ settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
 
 PROJECT = Path(__file__).resolve().parents[1]
 # Every JVM of the tests lives for seconds or minutes: the quick compiler and a plain collector cost less of the cores.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m")
+# They read the same classes of Spark each time, so one in ten seconds of a short one would go into verifying those.
+_JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+os.environ.setdefault("JDK_JAVA_OPTIONS", _JAVA_OPTIONS)
 
 SETTINGS = {
     "spark.driver.memory": "2g",
     # Many short queries: a quick compiler and a plain collector take a third off their time.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -96,12 +101,21 @@ _GROUPS = {
 """What needs a session; all else goes to whoever is free. (xdist's own groups do nothing under pytest 9.2.)"""
 
 _LONG = ("tests/test_on_connect.py", "tests/versions/", "tests/cluster/", "tests/cli/test_demo.py")
-"""Tests that take up to a minute each, with processes of their own. At the end, one of them would run alone."""
+"""Tests that take a minute each, or many, with processes of their own. At the end, one of them would run alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long tests before the others that need no session; the groups, which are larger, come first anyway."""
-    items.sort(key=lambda item: "slow" in item.keywords or not item.nodeid.startswith(_LONG))
+    """Put the long tests before the others that need no session; the groups, which are larger, come first anyway.
+
+    The guards come last in their groups, when the session is warm.
+    """
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    if item.nodeid.startswith(_LONG):
+        return 0
+    return 2 if item.nodeid.startswith("tests/benchmarks/guards/") else 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

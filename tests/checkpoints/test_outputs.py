@@ -79,6 +79,7 @@ def test_the_query_s_own_later_commits_are_taken_back_if_asked(spark: SparkSessi
     assert check(spark, table, None, cut=True) == CutBack(table, None, 3, 3, newest=3)
 
 
+@pytest.mark.slow
 def test_a_table_at_a_relative_path_is_cut_back(spark: SparkSession, table: str) -> None:
     relative = os.path.relpath(table)
     found = check(spark, relative, 0, cut=True)

@@ -27,7 +27,7 @@ def manifests(spark: SparkSession, tmp_path: Path) -> Manifests:
     return Manifests(open_store(spark, str(tmp_path)))
 
 
-@pytest.fixture(params=["Delta is loaded", "Delta is not loaded"])
+@pytest.fixture(params=[pytest.param("Delta is loaded", marks=pytest.mark.slow), "Delta is not loaded"])
 def start(
     request: pytest.FixtureRequest,
     spark: SparkSession,

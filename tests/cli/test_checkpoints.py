@@ -103,6 +103,7 @@ def test_progress_is_a_row_a_batch(typed):
     assert (row["batch_id"], row["inputs"][0]["rejected"]) == (1, {"late": 1, "null_key": 1})
 
 
+@pytest.mark.slow
 def test_explain_says_it(typed):
     out = typed("explain", "--input", "trades", "--row", "trade_id=6")
     assert "10.001 s behind." in " ".join(out.split())

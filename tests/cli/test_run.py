@@ -114,6 +114,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path, presses):
         process.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_difference_is_shown_and_ends_with_1(spark, day, tmp_path, capsys):
     """A delta source whose output was tampered with."""
     lake = tmp_path / "lake"
@@ -133,6 +134,7 @@ def test_a_difference_is_shown_and_ends_with_1(spark, day, tmp_path, capsys):
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_a_topic_joins_a_folder(spark, broker, tmp_path, capsys):
     """Customers from Kafka, whose columns carry topic, partition and offset; trades from files."""
     broker.create_topic("run-customers", 2)

@@ -121,6 +121,7 @@ def test_a_checkpoint_goes_on_either_way(spark: SparkSession, streams: Streams, 
     saved.assert_conserved()
 
 
+@pytest.mark.slow
 def test_one_input_may_be_read_directly_and_the_other_not(
     spark: SparkSession, streams: Streams, tmp_path: Path
 ) -> None:

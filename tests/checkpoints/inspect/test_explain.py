@@ -141,6 +141,7 @@ def test_a_functions_key_has_states_and_timers(spark: SparkSession, watched: Lak
 
 
 @on_spark
+@pytest.mark.slow
 def test_what_can_not_be_looked_up_is_said(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     # The same checkpoint, whose output's log was cleaned, or whose output is gone or elsewhere.
     copy = tmp_path / "copy"
