@@ -75,9 +75,9 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the next batch ends, or the start itself where there is nothing to read."""
         after, trusted_until = int(start["time"]), self._reading.range.trusted_until
-        for each in self._inputs:
-            each.times.trusted_until = each.reading.range.trusted_until
         ends = [each.ends() for each in self._inputs] if self._ends is None else self._ends
+        for each in self._inputs:
+            each.times.begin_batch(each.reading.range.trusted_until)
         no_limit = isinstance(limit, ReadAllAvailable)
         self._inputs[0].check_ends(ends[0], positions_of(start))
         own = self._inputs[0].side(ends[0], positions_of(start), no_limit=no_limit)

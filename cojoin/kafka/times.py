@@ -81,8 +81,21 @@ class Times:
         self._stand = True
         self._kept: dict[Partition, dict[int, Stamp]] = {}
         self._newest: dict[tuple[Partition, int], int | None] = {}
+        self._answers: dict[int, dict[Partition, tuple[int, int] | None]] = {}
+        """The broker's answers since the batch was begun, by the time that was asked for."""
+
         self.trusted_until: int | None = None
         """The latest timestamp that is trusted, in epoch milliseconds; None trusts all."""
+
+    def begin_batch(self, trusted_until: int | None) -> None:
+        """Begin the search for a batch's end; within it, the broker is asked for each time once.
+
+        Where reading ends must be known by then: what is appended later lies behind it, so it changes no answer.
+
+        Args:
+            trusted_until: The latest timestamp that is trusted, in epoch milliseconds; None trusts all.
+        """
+        self.trusted_until, self._answers = trusted_until, {}
 
     def first_at(
         self, time: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
@@ -97,7 +110,7 @@ class Times:
         Returns:
             The offset and timestamp of the first such record, or of one soon after it; None where there is none.
         """
-        found = self._cluster.first_at(begins, time)
+        found = self._answered(begins, time)
         low: dict[Partition, int] = {}
         for each, answer in found.items():
             if answer is not None and self.trusted_until is not None and answer[1] > self.trusted_until:
@@ -106,6 +119,14 @@ class Times:
                 # Even a wrong answer is a lower bound, because all records before it are earlier.
                 low[each] = begins[each] if answer is None else max(begins[each], answer[0])
         return found | self.searched(time, low, ends)
+
+    def _answered(self, partitions: Iterable[Partition], time: int) -> dict[Partition, tuple[int, int] | None]:
+        """Return the broker's answer for each partition."""
+        known, order = self._answers.setdefault(time, {}), list(partitions)
+        missing = [each for each in order if each not in known]
+        if missing:
+            known |= self._cluster.first_at(missing, time)
+        return {each: known[each] for each in order}
 
     def confirms(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> bool:
         """Check the answers of ``first_at`` for a time against the records.

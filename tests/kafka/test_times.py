@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from cojoin.kafka.alignment import UnreadInput, next_slice, part_of, positions_at
+from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice, part_of, positions_at
 from cojoin.kafka.times import Stamp, Times, first_records
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ class Logs:
 
     entries: Mapping[Partition, list[Entry]]
     looked: int = 0
+    asked: list[tuple[Partition, int]] = field(default_factory=list)
     largest: dict[Partition, NDArray[np.int64]] = field(default_factory=dict)
 
     def first_at(self, partitions: Iterable[Partition], time: int) -> dict[Partition, tuple[int, int] | None]:
         found: dict[Partition, tuple[int, int] | None] = {}
         for each in partitions:
+            self.asked.append((each, time))
             log = self.entries[each]
             if each not in self.largest:
                 stamps = [[stamp for stamp, _ in log[at : at + SEGMENT]] for at in range(0, len(log), SEGMENT)]
@@ -89,7 +91,7 @@ class Logs:
 
     def times(self, limit: int) -> Times:
         made = Times(cast("Cluster", self), self, limit, DRIFT)
-        made.trusted_until = TRUSTED_UNTIL
+        made.begin_batch(TRUSTED_UNTIL)
         return made
 
 
@@ -232,5 +234,21 @@ def test_stamps_that_are_all_beyond_belief_say_nothing() -> None:
     assert (positions_at(one, 1), planned.parts) == ({("topic", 0): 20}, 4)
     assert times.newest({("topic", 0): 0}, logs.ends) is None
     with_max_ahead = logs.times(5)
-    with_max_ahead.trusted_until = None
+    with_max_ahead.begin_batch(None)
     assert side(logs, with_max_ahead, 5, {("topic", 0): 0}).first_timestamp(0) == FUTURE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_broker_is_asked_for_each_time_once_in_a_batch_and_again_in_the_next(kind: str) -> None:
+    logs, _ = make_logs(1, kind)
+    times, stands = logs.times(250), dict.fromkeys(logs.entries, 0)
+    found = []
+    for _ in range(2):
+        times.begin_batch(TRUSTED_UNTIL)
+        logs.asked.clear()
+        planned = next_slice([side(logs, times, 250, stands)], 0)
+        assert planned.time is not None
+        found.append((planned, confirmed_positions(side(logs, times, 250, stands), planned.time)))
+        assert {(each, moment) for each in stands for moment in (0, planned.time)} <= set(logs.asked)
+        assert len(logs.asked) == len(set(logs.asked))
+    assert found[0] == found[1]
