@@ -141,6 +141,11 @@ class KafkaSource(Source):
         return False
 
     @property
+    def is_in_python(self) -> bool:
+        """Whether its reader is Python's, for which Spark starts a process whenever a query starts: it is."""
+        return True
+
+    @property
     def title(self) -> str:
         """The source in words, without secrets."""
         return self.cluster.mask(f"kafka {self.topics} at {self.cluster.bootstrap_servers}")

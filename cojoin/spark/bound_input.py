@@ -54,6 +54,8 @@ _CURES = {
 }
 """What to do about an event-time column, by its type."""
 
+_NOTHING_PACKED = tuple(f"cast(null as {dtype}) as {name}" for name, dtype in map(str.split, PACKED_DDL.split(", ")))
+
 
 class BoundInput:
     """An input with its source opened and its columns resolved and checked.
@@ -234,6 +236,18 @@ class BoundInput:
             return packer(batches)
 
         return frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
+
+    def packed_at_rest(self, key_groups: int) -> DataFrame:
+        """Return a stream like ``packed`` for a planned batch, which ends in this input where it begins.
+
+        Spark does not read the source of such an input. One of Spark's own takes the place of a source in Python, for
+        which Spark would start a process; it could not read that source's offsets, and would end the query with an
+        error if it had to.
+        """
+        if self.source is None or not self.source.is_in_python:
+            return self.packed(key_groups)
+        at_rest = self.frame.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        return at_rest.selectExpr(*_NOTHING_PACKED)
 
     def _packed_directly(self, source: Source, grouping: Grouping) -> DataFrame:
         """Return the same of parquet files that the workers read."""

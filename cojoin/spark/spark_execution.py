@@ -121,6 +121,7 @@ class SparkExecution:
         cadence: SnapshotCadence | None = None,
         segments: SegmentFolder | None = None,
         told_by: str | None = None,
+        is_planned: bool = False,
     ) -> DataFrame:
         """Return the stream of ``(kind, payload)`` that the calls emit.
 
@@ -131,6 +132,7 @@ class SparkExecution:
             cadence: When a snapshot is due.
             segments: The store of flushed segments; None keeps all rows in Spark's state.
             told_by: The setting by which the calls learn of their micro-batch; None where local properties say it.
+            is_planned: Whether it is for a planned batch alone, which reads nothing of the inputs.
         """
         call = StreamingCall(plan, resumed_at, cadence, segments, told_by)
 
@@ -138,7 +140,8 @@ class SparkExecution:
             return call(key, frames, state)
 
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.needs_clock else GroupStateTimeout.NoTimeout
-        packed = self._packed(plan) if control is None else self._packed(plan).unionByName(control)
+        inputs = self._packed(plan, is_planned=is_planned)
+        packed = inputs if control is None else inputs.unionByName(control)
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
     def _emitted_once(self, plan: Plan) -> DataFrame:
@@ -154,7 +157,8 @@ class SparkExecution:
         """Whether the right input is a table beside a stream, whose rows come through the control input."""
         return self._left.is_streaming and self._right.spec.static
 
-    def _packed(self, plan: Plan) -> DataFrame:
-        sides = (self._left,) if self._is_beside else (self._left, self._right)
-        packed = reduce(lambda one, two: one.union(two), (each.packed(plan.key_groups) for each in sides))
+    def _packed(self, plan: Plan, *, is_planned: bool = False) -> DataFrame:
+        sides, groups = (self._left,) if self._is_beside else (self._left, self._right), plan.key_groups
+        frames = (each.packed_at_rest(groups) if is_planned else each.packed(groups) for each in sides)
+        packed = reduce(lambda one, two: one.union(two), frames)
         return packed.select("key_group", F.col("tag"), "payload")

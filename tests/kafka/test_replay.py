@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
@@ -149,7 +150,26 @@ def test_two_bounded_runs_equal_the_oracle(
 def test_a_stretch_from_the_middle_is_drained_at_its_end(
     spark: SparkSession, topics: tuple[str, str, str], history: History, tmp_path: Path
 ) -> None:
-    query = run(historic(*topics, from_=MIDDLE, to=LATER, max_records=2_000), tmp_path, drain=True)
+    sources: list[list[str]] = []
+
+    class Sources(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802 - Spark's name
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            sources.append([each.description for each in event.progress.sources])
+
+        def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802 - Spark's name
+
+    listener = Sources()
+    spark.streams.addListener(listener)
+    try:
+        query = run(historic(*topics, from_=MIDDLE, to=LATER, max_records=2_000), tmp_path, drain=True)
+        wait_until(lambda: len(sources) >= query.batches)
+    finally:
+        spark.streams.removeListener(listener)
+    # The drain reads nothing of the inputs, so Spark starts no process for them.
+    assert all("Python" in each for read in sources[:-1] for each in read[:2]), sources
+    assert not any("Python" in each for each in sources[-1]), sources
     stretch = part(part(history, MIDDLE, None), None, LATER)
     assert query.progress is not None
     assert query.progress.drained

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
 
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
@@ -70,7 +71,9 @@ if TYPE_CHECKING:
 
 __all__ = ["start_query"]
 
-Emit: TypeAlias = "Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None], DataFrame]"
+Emit: TypeAlias = (
+    "Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None, bool], DataFrame]"
+)
 
 
 def start_query(
@@ -294,13 +297,18 @@ def _run(
     has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
     told_by = setting_of(checkpoint.query_id) if writer is None else None
-    emitted = emit(control, resumed, cadence, open_segments(files), told_by)
     batch: Callable[[DataFrame, int], None]
     if writer is None:
         batch = _remote(new, streams, options, checkpoint, side)
     else:
         batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(loads))
-    stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
+
+    def written(*, is_planned: bool = False) -> DataStreamWriter:
+        emitted = emit(control, resumed, cadence, open_segments(files), told_by, is_planned)
+        stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
+        return stream.queryName(options.name) if options.name else stream
+
+    stream = written()
     if restoration is not None and restoration.stage == "written":
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
@@ -315,4 +323,4 @@ def _run(
             warnings.warn(told, stacklevel=5)
     if writer is not None:
         writer.prepare()
-    query.run(stream.queryName(options.name) if options.name else stream, None if writer is None else writer.finish)
+    query.run(stream, lambda: written(is_planned=True), None if writer is None else writer.finish)

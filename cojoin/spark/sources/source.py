@@ -222,6 +222,11 @@ class Source:
         return None
 
     @property
+    def is_in_python(self) -> bool:
+        """Whether its reader is Python's, for which Spark starts a process whenever a query starts."""
+        return False
+
+    @property
     def is_named(self) -> bool:
         """Whether the location is a table's name, not a path."""
         return self.format == "delta" and not is_path(str(self.location))
