@@ -11,7 +11,7 @@ import json
 import uuid
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from cojoin.engine.inputs import DIRECT
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -122,6 +122,7 @@ class KafkaSource(Source):
     group: str | None = None
     beside: KafkaSource | None = field(default=None, repr=False)
     moves_by: tuple[str, ...] = ()
+    is_in_python: ClassVar[bool] = True
     resolved: dict[str, ResolvedFormat] = field(default_factory=dict, repr=False, compare=False)
     """The columns that formats were resolved to when the source was first opened, by the part of a record."""
 
@@ -139,11 +140,6 @@ class KafkaSource(Source):
     def has_log(self) -> bool:
         """Whether Spark keeps a log of its own of what it has read; for Kafka it keeps only offsets."""
         return False
-
-    @property
-    def is_in_python(self) -> bool:
-        """Whether its reader is Python's, for which Spark starts a process whenever a query starts: it is."""
-        return True
 
     @property
     def title(self) -> str:

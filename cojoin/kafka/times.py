@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from cojoin.kafka.client import Cluster, Partition
 
@@ -120,13 +120,13 @@ class Times:
                 low[each] = begins[each] if answer is None else max(begins[each], answer[0])
         return found | self.searched(time, low, ends)
 
-    def _answered(self, partitions: Iterable[Partition], time: int) -> dict[Partition, tuple[int, int] | None]:
+    def _answered(self, partitions: Collection[Partition], time: int) -> dict[Partition, tuple[int, int] | None]:
         """Return the broker's answer for each partition."""
-        known, order = self._answers.setdefault(time, {}), list(partitions)
-        missing = [each for each in order if each not in known]
+        known = self._answers.setdefault(time, {})
+        missing = [each for each in partitions if each not in known]
         if missing:
             known |= self._cluster.first_at(missing, time)
-        return {each: known[each] for each in order}
+        return {each: known[each] for each in partitions}
 
     def confirms(self, time: int, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> bool:
         """Check the answers of ``first_at`` for a time against the records.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.errors import PySparkException
@@ -323,4 +324,6 @@ def _run(
             warnings.warn(told, stacklevel=5)
     if writer is not None:
         writer.prepare()
-    query.run(stream, lambda: written(is_planned=True), None if writer is None else writer.finish)
+    stands_in = any(each.is_in_python for each in new.opened_sources)
+    at_rest = partial(written, is_planned=True) if stands_in else lambda: stream
+    query.run(stream, at_rest, None if writer is None else writer.finish)

@@ -6,7 +6,7 @@ A source is opened by cojoin itself, as a stream or as a static DataFrame.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.secrets import without_login
@@ -51,6 +51,9 @@ class Source:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     partition: tuple[str, ...] = ()
     sequence: tuple[str, ...] = ()
+
+    is_in_python: ClassVar[bool] = False
+    """Whether its reader is Python's, for which Spark starts a process whenever a query starts."""
 
     @property
     def feed(self) -> ChangeFeed | None:
@@ -220,11 +223,6 @@ class Source:
     def max_apart_ms(self) -> int | None:
         """How far record timestamps may be after the rows' event times, in milliseconds; None if it has none."""
         return None
-
-    @property
-    def is_in_python(self) -> bool:
-        """Whether its reader is Python's, for which Spark starts a process whenever a query starts."""
-        return False
 
     @property
     def is_named(self) -> bool:
