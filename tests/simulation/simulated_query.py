@@ -26,6 +26,7 @@ class _Source:
     """One of the inputs' sources."""
 
     begins_with_snapshot = False
+    is_in_python = False
 
     def __init__(self, name: str, *, has_log: bool) -> None:
         self._name, self.has_log = name, has_log
