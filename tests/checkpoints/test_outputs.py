@@ -100,6 +100,7 @@ def test_an_output_that_was_not_written_yet(spark: SparkSession, table: str, tmp
     assert check(spark, table, None) is None
 
 
+@pytest.mark.slow
 def test_a_table_that_was_there_before_the_query(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path / "shared")
     write(spark, location, 7, query=None)

@@ -263,9 +263,8 @@ def test_cleaning_keeps_what_a_savepoint_may_point_to_while_it_is_being_taken(
     assert writer.files.names("snapshots_removed") == []
 
 
-@pytest.mark.parametrize(
-    "moment", ["before the files are listed", pytest.param("before they are removed", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # The simulation stops cleaning and savepoints at each of their steps.
+@pytest.mark.parametrize("moment", ["before the files are listed", "before they are removed"])
 def test_a_savepoint_that_is_taken_while_old_content_is_removed_keeps_its_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -134,6 +134,7 @@ def test_mistakes_end_with_2(versions: Any, capsys: Any, job: str, said: str) ->
     assert said in err
 
 
+@pytest.mark.slow  # Two jobs; what a job is and what differs is seen without Spark.
 @pytest.mark.spark
 def test_jobs_on_spark_get_a_session(spark: Any, versions: Any, capsys: Any) -> None:
     code, out, _ = typed(capsys, "../main/job.py:on_spark", "job.py:on_spark", "--keys", "trade")

@@ -17,7 +17,7 @@ from tests.servers.cluster import Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

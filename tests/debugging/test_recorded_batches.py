@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_progress_says_the_same_as_manifests(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path)
     shop.append(range(4), delta=False)

@@ -42,6 +42,7 @@ def test_a_topic_is_made_once(broker: Broker) -> None:
         broker.create_topic("once", 1)
 
 
+@pytest.mark.slow
 def test_stopping_a_broker_ends_its_own_process_and_no_other(broker: Broker) -> None:
     with Broker() as other:
         pid = other.pid

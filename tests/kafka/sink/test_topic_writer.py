@@ -114,7 +114,8 @@ def test_keys_and_values_of_columns(spark: SparkSession, broker: Broker) -> None
         assert sorted(((each.key, each.value) for each in found), key=str) == sorted(wanted, key=str)
 
 
-@pytest.mark.parametrize("delivery", [pytest.param("exactly_once", marks=pytest.mark.slow), "exactly_once_parallel"])
+@pytest.mark.slow
+@pytest.mark.parametrize("delivery", ["exactly_once", "exactly_once_parallel"])
 def test_a_batch_is_there_once_whatever_is_run_again(spark: SparkSession, broker: Broker, delivery: Any) -> None:
     name = f"sink-once-{delivery}"
     sink = topic_of(broker, name, key="id", delivery=delivery)

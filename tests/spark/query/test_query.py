@@ -181,13 +181,9 @@ def test_a_batch_is_executed_once_whatever_its_sinks(spark: SparkSession, tmp_pa
     assert report.details["timers"] == 0
 
 
+@pytest.mark.slow  # Five batches each.
 @pytest.mark.parametrize(
-    ("interval", "persisted"),
-    [
-        (2, [0, 1, 0, 1, 0]),
-        pytest.param("10 minutes", [0, 0, 0, 1, 0], marks=pytest.mark.slow),
-        pytest.param(1, [1, 1, 1, 1, 1], marks=pytest.mark.slow),
-    ],
+    ("interval", "persisted"), [(2, [0, 1, 0, 1, 0]), ("10 minutes", [0, 0, 0, 1, 0]), (1, [1, 1, 1, 1, 1])]
 )
 def test_what_is_read_once_is_not_persisted_and_the_calls_run_once_all_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: Any, persisted: list[int]

@@ -54,9 +54,14 @@ APART: dict[str, tuple[KeyedCoProcessFunction, dict[str, Any], str]] = {
     "set, in arrival order": (IteratesConstantSet(), ARRIVAL, "the order in which a set is iterated"),
     "class": (CountsInClass(), {}, "what earlier runs left behind in the process"),
 }
+QUICK = ("arrival", "set", "watermark")
+"""What each push looks for."""
 
 
-@pytest.mark.parametrize("name", [*PLANTED, *OTHERS, *(pytest.param(name, marks=pytest.mark.slow) for name in APART)])
+@pytest.mark.parametrize(
+    "name",
+    [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in (PLANTED | OTHERS | APART) if name not in QUICK)],
+)
 def test_a_planted_dependence_is_found_and_named(name: str) -> None:
     function, options, cause = (PLANTED | OTHERS | APART)[name]
     with pytest.raises(DeterminismError) as caught:
