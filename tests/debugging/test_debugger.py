@@ -171,6 +171,7 @@ def test_a_changed_function_gives_changed_rows(shop: Shop) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:debug. the snapshot of batch 1 has nothing of key 7")
 def test_a_join_steps_as_it_ran(joined_shop: Shop) -> None:
     first, second, *_ = saved(joined_shop)

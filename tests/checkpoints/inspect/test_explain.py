@@ -73,6 +73,7 @@ def test_a_row_that_came_out_has_its_batch_and_version(spark: SparkSession, lake
     assert " was emitted in batch 1, in which the watermark came to 2024-03-01 07:01:19.999, with " in told(finding)
 
 
+@pytest.mark.slow
 @on_spark
 def test_as_of_an_earlier_batch_it_still_waits(spark: SparkSession, lake: Lake) -> None:
     explanation = cj.explain(spark, lake.checkpoint, input="trades", row={"trade_id": 3}, at=0)
@@ -85,7 +86,7 @@ def test_as_of_an_earlier_batch_it_still_waits(spark: SparkSession, lake: Lake) 
     ("trade", "reason", "said"),
     [
         (4, "late", "in batch 1 as late: the watermark was at 2024-03-01 07:00:54.999 already before its batch."),
-        (5, "null_key", "in batch 1 as null_key: a column of its key is null."),
+        pytest.param(5, "null_key", "in batch 1 as null_key: a column of its key is null.", marks=pytest.mark.slow),
     ],
 )
 def test_a_rejected_row_has_its_reason(spark: SparkSession, lake: Lake, trade: int, reason: str, said: str) -> None:
@@ -94,6 +95,7 @@ def test_a_rejected_row_has_its_reason(spark: SparkSession, lake: Lake, trade: i
     assert said in told(finding)
 
 
+@pytest.mark.slow
 @on_spark
 def test_a_version_is_in_force_and_names_what_it_matched(spark: SparkSession, lake: Lake) -> None:
     version, matched = cj.explain(spark, lake.checkpoint, input="customers", row={"version": 2}).findings
@@ -104,6 +106,7 @@ def test_a_version_is_in_force_and_names_what_it_matched(spark: SparkSession, la
     assert "was matched in batch 0" in told(matched)
 
 
+@pytest.mark.slow
 @on_spark
 def test_a_row_that_is_nowhere_says_why_that_may_be(spark: SparkSession, lake: Lake) -> None:
     (finding,) = cj.explain(spark, lake.checkpoint, input="trades", row={"trade_id": 999}).findings

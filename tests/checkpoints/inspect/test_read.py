@@ -70,6 +70,7 @@ def test_the_summary_fits_a_terminal_and_a_notebook(spark: SparkSession, lake: L
     assert "&#x27;customers&#x27;" in shown
 
 
+@pytest.mark.slow
 def test_a_key_as_of_an_earlier_batch(spark: SparkSession, lake: Lake) -> None:
     now, then = (cj.read_state(spark, lake.checkpoint, at=at).key(1) for at in (None, 0))
     assert [row.trade_id for row in now.buffered["trades"]] == [6]
@@ -92,6 +93,7 @@ def test_content_that_was_changed_is_refused_whoever_looks(spark: SparkSession, 
             find(damaged, {"versions": {"customer_id": 1}})
 
 
+@pytest.mark.slow
 def test_moments(spark: SparkSession, lake: Lake) -> None:
     first, second = (cj.read_state(spark, lake.checkpoint, at=at).taken_at for at in (0, 1))
     assert first is not None

@@ -103,6 +103,7 @@ def test_a_delta_table_by_name_and_by_path_is_one(spark: SparkSession, folders: 
         spark.sql("drop table places")
 
 
+@pytest.mark.slow
 def test_an_output_keeps_its_place_from_run_to_run(spark: SparkSession, folders: Folders, tmp_path: Path) -> None:
     checkpoint = f"{tmp_path}/checkpoint"
 
