@@ -88,6 +88,7 @@ def test_a_table_at_a_relative_path_is_cut_back(spark: SparkSession, table: str)
     assert trades(spark, table) == [0]
 
 
+@pytest.mark.slow
 def test_an_output_that_was_not_written_yet(spark: SparkSession, table: str, tmp_path: Path) -> None:
     assert check(spark, str(tmp_path / "nothing"), None) is None
     with refused("3 commits (3 rows) from version 0 on will be taken back", kind=cj.CheckpointError):

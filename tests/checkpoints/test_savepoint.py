@@ -23,6 +23,7 @@ pytestmark = pytest.mark.spark
 LIVE = cj.Trigger.processing_time("0 seconds")
 
 
+@pytest.mark.slow  # Three queries; each push has savepoints on Spark Connect, and in the simulation.
 def test_a_live_query_is_saved_and_kept_to_itself(spark: SparkSession, tmp_path: Path) -> None:
     streams = generate(trades=120, customers=40, seed=5)
     saved = Saved(spark, tmp_path / "old", streams.write(tmp_path, files=2))

@@ -33,9 +33,9 @@ CHOSEN = (
     # Keys, timers and both inputs; side outputs; channels, as Flink's valve has them; state, time-to-live.
     *("co-02", "pr-10", "ts-22", "tt-02"),
     # Watermarks that rows carry; joins, with late rows and deletes.
-    *("wm-14", "ij-19", "tj-14"),
-    # More of the first kinds.
-    *(pytest.param(each, marks=pytest.mark.slow) for each in ("co-14", "co-20", "pr-06", "pr-19", "ts-26")),
+    *("wm-14", "tj-14"),
+    # More of these kinds.
+    *(pytest.param(each, marks=pytest.mark.slow) for each in ("co-14", "co-20", "pr-06", "pr-19", "ts-26", "ij-19")),
 )
 
 

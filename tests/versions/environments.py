@@ -1,8 +1,7 @@
 """Other versions of what cojoin needs, each set in a folder that comes before this environment's own packages.
 
 A folder is filled by pip when it is first asked for, and stays in the clone as ``.venv-NAME``. What it does not have is
-taken from this environment, so that nothing has to be fetched twice. ``python -m tests.versions.environments`` fills
-the one that every run of the tests needs.
+taken from this environment, so that nothing has to be fetched twice.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from packaging.requirements import Requirement
 
 from cojoin.storage.file_lock import locked
 
-__all__ = ["EVERY", "SPARK_4_1", "Environment"]
+__all__ = ["EVERY", "Environment"]
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _LIST = "packages.txt"
@@ -81,10 +80,9 @@ def _at_least(name: str) -> str:
 
 _PY4J = "py4j==0.10.9.9"
 _LIBRARIES = [each for each in _NEEDED if each.name not in {"pyspark", "delta-spark"}]
-SPARK_4_1 = Environment("spark-4-1", ("pyspark==4.1.*", _PY4J))
 EVERY = (
     Environment("spark-4-0", ("pyspark==4.0.*", _PY4J)),
-    SPARK_4_1,
+    Environment("spark-4-1", ("pyspark==4.1.*", _PY4J)),
     Environment(
         "oldest",
         (f"pyspark=={_at_least('pyspark')}", _PY4J, *(f"{each.name}=={_at_least(each.name)}" for each in _LIBRARIES)),
@@ -92,7 +90,3 @@ EVERY = (
     Environment("newest", tuple(f"{each.name}{each.specifier}" for each in _LIBRARIES)),
 )
 """Each older Spark, the oldest version of each package that cojoin allows, and the newest of each library."""
-
-
-if __name__ == "__main__":
-    SPARK_4_1.folder()

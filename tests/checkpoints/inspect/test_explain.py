@@ -176,6 +176,7 @@ def test_what_can_not_be_looked_up_is_said(spark: SparkSession, lake: Lake, tmp_
     assert ask().notes == ["output, since it goes to parquet /lake/out/batch_id=1"]
 
 
+@pytest.mark.slow
 @on_spark
 def test_questions_that_make_no_sense_are_refused(spark: SparkSession, lake: Lake) -> None:
     for asked, said in (

@@ -210,7 +210,8 @@ def test_the_log_of_a_new_table_is_checkpointed_seldom_unless_somebody_said_othe
         spark.conf.unset(default)
 
 
-@pytest.mark.parametrize(("chosen", "holds_files"), [(None, False), pytest.param("true", True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("chosen", "holds_files"), [(None, False), ("true", True)])
 def test_a_querys_commits_keep_checksums_small_unless_somebody_said_otherwise(
     spark: SparkSession, tmp_path: Path, chosen: str | None, *, holds_files: bool
 ) -> None:
