@@ -43,9 +43,9 @@ os.chdir(tempfile.mkdtemp())  # all paths below are in here
 # Parquet files of `cj.sources.files` on a local or mounted disk do not become rows of Spark at all: Spark lists and
 # splits them, and the workers read their parts with pyarrow. `query.progress.inputs[0].reading` is then `"direct"`, and
 # else the reason for which Spark reads them, such as an option, a nested column, or a file with dates of the Julian
-# calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. That
-# is decided before the start. A file that comes later, and that the workers do not read as Spark does, stops the query
-# with an error that names it and this setting.
+# calendar. With `spark.cojoin.parquet=spark` in the session Spark reads all files; checkpoints go on either way. `connect`
+# decides it. A file that comes later, and that the workers do not read as Spark does, stops the query with an error that
+# names it and this setting.
 #
 # The picture shows a warm batch of 1 million trades and 200,000 versions on two cores, from files into Delta (`python
 # -m benchmarks.join.waterfall`). Below it is what plain Spark takes to read, shuffle by key and write the same rows, as
@@ -171,10 +171,11 @@ plt.show()
 #   and keeps nothing to recover from. cojoin and plain Spark write their checkpoints.
 # * The workers write an output's parquet files themselves and Delta only commits them, where the table is plain (no
 #   partitions, constraints, column mapping) and on a file system that all reach by a path. Else Spark writes the rows,
-#   as it does with `spark.cojoin.output=spark` in the session, and its writer takes two to three times as long.
+#   as it does with `spark.cojoin.output=spark` in the session, and where Hadoop's settings have files encrypted. Its
+#   writer takes two to three times as long.
 # * The workers' files store integers and times as differences (`DELTA_BINARY_PACKED`), which takes less time and space.
-#   Spark, pyarrow, DuckDB, Polars and delta-rs read the same rows from them. fastparquet (2026.9) reads wrong numbers
-#   without an error: for its sake, let Spark write.
+#   Tests of the project read the same rows with Spark, pyarrow and DuckDB. By hand, Polars and delta-rs read them, too
+#   (2026-11), and fastparquet (2026.9) read wrong numbers without an error: for its sake, let Spark write.
 # * Of a run of 5 million trades into parquet, half is start: the classes of Java that only a streaming query loads, the
 #   first two batches, the end. At 20 million, `asof_join` takes 1.19 times the floor's time into parquet and 0.77 times
 #   into Delta, and does 2.5 times as many trades a second as Flink in Java.
@@ -259,9 +260,9 @@ pd.DataFrame(measured, columns=["round", "plain Spark, rows a second", "asof_joi
 
 # %% [markdown]
 # Most of the join's seconds here are its start and its two batches, whatever these hold. Tests of the project do the
-# same with 200,000 trades, on a warm JVM, for each way that rows may take: through files into Delta and parquet, read by
-# the workers or by Spark, by a ready join or a function, and through Kafka. None may take half as long again, beside
-# plain Spark, as when its bound was set (`python -m benchmarks.guards`).
+# same with 200,000 trades, on a warm JVM: through files into Delta and parquet, read by the workers or by Spark, by a
+# ready join or a function, and through Kafka. None may take half as long again, beside plain Spark, as when its bound was
+# set (`python -m benchmarks.guards`).
 #
 # ## What does a job cost?
 #

@@ -53,6 +53,7 @@ _AS_EXPECTED = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96TimestampConversion": "false",
+    "spark.sql.parquet.int96AsTimestamp": "true",
 }
 """Settings of Spark's that change what is read of a file, with the values for which the workers read the same."""
 

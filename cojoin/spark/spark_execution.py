@@ -16,9 +16,11 @@ from cojoin.errors import ConfigurationError
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
 from cojoin.spark.batch.pickling import check_picklable
 from cojoin.spark.batch.unpacking import unpack
+from cojoin.spark.batch.written_files import OUTPUT_SETTING
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.storage.arrow_types import arrow_schema
+from cojoin.storage.session_settings import is_left_to_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -107,6 +109,8 @@ class SparkExecution:
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:
         """Start a plan as a query; see ``Joined.start``."""
+        # A value that it can't have is an error now, and not in the first batch.
+        is_left_to_spark(self._left.frame.sparkSession, OUTPUT_SETTING)
 
         def emit(*arguments: Any) -> DataFrame:
             return self._emitted(plan, *arguments)

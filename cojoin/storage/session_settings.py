@@ -110,8 +110,17 @@ def is_left_to_spark(session: SparkSession, name: str) -> bool:
     Args:
         session: The session.
         name: The setting.
+
+    Raises:
+        ConfigurationError: It is neither ``spark`` nor ``direct``, the default.
     """
-    return str(session.conf.get(name, "")).lower() == "spark"
+    found = str(session.conf.get(name, "")).lower()
+    if found not in {"", "direct", "spark"}:
+        msg = (
+            f"the session's setting {name} is {found!r}; expected 'spark', which leaves the work to Spark, or 'direct'"
+        )
+        raise ConfigurationError(msg)
+    return found == "spark"
 
 
 def is_set(session: SparkSession, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,35 @@ def test_topics_without_records_are_no_error(spark: SparkSession, broker: Broker
     write(servers, "source-empty-l", [row(1, 0)])
     run(join(servers, "source-empty-l", "source-empty-r"), tmp_path, drain=True)
     assert pairs(spark, tmp_path) == [(1, None)]
+
+
+class AtTheEnd(cj.KeyedCoProcessFunction):
+    """Emits its rate for each left row, when the row's timer fires: an hour later, so in a drain."""
+
+    rate = 1
+
+    def process_element1(self, row: Any, ctx: cj.Context) -> None:
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 3_600_000)
+
+    def process_element2(self, row: Any, ctx: cj.Context) -> None: ...
+
+    def on_timer(self, timestamp: int, ctx: cj.OnTimerContext) -> Any:
+        yield (self.rate,)
+
+
+@pytest.mark.slow
+def test_what_is_changed_after_the_start_counts_in_no_batch(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    servers = make(broker, "source-rate-l", "source-rate-r")
+    write(servers, "source-rate-l", [row(1, 0), row(2, 1, key=2)])
+    function = AtTheEnd()
+    joined = cj.connect(*inputs(servers, "source-rate-l", "source-rate-r")).process(function, "rate int")
+    query = start(joined, tmp_path, cj.Trigger.available_now(drain=True), name="rates")
+    # It can't be copied any more, and says something else.
+    function.rate, function.lock = 2, threading.Lock()  # type: ignore[attr-defined]
+    query.await_termination(progress=False)
+    assert [each.rate for each in spark.read.format("delta").load(f"{tmp_path}/out").collect()] == [1, 1]
 
 
 def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import cojoin as cj
 from cojoin.engine.inputs import DIRECT
 from cojoin.spark.bound_input import BoundInput
 from tests.spark.data import Folders, Streams, cut
+from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, Saved
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def test_what_is_unusual_is_read_by_spark_and_why_is_told(folder: Path, spark: S
         ("spark.sql.caseSensitive", "true"),
         ("spark.sql.files.ignoreCorruptFiles", "true"),
         ("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+        ("spark.sql.parquet.int96AsTimestamp", "false"),
         ("spark.cojoin.parquet", "Spark"),
     ):
         before = spark.conf.get(name, None)
@@ -72,6 +74,20 @@ def test_what_is_unusual_is_read_by_spark_and_why_is_told(folder: Path, spark: S
             assert reading(folder) == f"{name} is {value.lower() if 'cojoin' in name else value}"
         finally:
             spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+
+
+@pytest.mark.parametrize("name", ["spark.cojoin.parquet", "spark.cojoin.output"])
+def test_a_setting_that_says_something_else_is_refused_before_the_start(
+    folder: Path, spark: SparkSession, streams: Streams, tmp_path: Path, name: str
+) -> None:
+    saved = Saved(spark, tmp_path / "query", streams.write(tmp_path, files=1))
+    spark.conf.set(name, "off")
+    try:
+        with refused(f"setting {name} is 'off'; expected 'spark', which leaves the work to Spark, or 'direct'"):
+            _ = reading(folder) if name.endswith("parquet") else saved.start()
+    finally:
+        spark.conf.unset(name)
+    assert not (tmp_path / "query" / "checkpoint").exists()
 
 
 def test_the_files_that_are_there_are_looked_at(folder: Path) -> None:

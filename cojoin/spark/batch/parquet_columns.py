@@ -9,11 +9,13 @@ and it is said which column of which file that is.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cojoin.engine.values.types import type_to_ddl
@@ -22,16 +24,16 @@ from cojoin.storage.parquet_footers import check_not_encrypted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_plain", "misfit", "opened", "rows_between"]
+__all__ = ["StoredFile", "is_plain", "misfit", "rows_between"]
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 32_768, 32 << 20
-_PROBED_ROWS = 256
 _WRITER = b"org.apache.spark.version"
 _FIRST_NEW, _FIRST_NEW_INT96 = (3, 0), (3, 1)
 """The versions of Spark since which dates and times, and those of INT96, are of the Gregorian calendar throughout."""
 
 _OLD_DATES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
 _MILLIS, _MICROS = "milliseconds", "microseconds"
+_TEXTS = (None, "String")
 
 
 def is_plain(dtype: pa.DataType) -> bool:
@@ -48,20 +50,35 @@ def is_plain(dtype: pa.DataType) -> bool:
     return bool(is_time or is_number or is_text or others)
 
 
-def opened(place: Any) -> pq.ParquetFile:
-    """Open a file, by its path or itself, for ``rows_between``.
+class StoredFile(pq.ParquetFile):  # type: ignore[misc]
+    """A file that is open for ``rows_between``.
+
+    Pages that have a checksum, as those that Spark writes, are compared with it. The file is read as its rows are
+    needed: pyarrow would otherwise hold the columns of all its row groups.
+
+    Args:
+        place: The file's path, or the file itself.
+        settings: How else pyarrow reads it.
 
     Raises:
         OSError: It can't be read, or is encrypted.
     """
-    file = pq.ParquetFile(place, coerce_int96_timestamp_unit="us")
-    try:
-        with pa.OSFile(place) if isinstance(place, str) else contextlib.nullcontext(place) as stored:
-            check_not_encrypted(stored, file.metadata)
-    except OSError:
-        file.close()
-        raise
-    return file
+
+    def __init__(self, place: Any, **settings: Any) -> None:
+        super().__init__(
+            place,
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+            pre_buffer=False,
+            **settings,
+        )
+        self.place = place
+        try:
+            with pa.OSFile(place) if isinstance(place, str) else contextlib.nullcontext(place) as stored:
+                check_not_encrypted(stored, self.metadata)
+        except OSError:
+            self.close()
+            raise
 
 
 def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
@@ -91,7 +108,7 @@ def misfit(metadata: pq.FileMetaData, schema: pa.Schema) -> str | None:
     return None
 
 
-def rows_between(file: pq.ParquetFile, schema: pa.Schema, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+def rows_between(file: StoredFile, schema: pa.Schema, begin: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file from one number up to another, in the types of a schema.
 
     Args:
@@ -114,7 +131,7 @@ def rows_between(file: pq.ParquetFile, schema: pa.Schema, begin: int, end: int) 
             size = max(size, bytes_each // max(1, group.num_rows))
         start += group.num_rows
     at = first or 0
-    size = max(size, _probed_size(file, groups, names))
+    size = max(size, _longest_texts(file, groups, names))
     most = min(_ROWS_AT_ONCE, max(1, _BYTES_AT_ONCE // max(1, size)))
     columns = [each.name for each in names.values()]
     for batch in file.iter_batches(most, groups, columns, use_threads=False):
@@ -126,19 +143,30 @@ def rows_between(file: pq.ParquetFile, schema: pa.Schema, begin: int, end: int) 
             return
 
 
-def _probed_size(file: pq.ParquetFile, groups: list[int], names: dict[str, _Column]) -> int:
-    """Return the size of a row as the first rows of each row group have it; 0 where no column has a dictionary.
+def _longest_texts(file: StoredFile, groups: list[int], names: dict[str, _Column]) -> int:
+    """Return the sum of the lengths of each column's longest text in a dictionary; 0 where there are no dictionaries.
 
     A file has a text of a dictionary once, and a batch of rows has it as often as it occurs.
     """
-    size = 0
+    coded: dict[int, list[str]] = {}
     for number in groups:
         group = file.metadata.row_group(number)
-        columns = [each for each in names.values() if each.physical == "BYTE_ARRAY"]
-        probed = [each.name for each in columns if group.column(each.at).has_dictionary_page]
-        first = next(file.iter_batches(_PROBED_ROWS, [number], probed, use_threads=False), None) if probed else None
-        if first is not None and first.num_rows:
-            size = max(size, first.nbytes // first.num_rows)
+        coded[number] = [
+            each.name
+            for each in names.values()
+            if each.physical == "BYTE_ARRAY"
+            and each.logical.get("Type") in _TEXTS
+            and group.column(each.at).has_dictionary_page
+        ]
+    every = sorted({name for columns in coded.values() for name in columns})
+    if not every:
+        return 0
+    size = 0
+    with StoredFile(file.place, metadata=file.metadata, read_dictionary=every) as dictionaries:
+        for number, columns in coded.items():
+            for first in itertools.islice(dictionaries.iter_batches(1, [number], columns, use_threads=False), 1):
+                longest = (pc.max(pc.binary_length(each.dictionary)).as_py() for each in first.columns)
+                size = max(size, sum(each or 0 for each in longest))
     return size
 
 

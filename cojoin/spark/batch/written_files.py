@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CallFiles", "FileTarget", "can_be_written", "local_path", "write_files"]
+__all__ = ["OUTPUT_SETTING", "CallFiles", "FileTarget", "can_be_written", "local_path", "write_files"]
 
+OUTPUT_SETTING = "spark.cojoin.output"
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 """pyarrow's names of the parquet codecs, by Spark's names; with any other codec Spark writes the rows."""
 
@@ -48,6 +49,9 @@ _OWN_FILE_ROWS = 50_000
 
 _LINE = b"{"
 """How a file's line of JSON begins; an Arrow message begins with other bytes."""
+
+_ENCRYPTION = "parquet.crypto.factory.class"
+"""The setting of Hadoop's with which Spark encrypts the files that it writes."""
 
 _PLAIN = (
     pa.types.is_integer,
@@ -85,7 +89,9 @@ class FileTarget:
         if is_connect(session):
             # Its Hadoop settings, and whether a path is the same one there, are not known.
             return None
-        if is_left_to_spark(session, "spark.cojoin.output"):
+        if is_left_to_spark(session, OUTPUT_SETTING):
+            return None
+        if session._jsparkSession.sessionState().newHadoopConf().get(_ENCRYPTION) is not None:  # noqa: SLF001
             return None
         folder = local_path(session, location)
         codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())

@@ -188,19 +188,17 @@ class Query:
         self._batches += 1
         self._outside.count(manifest)
 
-    def run(
-        self, stream: DataStreamWriter, at_rest: Callable[[], DataStreamWriter], at_end: Callable[[], None] | None
-    ) -> None:
+    def run(self, stream: DataStreamWriter, at_rest: DataStreamWriter, at_end: Callable[[], None] | None) -> None:
         """Start the first phase, and a thread for the following ones.
 
         Args:
             stream: The stream, without a trigger.
-            at_rest: A function that returns the stream for a planned batch, which reads nothing of the inputs.
+            at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
             at_end: A function that waits for the work beside the batches; None where this process has none.
         """
         if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
-            self._begin(at_rest().trigger(once=True))
+            self._begin(at_rest.trigger(once=True))
             last_batch = None
         elif not self._trigger.is_bounded:
             with _empty_batches(self._spark, run=True):
@@ -238,14 +236,14 @@ class Query:
 
     def _follow(
         self,
-        at_rest: Callable[[], DataStreamWriter],
+        at_rest: DataStreamWriter,
         plan_last_batch: Callable[[], bool] | None,
         at_end: Callable[[], None] | None,
     ) -> None:
         try:
             self._wait()
             if plan_last_batch is not None and not self._stopping and plan_last_batch():
-                self._begin(at_rest().trigger(once=True))
+                self._begin(at_rest.trigger(once=True))
                 # This runs beside the last batch. An error here happens again at the end, where it is reported.
                 with contextlib.suppress(Exception):
                     self._flush_progress(early=True)

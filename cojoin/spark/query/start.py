@@ -306,10 +306,13 @@ def _run(
 
     def written(*, is_planned: bool = False) -> DataStreamWriter:
         emitted = emit(control, resumed, cadence, open_segments(files), told_by, is_planned)
-        stream = emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
-        return stream.queryName(options.name) if options.name else stream
+        return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
 
     stream = written()
+    # Spark copies users' functions when a stream is made. What they change while the query runs must count in no batch.
+    ends = options.trigger.is_bounded or drain_is_promised(files)
+    stands_in = ends and any(each.is_in_python for each in new.opened_sources)
+    at_rest = written(is_planned=True) if stands_in else stream
     if restoration is not None and restoration.stage == "written":
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
@@ -324,6 +327,9 @@ def _run(
             warnings.warn(told, stacklevel=5)
     if writer is not None:
         writer.prepare()
-    stands_in = any(each.is_in_python for each in new.opened_sources)
-    at_rest = partial(written, is_planned=True) if stands_in else lambda: stream
-    query.run(stream, at_rest, None if writer is None else writer.finish)
+    named = partial(_named, name=options.name)
+    query.run(named(stream), named(at_rest), None if writer is None else writer.finish)
+
+
+def _named(stream: DataStreamWriter, name: str | None) -> DataStreamWriter:
+    return stream.queryName(name) if name else stream

@@ -121,9 +121,9 @@ def files(
     Parquet files of a local or mounted folder are read by the Python workers themselves where that gives the same rows
     as Spark's reader: columns of plain types, event time a column, and no option or setting that changes how a file is
     read. Offsets and the log of what was read are Spark's in any case, so a checkpoint goes on either way.
-    ``query.progress`` says which way it is, and why: ``inputs[0].reading``. A few files are looked at before the start;
-    one that comes later and is not alike (a column of another type, old calendars, a folder for each value) stops the
-    query with an error. With ``spark.cojoin.parquet=spark`` in the session's settings Spark reads all files.
+    ``query.progress`` says which way it is, and why: ``inputs[0].reading``. ``connect`` decides it, and looks at up to
+    four files; a later one that differs (another type of a column, old calendars, a folder named ``column=value``)
+    stops the query with an error. If the session has ``spark.cojoin.parquet=spark`` then, Spark reads all files.
 
     Args:
         path: The folder; a stream reads files as they appear.

@@ -130,7 +130,7 @@ def drawn_input(rng: random.Random, folder: Path) -> tuple[str, list[str]]:
     keyable = [name for name, dtype in zip(names[1:], dtypes[1:], strict=True) if dtype in KEYABLE]
     nulls = rng.choice([0, 0.1, 1.0])
     for number in range(rng.randrange(1, 4)):
-        count = rng.choice([0, 1, 700, 3000])
+        count = rng.choice([0, 1, 700, 3000, 9000])
         columns = [
             drawn(rng, dtype, count, 0.05 if name == "at" else nulls) for name, dtype in zip(names, dtypes, strict=True)
         ]
@@ -144,6 +144,8 @@ def drawn_input(rng: random.Random, folder: Path) -> tuple[str, list[str]]:
             row_group_size=group,
             compression=codec,
             use_deprecated_int96_timestamps=is_old,
+            data_page_version=rng.choice(["1.0", "2.0"]),
+            write_page_checksum=True,
         )
     quoted = ["`" + name.replace("`", "``") + "`" for name in names]
     ddl = ", ".join(f"{name} {DDL[dtype]}" for name, dtype in zip(quoted, dtypes, strict=True))
@@ -271,7 +273,7 @@ def test_a_file_that_spark_reads_in_its_own_way_stops_the_query_with_what_to_do(
     told = explain(error.value)
     assert "input 'trades': " in told
     assert re.search(message, told), told
-    assert "with spark.cojoin.parquet=spark in the session's settings Spark reads the files" in told
+    assert "set spark.cojoin.parquet=spark in the session and connect the inputs again: Spark then reads" in told
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "damaged"])
@@ -304,3 +306,37 @@ def test_a_file_that_is_gone_or_damaged_is_an_error_on_both_ways(
         general = make()
     with pytest.raises(FAILURES, match=r"0\.parquet"):
         general.packed(GROUPS).collect()
+
+
+def test_a_changed_bit_in_a_file_of_sparks_is_an_error_on_both_ways(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    rows = spark.range(1000).selectExpr("id", "timestamp_micros(id) at", "string(id % 7) k")
+    rows.coalesce(1).write.option("compression", "none").parquet(str(folder))
+    (path,) = folder.glob("*.parquet")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4] ^= 1
+    path.write_bytes(content)
+    direct = bound(spark, folder, ORDINARY_DDL, "k")
+    assert direct.spec.reading == DIRECT
+    with pytest.raises(FAILURES) as error:
+        direct.packed(GROUPS).collect()
+    assert f"{path.name} can't be read: " in explain(error.value)
+    with through_spark(spark):
+        general = bound(spark, folder, ORDINARY_DDL, "k")
+    with pytest.raises(FAILURES, match="Checksum"):
+        general.packed(GROUPS).collect()
+
+
+@pytest.mark.parametrize("count", [1, 20_000])
+def test_a_file_that_is_replaced_since_it_was_listed_is_an_error(
+    spark: SparkSession, tmp_path: Path, count: int
+) -> None:
+    path = write(tmp_path / "in", "0.parquet", ORDINARY)
+    size = path.stat().st_size
+    found = bound(spark, tmp_path / "in", ORDINARY_DDL, "k")
+    write(tmp_path / "in", "0.parquet", pa.concat_tables([ORDINARY] * count).slice(0, 2 * count - 1))
+    with pytest.raises(FAILURES) as error:
+        found.packed(GROUPS).collect()
+    told = explain(error.value)
+    assert f"it has {path.stat().st_size:,} bytes now, and had {size:,} when its rows were counted" in told
+    assert "put it back as it was, and start the query again" in told

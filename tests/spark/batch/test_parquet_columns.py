@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cojoin.spark.batch import parquet_columns
-from cojoin.spark.batch.parquet_columns import is_plain, misfit, rows_between
+from cojoin.spark.batch.parquet_columns import StoredFile, is_plain, misfit, rows_between
+from tests.seeds import SEED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,18 +22,18 @@ UTC = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("id", pa.int64()), ("at", UTC), ("name", pa.string())])
 
 
-def opened(content: pa.Table, **settings: Any) -> pq.ParquetFile:
+def opened(content: pa.Table, **settings: Any) -> StoredFile:
     sink = pa.BufferOutputStream()
     pq.write_table(content, sink, **settings)
-    return parquet_columns.opened(pa.BufferReader(sink.getvalue()))
+    return StoredFile(pa.BufferReader(sink.getvalue()))
 
 
-def read(file: pq.ParquetFile, schema: pa.Schema, begin: int = 0, end: int = 1 << 40) -> pa.Table:
+def read(file: StoredFile, schema: pa.Schema, begin: int = 0, end: int = 1 << 40) -> pa.Table:
     batches = list(rows_between(file, schema, begin, end))
     return pa.Table.from_batches(batches, pa.schema([(f"c{at}", each.type) for at, each in enumerate(schema)]))
 
 
-def one(dtype: pa.DataType, value: Any, **settings: Any) -> pq.ParquetFile:
+def one(dtype: pa.DataType, value: Any, **settings: Any) -> StoredFile:
     return opened(pa.table({"x": pa.array([value], dtype)}), **settings)
 
 
@@ -53,14 +54,48 @@ def test_wide_rows_are_read_in_small_batches() -> None:
     assert max(sizes) < 40 << 20
 
 
-def test_texts_that_a_file_has_once_are_read_in_small_batches() -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pa.array(["x" * 300_000] * 2_000),
+        # The first rows say nothing of the later ones.
+        pa.array(["a"] * 256 + ["x" * 300_000] * 1_744),
+        # What pandas writes of categories.
+        pa.array(["x" * 300_000] * 2_000).dictionary_encode(),
+    ],
+    ids=["one", "later", "categories"],
+)
+def test_texts_that_a_file_has_once_are_read_in_small_batches(names: pa.Array) -> None:
     """A dictionary of 300 kB, in a file that is not larger, whose 2,000 rows have 600 MB."""
-    file = opened(pa.table({"name": ["x" * 300_000] * 2_000}))
+    file = opened(pa.table({"name": names}))
     size = rows = 0
     for batch in rows_between(file, pa.schema([("name", pa.string())]), 0, 5_000):
         size, rows = max(size, batch.nbytes), rows + batch.num_rows
     assert size < 40 << 20
     assert rows == 2_000
+
+
+def test_a_file_of_many_row_groups_is_not_held_as_a_whole() -> None:
+    rng = np.random.default_rng(SEED)
+    content = pa.table({"id": rng.integers(0, 1 << 62, 2_000_000)})
+    file = opened(content, row_group_size=100_000, compression="none")
+    del content
+    before = pa.total_allocated_bytes()
+    most = max(
+        pa.total_allocated_bytes() - before for _ in rows_between(file, pa.schema([("id", pa.int64())]), 0, 1 << 40)
+    )
+    assert most < 6 << 20
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_page_that_was_changed_is_seen_by_its_checksum(version: str) -> None:
+    sink = pa.BufferOutputStream()
+    settings = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(pa.table({"id": pa.array(range(1_000), pa.int64())}), sink, data_page_version=version, **settings)
+    content = bytearray(sink.getvalue())
+    content[len(content) // 2] ^= 1
+    with pytest.raises(OSError, match="checksum"):
+        read(StoredFile(pa.BufferReader(bytes(content))), pa.schema([("id", pa.int64())]))
 
 
 def test_columns_are_found_whatever_their_case_and_are_null_where_there_are_none() -> None:
@@ -184,4 +219,4 @@ def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": range(1000)}), path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises((OSError, pa.ArrowException)):
-        pq.ParquetFile(path)
+        StoredFile(path)

@@ -180,11 +180,24 @@ def test_spark_writes_where_the_table_is_not_plain(spark: SparkSession, tmp_path
         assert target("another") is None
     finally:
         spark.conf.unset("spark.databricks.delta.properties.defaults.columnMapping.mode")
-    spark.conf.set("spark.sql.parquet.compression.codec", "lz4")
+    for setting, value in (
+        ("spark.sql.parquet.compression.codec", "lz4"),
+        # Spark encrypts its files then.
+        ("parquet.crypto.factory.class", "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory"),
+    ):
+        spark.conf.set(setting, value)
+        try:
+            assert target("new") is None
+            assert FileTarget.at(spark, f"{tmp_path}/files", NUMBERS) is None
+        finally:
+            spark.conf.unset(setting)
+    configuration = spark._jsc.hadoopConfiguration()
+    configuration.set("parquet.crypto.factory.class", "any")
     try:
         assert target("new") is None
     finally:
-        spark.conf.unset("spark.sql.parquet.compression.codec")
+        configuration.unset("parquet.crypto.factory.class")
+    assert target("new") is not None
 
 
 def test_the_log_of_a_new_table_is_checkpointed_seldom_unless_somebody_said_otherwise(
