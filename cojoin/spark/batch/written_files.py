@@ -267,6 +267,8 @@ class _File:
             compression=target.compression,
             store_schema=False,
             version="2.6",
+            # As Spark's writer does: who reads the file may see that a disk has changed it.
+            write_page_checksum=True,
             use_dictionary=with_dictionary,
             column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
             write_statistics=columns_with_statistics(self._schema),

@@ -158,6 +158,17 @@ def test_files_that_are_committed_again_take_no_effect(spark: SparkSession, tmp_
     assert history[1].operationMetrics["numOutputRows"] == "1"
 
 
+def test_a_changed_bit_is_seen_by_who_compares_checksums(tmp_path: Path) -> None:
+    target = FileTarget(f"{tmp_path}/out", NUMBERS, "none")
+    (file,) = written(target, pa.table({"id": range(10_000)}))
+    path = tmp_path / "out" / file.name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OSError, match="checksum"):
+        pq.read_table(path, page_checksum_verification=True)
+
+
 def test_spark_writes_where_the_table_is_not_plain(spark: SparkSession, tmp_path: Path) -> None:
     def target(name: str, **options: Any) -> FileTarget | None:
         return cj.sinks.delta(f"{tmp_path}/{name}", **options).open(spark, OUTPUT).target(NUMBERS, 0)
