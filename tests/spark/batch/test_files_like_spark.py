@@ -125,7 +125,7 @@ def test_a_setting_leaves_all_rows_to_spark_and_checkpoints_go_on_either_way(
     for number, (trades, customers) in enumerate(pairs):
         saved.folders.add_trades(trades)
         saved.folders.add_customers(customers)
-        spark.conf.set(SETTING, "Spark" if number == 0 else "workers")
+        spark.conf.set(SETTING, "Spark" if number == 0 else "direct")
         try:
             sink = cj.sinks.delta(f"{tmp_path}/other").open(spark, OUTPUT)
             targets.append(sink.target(SCHEMA, number) is None)
