@@ -310,9 +310,7 @@ def _run(
 
     stream = written()
     # Spark copies users' functions when a stream is made. What they change while the query runs must count in no batch.
-    ends = options.trigger.is_bounded or drain_is_promised(files)
-    stands_in = ends and any(each.is_in_python for each in new.opened_sources)
-    at_rest = written(is_planned=True) if stands_in else stream
+    at_rest = written(is_planned=True) if _plans_without_python(new, options.trigger) else stream
     if restoration is not None and restoration.stage == "written":
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
@@ -329,6 +327,12 @@ def _run(
         writer.prepare()
     named = partial(_named, name=options.name)
     query.run(named(stream), named(at_rest), None if writer is None else writer.finish)
+
+
+def _plans_without_python(new: NewQuery, trigger: Trigger) -> bool:
+    """Return whether a planned batch may come for which Spark would start Python processes that read nothing."""
+    reads_by_python = any(each.is_in_python for each in new.opened_sources)
+    return reads_by_python and (trigger.is_bounded or drain_is_promised(new.files))
 
 
 def _named(stream: DataStreamWriter, name: str | None) -> DataStreamWriter:
