@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Where the environment has CI, Hypothesis would draw the same examples each time: here the run's seed says which.
 # Long enough to find what random streams find, short enough for every push; a search by night sets another profile.
 settings.register_profile(
-    "push", max_examples=40, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+    "push", max_examples=30, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("night", parent=settings.get_profile("push"), max_examples=3_000)
 settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))

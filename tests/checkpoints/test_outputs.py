@@ -154,6 +154,7 @@ def test_a_table_that_was_replaced_is_refused(spark: SparkSession, table: str) -
         check(spark, table, 0)
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cleaned_up_can_not_say(spark: SparkSession, table: str, tmp_path: Path) -> None:
     table_log(spark, table).checkpoint()
     for name in (f"{0:020d}", f"{1:020d}"):

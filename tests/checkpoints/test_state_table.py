@@ -141,6 +141,7 @@ def test_cleaning_removes_only_the_files_that_it_has_found(
     assert [each.kind for each in writer.snapshots.all()] == ["savepoint"]
 
 
+@pytest.mark.slow
 def test_the_rows_of_an_interrupted_savepoint_are_removed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ def test_the_rows_of_an_interrupted_savepoint_are_removed(
     assert writer.rows_of(2) == [(-1,), (0,), (1,), (2,)]
 
 
+@pytest.mark.slow
 def test_a_savepoint_that_was_taken_for_interrupted_does_not_count(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +304,7 @@ def test_a_savepoint_that_is_taken_while_old_content_is_removed_keeps_its_rows(
     assert [each.batch_id for each in writer.snapshots.all()] == [3, 5]
 
 
+@pytest.mark.slow
 def test_a_run_does_not_write_over_a_snapshot_of_its_successor(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(spark, tmp_path)
     path = writer.table.path

@@ -82,6 +82,7 @@ def test_a_query_that_has_no_snapshot_yet_is_shown_all_the_same(spark, lake, tmp
     assert "there is no snapshot of batch 3; it has none" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_state_is_a_summary_a_key_or_a_part(typed):
     assert "customers, versions in force" in typed("state")
     assert "    trade_id=3, customer_id=1" in typed("state", "--key", "1", "--at", "0")

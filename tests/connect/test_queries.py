@@ -64,6 +64,20 @@ def found(frame: DataFrame) -> list[tuple[int, int]]:
 
 
 EXPECTED = [(trade, trade // 7) for trade in range(ROWS)]
+WAITING = 11
+"""The trades after a pause: the newest customer is of second 294, so the watermark is at 289."""
+
+
+def paused(tables: tuple[str, str], folder: Path, **options: Any) -> cj.Query:
+    """Return a query that has paused, which writes to ``folder``."""
+    query = joined(tables).start(
+        output=cj.sinks.delta(f"{folder}/out"),
+        checkpoint=f"{folder}/checkpoint",
+        trigger=cj.Trigger.available_now(),
+        **options,
+    )
+    query.await_termination()
+    return query
 
 
 @pytest.mark.slow
@@ -86,34 +100,33 @@ def test_a_query_in_batches_is_exact_watched_and_drained(
     assert progress[-1].rows_out == ROWS
 
 
-def test_it_pauses_takes_a_savepoint_and_is_restored_into_other_key_groups(
+def test_it_pauses_and_what_waits_is_in_its_savepoint(
     spark: SparkSession, tables: tuple[str, str], tmp_path: Path
 ) -> None:
-    place, now = f"{tmp_path}/checkpoint", cj.Trigger.available_now()
+    place = f"{tmp_path}/checkpoint"
     reports: list[Any] = []
-    query = joined(tables).start(
-        output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=place, trigger=now, on_progress=reports.append
-    )
-    query.await_termination()
+    query = paused(tables, tmp_path, on_progress=reports.append)
     # They are told in this process, which has started the query.
     assert [each.batch_id for each in reports] == [*range(query.batches)]
     assert reports[-1] == query.progress
-    savepoint = query.stop(savepoint=True)
-    assert savepoint is not None
-    state = cj.read_state(spark, place)
-    waiting = state.buffered["trades"].count()
-    # The newest customer is of second 294, so the watermark is at 289.
-    assert waiting == 11
+    assert query.stop(savepoint=True) is not None
+    assert cj.read_state(spark, place).buffered["trades"].count() == WAITING
     assert "held by 'customers'" in str(cj.explain(spark, place, input="trades", row={"trade": ROWS - 1}))
+
+
+@pytest.mark.slow
+def test_a_savepoint_is_restored_into_other_key_groups(
+    spark: SparkSession, tables: tuple[str, str], tmp_path: Path
+) -> None:
     restored = joined(tables, 7).start(
         output=cj.sinks.delta(f"{tmp_path}/rest"),
         checkpoint=f"{tmp_path}/restored",
         trigger=cj.Trigger.available_now(drain=True),
-        restore_from=savepoint,
+        restore_from=paused(tables, tmp_path).stop(savepoint=True),
     )
     restored.await_termination()
     parts = [found(spark.read.format("delta").load(f"{tmp_path}/{name}")) for name in ("out", "rest")]
-    assert (len(parts[1]), sorted(parts[0] + parts[1])) == (waiting, EXPECTED)
+    assert (len(parts[1]), sorted(parts[0] + parts[1])) == (WAITING, EXPECTED)
 
 
 class CountTrades(cj.KeyedCoProcessFunction):
@@ -220,6 +233,7 @@ class _Broken:
         raise RuntimeError(self.reason)
 
 
+@pytest.mark.slow
 def test_an_error_beside_the_server_has_its_message(tables: tuple[str, str], tmp_path: Path) -> None:
     query = joined(tables).start(
         output=_Broken("the warehouse is closed"),

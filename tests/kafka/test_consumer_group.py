@@ -77,6 +77,7 @@ def test_a_group_with_members_is_refused_by_name(broker: Broker) -> None:
         group.commit({("group-members", 0): 1})
 
 
+@pytest.mark.slow
 def test_a_user_who_may_not_is_told_what_to_grant(broker: Broker) -> None:
     fill(broker, "group-rights", {0: [START]})
     grant(broker, "ali", "group-rights")
@@ -88,6 +89,7 @@ def test_a_user_who_may_not_is_told_what_to_grant(broker: Broker) -> None:
     assert USERS["ali"] not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_silent_broker_is_waited_for_but_not_for_long(broker: Broker) -> None:
     fill(broker, "group-silent", {0: [START]})
     with group_of(broker, "silent", 5_000) as group:

@@ -74,6 +74,7 @@ def test_the_largest_window() -> None:
     assert largest_in_a_window(micros[:0], 6) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_topics_hold_the_history_and_what_is_written_on(broker: Broker, history: History) -> None:
     for topic, records in (("history-trades", history.trades), ("history-customers", history.customers)):

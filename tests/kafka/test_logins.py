@@ -100,6 +100,7 @@ def without(options: dict[str, str], name: str) -> dict[str, str]:
     return {each: value for each, value in options.items() if each != name}
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_told_soon_with_the_reason(
     broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

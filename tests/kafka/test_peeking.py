@@ -86,6 +86,7 @@ def test_stamps_that_are_not_believed_are_passed_over(broker: Broker, cluster: C
     assert first_records(cluster, peeking, [one], START + 6, FUTURE - 1) == {one: None}
 
 
+@pytest.mark.slow
 def test_a_broker_that_knows_no_record_of_a_time_is_wrong_of_a_compacted_topic(
     broker: Broker, cluster: Cluster, peeking: Peeking
 ) -> None:

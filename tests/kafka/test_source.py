@@ -221,6 +221,7 @@ def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, br
     ]
 
 
+@pytest.mark.slow
 def test_key_headers_timestamp_and_a_users_own_decoding(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "source-columns-l", "source-columns-r")
     left = [

@@ -89,6 +89,7 @@ def test_a_silent_input_goes_idle_and_no_longer_holds_time(spark: SparkSession, 
     assert found == [1, 2]
 
 
+@pytest.mark.slow
 def test_the_left_may_wait_for_the_rights_first_load(spark: SparkSession, tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.add_trades(trades([(1, 7, 10), (2, 7, 20), (3, 7, 90)]))

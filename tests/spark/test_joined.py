@@ -78,6 +78,7 @@ def test_a_stream_equals_pandas(
     assert enriched_rows(result) == streams.enriched()
 
 
+@pytest.mark.slow
 def test_a_function_in_event_time_order_equals_the_join(
     spark: SparkSession, streams: Streams, folders: Folders, tmp_path: Path
 ) -> None:

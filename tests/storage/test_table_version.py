@@ -36,7 +36,7 @@ def same(spark: SparkSession, path: str) -> bool:
     )
 
 
-@pytest.mark.slow  # Six commits and two checkpoints each.
+@pytest.mark.slow  # Five commits and two checkpoints each.
 @pytest.mark.parametrize("policy", ["classic", "v2"])
 def test_with_and_without_a_checkpoint_of_the_log(spark: SparkSession, tmp_path: Path, policy: str) -> None:
     path = f"{tmp_path}/t[a]"

@@ -59,6 +59,7 @@ def test_a_row_that_waits_names_what_holds_it(spark: SparkSession, lake: Lake) -
     assert json.loads(json.dumps(explanation.as_dict(), default=str))["findings"][0]["wait"]["behind_ms"] == 10_001
 
 
+@pytest.mark.slow
 @on_spark
 def test_a_row_that_came_out_has_its_batch_and_version(spark: SparkSession, lake: Lake) -> None:
     (finding,) = cj.explain(spark, lake.checkpoint, input="trades", row={"trade_id": 3}).findings
@@ -122,6 +123,7 @@ def test_a_key_has_all_of_these(spark: SparkSession, lake: Lake) -> None:
     assert "<li>The row trade_id=6" in explanation._repr_html_()
 
 
+@pytest.mark.slow
 @on_spark
 def test_a_functions_key_has_states_and_timers(spark: SparkSession, watched: Lake) -> None:
     explanation = cj.explain(spark, watched.checkpoint, key=2)

@@ -185,6 +185,7 @@ def test_a_functions_key_has_python_values(spark: SparkSession, watched: Lake) -
     assert json.loads(json.dumps(key.as_dict(), default=str))["states"]["seen"] == [2]
 
 
+@pytest.mark.slow
 def test_a_savepoint_keeps_a_batch(spark: SparkSession, watched: Lake) -> None:
     taken = cj.savepoint(spark, watched.checkpoint)
     state = cj.read_state(spark, taken)

@@ -295,6 +295,7 @@ def test_what_can_be_known_is_refused_before_the_start(spark: SparkSession, brok
             cj.sinks.kafka(servers, "sink-refused", **options).check_columns(schema, "output")
 
 
+@pytest.mark.slow
 def test_a_record_that_is_too_large_is_told_with_its_key(spark: SparkSession, broker: Broker) -> None:
     sink = topic_of(broker, "sink-large", key="id")
     writer = opened(sink, spark, position(0))

@@ -323,6 +323,7 @@ def test_a_step_that_fails_removes_the_files_of_its_calls(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_large_calls_and_small_ones_of_a_batch_give_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
     size = Size(400_000, 20_000, 300, 2)
     make_benchmark_data(size, tmp_path / "data")

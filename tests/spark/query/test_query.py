@@ -221,6 +221,7 @@ def test_what_is_read_once_is_not_persisted_and_the_calls_run_once_all_the_same(
     assert taken == {"10 minutes": [], 1: [1, 2, 3], 2: [1, 3]}[interval]
 
 
+@pytest.mark.slow
 def test_a_query_that_writes_no_delta_table_does_not_load_delta(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +342,7 @@ def wait_for(query: cj.Query, condition: Any) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_batches_without_a_row_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.add_trades(trades([]))
@@ -360,6 +362,7 @@ def test_batches_without_a_row_change_nothing(spark: SparkSession, tmp_path: Pat
     job.assert_conserved()
 
 
+@pytest.mark.slow
 def test_a_query_that_has_ended_is_kept_by_nobody(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

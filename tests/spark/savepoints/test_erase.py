@@ -127,7 +127,19 @@ def begun(spark: SparkSession, root: Path, kind: str, **options: Any) -> Shop:
     return shop
 
 
-@pytest.mark.parametrize("kind", ["asof", pytest.param("function", marks=pytest.mark.slow)])
+def test_a_person_is_in_the_old_checkpoint_and_not_in_the_new_one(spark: SparkSession, tmp_path: Path) -> None:
+    begun(spark, tmp_path, "asof", checkpoint_interval=1)
+    assert places_with(tmp_path / "old", *PATTERNS), "the search finds it where it is"
+    done = cj.erase(spark, tmp_path / "old", [PERSON], tmp_path / "without")
+    assert places_with(tmp_path / "without", *PATTERNS) == []
+    assert sum(done.removed.values()) == 3
+    state = cj.read_state(spark, tmp_path / "without")
+    assert not state.key(PERSON)
+    assert state.key(OTHER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["asof", "function"])
 def test_nothing_of_a_person_is_left_and_everyone_else_goes_on(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     # Partitioned by the person, so that the names of the watermarks say the key, too.
     settings = {"partition": "person"} if kind == "function" else {}

@@ -35,6 +35,7 @@ print(json.dumps(spark.sparkContext.parallelize([0], 1).mapPartitions(told).coll
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the workers are forked from Spark's own daemon")
 def test_a_worker_has_the_modules_at_once_and_its_collector_leaves_them_out() -> None:

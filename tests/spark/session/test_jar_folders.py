@@ -81,6 +81,7 @@ def test_two_processes_fetch_once_and_what_is_damaged_is_fetched_anew(
     assert len(said) == 1
 
 
+@pytest.mark.slow
 def test_after_a_killed_process_the_next_one_fetches(start: Callable[[], subprocess.Popen[str]]) -> None:
     killed = start()
     deadline = time.monotonic() + 60

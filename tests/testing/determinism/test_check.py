@@ -54,7 +54,7 @@ APART: dict[str, tuple[KeyedCoProcessFunction, dict[str, Any], str]] = {
     "set, in arrival order": (IteratesConstantSet(), ARRIVAL, "the order in which a set is iterated"),
     "class": (CountsInClass(), {}, "what earlier runs left behind in the process"),
 }
-QUICK = ("arrival", "set", "watermark")
+QUICK = ("arrival", "watermark")
 """What each push looks for."""
 
 
