@@ -36,6 +36,9 @@ SCHEMA = parse_schema("""
     day date, at timestamp, local timestamp_ntz, price decimal(38, 6), small decimal(5, 2), tags array<string>,
     counts map<string, double>, place struct<x: int, inner: struct<y: timestamp, z: array<float>>>
 """)
+IN_NO_CALENDAR = date(1582, 10, 10)
+"""A day that the calendars left out. Spark takes a bound of it for 1582-10-15 where it passes over parts of a file."""
+
 ORDERED = ("tiny", "whole", "amount", "rate", "name", "day", "at", "local", "price", "place.x", "place.inner.y")
 """The columns of which Delta keeps the least and the greatest value, by which readers pass over files."""
 
@@ -61,7 +64,7 @@ def a_row(rng: random.Random, number: int) -> dict[str, Any]:
         "ok": rng.random() < 0.5,
         "name": rng.choice(TEXTS),
         "raw": rng.randbytes(rng.randrange(40)),
-        "day": rng.choice([date(1, 1, 1), date(1582, 10, 10), date(1969, 12, 31), date(9999, 12, 31)]),
+        "day": rng.choice([date(1, 1, 1), IN_NO_CALENDAR, date(1969, 12, 31), date(9999, 12, 31)]),
         "at": a_moment(rng),
         "local": a_moment(rng).replace(tzinfo=None),
         "price": Decimal(f"{rng.randrange(-(10**38) + 1, 10**38)}e-6"),
@@ -94,10 +97,10 @@ def check(spark: SparkSession, folder: Path, rng: random.Random, monkeypatch: py
     assert repr(ours.orderBy("id").toArrow().to_pylist()) == repr(theirs.orderBy("id").toArrow().to_pylist())
     for column in rng.sample(ORDERED, 4):
         found = in_memory.select(F.col(column).alias("it")).dropna()
-        texts = [row[0] for row in found.select(F.col("it").cast("string")).collect()]
+        texts = [row[0] for row in found.select(F.col("it").cast("string")).collect() if row[0] != str(IN_NO_CALENDAR)]
         bound = F.lit(rng.choice(texts) if texts else None).cast(found.schema["it"].dataType)
         for condition in (F.col(column) < bound, F.col(column) >= bound, F.col(column) == bound):
-            # Readers pass over files by statistics, but not over rows, as Spark does by its own for 1582-10-10.
+            # Readers pass over files by statistics, but not over rows.
             assert ours.where(condition).count() == in_memory.where(condition).count(), condition
 
 
