@@ -55,9 +55,11 @@ class Shop:
         schema = pa.schema([("trade_id", pa.int64()), ("buyer.id", pa.int64()), ("event_time", TIME)])
         arrays = [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)]
         path = place / f"{len(self.trades):04}.parquet"
-        pq.write_table(pa.table(arrays, schema=schema), path)
-        # Spark reads files in the order of these times.
-        os.utime(path, (1_700_000_000 + len(self.trades),) * 2)
+        hidden = path.with_name(f".{path.name}")
+        pq.write_table(pa.table(arrays, schema=schema), hidden)
+        # Spark reads files in the order of these times. A live query that saw one of today would pass over the next.
+        os.utime(hidden, (1_700_000_000 + len(self.trades),) * 2)
+        hidden.rename(path)
 
     def register(self, *customers: tuple[int | None, int, str | None]) -> None:
         """Write a version of the customers, each with a second and a tier, over the former one."""

@@ -117,6 +117,8 @@ def files(
     Spark reads files in the order of their modification times, by default all present files in one micro-batch. With
     ``maxFilesPerTrigger`` or ``maxBytesPerTrigger`` this must also be the order of event time, within the bound of the
     watermark strategy: the watermark follows the rows read so far, so rows of a file that is read too late are late.
+    A stream passes over a file that appears later with a time of a week or more before the newest that it has read, and
+    says nothing of it: copy old files with new times, or set Spark's option ``maxFileAge``, such as ``"3650d"``.
 
     Parquet files of a local or mounted folder are read by the Python workers themselves where that gives the same rows
     as Spark's reader: columns of plain types, event time a column, and no option or setting that changes how a file is
