@@ -9,13 +9,11 @@ import os
 import sys
 import uuid
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hypothesis.core
 import pytest
-from hypothesis import HealthCheck, settings
-from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.seeds import SEED, SEED_TEXT
 
@@ -27,14 +25,6 @@ if TYPE_CHECKING:
     from tests.servers.broker import Broker
     from tests.servers.registry import RegistryServer
     from tests.servers.s3 import S3Server
-
-# Where the environment has CI, Hypothesis would draw the same examples each time: here the run's seed says which.
-# Long enough to find what random streams find, short enough for every push; a search by night sets another profile.
-settings.register_profile(
-    "push", max_examples=30, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("night", parent=settings.get_profile("push"), max_examples=3_000)
-settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
 
 PROJECT = Path(__file__).resolve().parents[1]
 # Every JVM of the tests lives for seconds or minutes: the quick compiler and a plain collector cost less of the cores.
@@ -63,17 +53,6 @@ SETTINGS = {
 }
 
 
-class SessionScheduling(LoadScopeScheduling):
-    """Keeps the tests of one Spark session in one process; there are two, so that both cores have one."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        for group, paths in _GROUPS.items():
-            if path.startswith(paths):
-                return group
-        return nodeid
-
-
 _GROUPS = {
     "beside": (
         "tests/benchmarks/guards/test_replay.py",
@@ -100,6 +79,20 @@ _GROUPS = {
 }
 """What needs a session; all else goes to whoever is free. (xdist's own groups do nothing under pytest 9.2.)"""
 
+_OPTIONAL = (
+    "hypothesis",
+    "duckdb",
+    "fastavro",
+    "google.protobuf",
+    "jsonschema",
+    "confluent_kafka",
+    "matplotlib",
+    "obstore",
+    "opentelemetry",
+    "pyspark",
+)
+"""Packages of single test modules."""
+
 _LONG = ("tests/test_on_connect.py", "tests/versions/", "tests/cluster/", "tests/cli/test_demo.py")
 """Tests that take a minute each, or many, with processes of their own. At the end, one of them would run alone."""
 
@@ -124,14 +117,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have Hypothesis draw from the run's seed, if its own option does not say another."""
+    """Draw Hypothesis's examples from the run's seed, unless its own option gives another."""
+    try:
+        import hypothesis.core
+        from hypothesis import HealthCheck, settings
+    except ImportError:
+        return
+    # Where the environment has CI, Hypothesis would draw the same examples each time: here the run's seed decides.
+    # Long enough to find what random streams find, short enough for every push; a search by night sets another profile.
+    settings.register_profile(
+        "push", max_examples=30, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.register_profile("night", parent=settings.get_profile("push"), max_examples=3_000)
+    settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
     if config.getoption("hypothesis_seed") is None:
         hypothesis.core.global_force_seed = SEED
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Skip a module whose tests need a package that is not installed: the engine's tests need pytest alone."""
+    report = yield
+    for package in _OPTIONAL:
+        if report.failed and f"No module named '{package}" in str(report.longrepr):
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, f"Skipped: {package} is not installed")
+    return report
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say the seed and the versions at the top of a run."""
-    versions = ", ".join(f"{each} {version(each)}" for each in ("pyspark", "pandas", "pyarrow", "numpy", "obstore"))
+    """Print the seed and the versions at the top of a run."""
+    names = ("pyspark", "pandas", "pyarrow", "numpy", "obstore")
+    versions = ", ".join(f"{name} {version(name)}" for name in names if find_spec(name))
     return [f"seed: {SEED_TEXT}", f"versions: {versions}"]
 
 
@@ -144,8 +161,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SessionScheduling:
-    """Have xdist hand out the tests by session."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of one Spark session in one process; there are two, so that both cores have one."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class SessionScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((group for group, paths in _GROUPS.items() if path.startswith(paths)), nodeid)
+
     return SessionScheduling(config, log)
 
 
