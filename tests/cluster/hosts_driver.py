@@ -1,13 +1,14 @@
-"""A driver on a cluster of separate hosts: ``python hosts_driver.py MASTER JOB``, a job as JSON.
+"""A driver on a cluster of separate hosts: ``python hosts_driver.py MASTER JOBS``, jobs as JSON.
 
-A job names the places: ``inputs``, ``output``, ``checkpoint``. It prints a line of JSON: the error with which the query
-was refused or ended, or what it counted.
+A job names the places: ``inputs``, ``output``, ``checkpoint``. It prints a line of JSON for each: the error with which
+the query was refused or ended, or what it counted.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -73,20 +74,37 @@ def run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     query.await_termination(progress=False)
     progress = query.progress
     assert progress is not None
+    if "copy_to" in job:
+        spark.read.format("delta").load(place).write.parquet(job["copy_to"])
     return {"conserved": progress.is_conserved, "drained": progress.drained, "start": took}
 
 
 def main(master: str, text: str) -> None:
-    job = json.loads(text)
-    with_setting = {"spark.cojoin.output": "spark"} if job.get("by_spark") else {}
-    spark = session(master, job.get("executors", 2), with_setting)
-    try:
-        said = run(spark, job)
-    except cj.CojoinError as error:
-        said = {"error": type(error).__name__, "message": str(error)}
-    sys.stdout.write(f"{json.dumps(said)}\n")
-    sys.stdout.flush()
+    spark = session(master)
+    for job in json.loads(text):
+        spark.conf.set("spark.cojoin.output", "spark" if job.get("by_spark") else "direct")
+        if job.get("kind") == "delta":
+            make_tables(job["inputs"])
+        try:
+            said = run(spark, job)
+        except cj.CojoinError as error:
+            said = {"error": type(error).__name__, "message": str(error)}
+        sys.stdout.write(f"{json.dumps(said)}\n")
+        sys.stdout.flush()
     spark.stop()
+
+
+def make_tables(folder: str) -> None:
+    """Make Delta tables of small files that this host alone has, as somebody does who works without the cluster."""
+    program = """
+import sys
+import cojoin as cj
+spark = cj.spark_session("tables", master="local[1]")
+for name in ("trades", "customers"):
+    rows = spark.read.parquet(f"{sys.argv[1]}/../inputs/{name}")
+    rows.limit(9).write.format("delta").save(f"{sys.argv[1]}/{name}")
+"""
+    subprocess.run([sys.executable, "-c", program, folder], check=True, capture_output=True)
 
 
 if __name__ == "__main__":
