@@ -18,6 +18,7 @@ __all__ = [
     "is_relative",
     "literally",
     "scheme_and_place",
+    "unpatterned",
     "without_login",
 ]
 
@@ -108,3 +109,13 @@ def as_location(declared: Any, what: str, *, expected: str = "a path") -> str:
         return declared
     msg = f"{what}: expected {expected} as a text or a pathlib.Path, got {declared!r}"
     raise ConfigurationError(msg)
+
+
+def unpatterned(path: str) -> str:
+    """Return the part of a path that is no pattern: the folder below which all that it matches lies.
+
+    >>> unpatterned("/lake/2026-*/trades"), unpatterned("/lake/trades")
+    ('/lake', '/lake/trades')
+    """
+    found = _PATTERN.search(path)
+    return path if found is None else path[: found.start()].rpartition("/")[0] or "/"

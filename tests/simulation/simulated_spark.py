@@ -55,7 +55,7 @@ class Lake:
 
 class _Settings:
     def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, Any] = {"spark.master": "local[2]"}
 
     def get(self, name: str, default: Any = None) -> Any:
         return self._values.get(name, "true" if name.endswith("noDataMicroBatches.enabled") else default)

@@ -7,12 +7,14 @@ workers (Spark Connect).
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
 from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.storage.place_tokens import Tokens, told_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +23,12 @@ __all__ = [
     "FILES_PROPERTY",
     "HOLDS_PROPERTY",
     "LOADS_PROPERTY",
+    "PLACES_PROPERTY",
     "STATE_PROPERTY",
     "BatchFacts",
     "Loads",
     "batch_facts",
+    "check_places",
     "check_state",
 ]
 
@@ -37,8 +41,15 @@ HOLDS_PROPERTY = "cojoin.holds"
 LOADS_PROPERTY = "cojoin.loads"
 """The local property of a micro-batch's jobs with how far tables' snapshots are read (``Loads``)."""
 
+PLACES_PROPERTY = "cojoin.places"
+"""The local property of a micro-batch's jobs with the tokens that a worker must find (``place_tokens.Tokens``)."""
+
 STATE_PROPERTY = "cojoin.state"
 """The local property of a micro-batch's jobs with what is known of the state that it begins with."""
+
+
+_FOUND: set[str] = set()
+"""The tokens that this process has found."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ class BatchFacts:
         loads: How far it is in the tables' snapshots.
         files: Where the calls may write the rows of some outputs (``FileTarget.as_dict``), by the output's kind.
             Nothing with Spark Connect, where the driver knows no such place.
+        places: The tokens that a worker must find, as ``check_places`` takes them; None where nothing has to be found.
     """
 
     batch_id: int
@@ -84,17 +96,19 @@ class BatchFacts:
     state: Mapping[str, Any]
     loads: Loads = field(default_factory=Loads)
     files: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    places: str | None = None
 
     def to_json(self) -> str:
         """Return them as a text, which ``read`` reads."""
         told = {"batch_id": self.batch_id, "holds": self.holds, "state": self.state, "loads": self.loads.as_dict()}
-        return json.dumps(told)
+        return json.dumps(told | ({} if self.places is None else {"places": self.places}))
 
     @classmethod
     def read(cls, text: str) -> BatchFacts:
         """Read a text that ``to_json`` returned."""
         told = json.loads(text)
-        return cls(int(told["batch_id"]), _holds(told["holds"]), told["state"], Loads.read(told["loads"]))
+        loads, places = Loads.read(told["loads"]), told.get("places")
+        return cls(int(told["batch_id"]), _holds(told["holds"]), told["state"], loads, places=places)
 
 
 def batch_facts(told_by: str | None) -> BatchFacts:
@@ -110,6 +124,27 @@ def batch_facts(told_by: str | None) -> BatchFacts:
     holds, state, loads, files = (json.loads(_property(name) or "{}") for name in names)
     places = {int(kind): place for kind, place in files.items()}
     return BatchFacts(-1 if batch_id is None else int(batch_id), _holds(holds), state, Loads.read(loads), places)
+
+
+def check_places(told: str | None = None) -> None:
+    """Check, at a Python process's first task of a query, that it sees the places that the driver sees.
+
+    Args:
+        told: The driver's tokens; None reads them from Spark's local properties, where they are if they have to be
+            found.
+
+    Raises:
+        CheckpointError: This host has other places.
+    """
+    told = _property(PLACES_PROPERTY) if told is None else told
+    if not told or told in _FOUND:
+        return
+    tokens, own = Tokens.read(told), uuid.uuid4().hex
+    faults = tokens.look(own)
+    tokens.forget(own)
+    if faults:
+        raise CheckpointError(told_faults(faults, tokens.driver))
+    _FOUND.add(told)
 
 
 def _holds(told: Mapping[str, int]) -> dict[int, int]:

@@ -37,7 +37,7 @@ from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, FunctionError
-from cojoin.spark.batch.batch_facts import BatchFacts, batch_facts, check_state
+from cojoin.spark.batch.batch_facts import BatchFacts, batch_facts, check_places, check_state
 from cojoin.spark.batch.loaded_table import LoadedRows
 from cojoin.spark.batch.packing import CONTROL_TAG, LOADED_TAG, read_control
 from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
@@ -112,6 +112,7 @@ class StreamingCall:
             Rows of ``(kind, payload)``.
         """
         facts = batch_facts(self._told_by)
+        check_places(facts.places)
         emitted = _Emitted(self._outputs, facts.files)
         try:
             with without_garbage_collection():

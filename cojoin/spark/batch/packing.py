@@ -26,6 +26,7 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.ipc import binary_column, read_message
 from cojoin.engine.values.rows import decode_column, decode_rows
 from cojoin.engine.values.texts import dump_json
+from cojoin.spark.batch.batch_facts import check_places
 from cojoin.spark.batch.grouping import chunks, cut
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Packer:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows and control rows as ``(key_group, tag, payload)``."""
+        check_places()
         seen = _Seen()
         for chunk in chunks(batches):
             if NOW_COLUMN in chunk.column_names:

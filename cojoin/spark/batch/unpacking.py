@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.values.ipc import read_message
+from cojoin.spark.batch.batch_facts import check_places
 from cojoin.storage.arrow_types import spark_schema
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class _Unpacker:
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_places()
         for batch in batches:
             for payload in batch.column(0):
                 yield read_message(payload.as_buffer(), self.schema)

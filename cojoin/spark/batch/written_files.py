@@ -27,17 +27,20 @@ import pyarrow.parquet as pq
 
 from cojoin.engine.values.ipc import read_message
 from cojoin.engine.values.types import is_tagged
+from cojoin.errors import QueryFailedError
+from cojoin.spark.batch.batch_facts import check_places
 from cojoin.storage.delta_files import WrittenFile
 from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics, leaves
 from cojoin.storage.java_classes import java_class
+from cojoin.storage.place_tokens import CURE, this_host, unseen
 from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["OUTPUT_SETTING", "CallFiles", "FileTarget", "can_be_written", "local_path", "write_files"]
+__all__ = ["OUTPUT_SETTING", "CallFiles", "FileTarget", "can_be_written", "check_seen", "local_path", "write_files"]
 
 OUTPUT_SETTING = "spark.cojoin.output"
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
@@ -115,6 +118,25 @@ def local_path(session: SparkSession, location: str) -> str | None:
     system = hadoop.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     qualified = system.makeQualified(hadoop).toUri()
     return str(qualified.getPath()) if qualified.getScheme() == "file" else None
+
+
+def check_seen(folder: str, files: Sequence[WrittenFile]) -> None:
+    """Check that the driver sees the files that it is about to publish; Delta's commit does not look for them.
+
+    Args:
+        folder: The folder into which the workers wrote them.
+        files: The files, as the workers told them.
+
+    Raises:
+        QueryFailedError: A file is not there, or has another size.
+    """
+    missing = unseen(folder, [(each.name, each.size) for each in files])
+    if missing:
+        msg = (
+            f"{len(missing)} of {len(files)} files that the workers have written to {folder} are not there with their "
+            f"sizes for the driver, on {this_host()}, such as {missing[0]}; nothing was committed: {CURE}"
+        )
+        raise QueryFailedError(msg)
 
 
 def _can_be_written(dtype: pa.DataType) -> bool:
@@ -204,6 +226,7 @@ class _Writer:
     targets: dict[int, FileTarget]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_places()
         files: dict[int, _File] = {}
         of_calls: list[Path] = []
         schema = None

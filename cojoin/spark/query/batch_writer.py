@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.due_snapshots import DueSnapshots
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
-from cojoin.spark.batch.batch_facts import FILES_PROPERTY, STATE_PROPERTY
+from cojoin.spark.batch.batch_facts import FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY
 from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import write_files
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
+    from cojoin.spark.query.shared_places import SharedPlaces
     from cojoin.spark.query.table_loads import TableLoads
 
 __all__ = ["BatchWriter"]
@@ -59,6 +60,7 @@ class BatchWriter(BatchProtocol):
         retained: How many snapshots are kept, not counting savepoints.
         row_limit_only: Whether Arrow batches of small rows may be limited by ``maxRecordsPerBatch`` only.
         cadence: When a snapshot is due; None where that is not known here.
+        places: What all workers must see; None where they are this process's children.
     """
 
     def __init__(
@@ -70,9 +72,10 @@ class BatchWriter(BatchProtocol):
         retained: int,
         row_limit_only: bool,
         cadence: SnapshotCadence | None = None,
+        places: SharedPlaces | None = None,
     ) -> None:
         super().__init__(plan, checkpoint, outputs, on_batch, retained)
-        self._row_sizes, self._row_limit_only = RowSizes(), row_limit_only
+        self._row_sizes, self._row_limit_only, self._places = RowSizes(), row_limit_only, places
         is_new = checkpoint.last is None and checkpoint.begins_at is None
         self._due = None if cadence is None else DueSnapshots(cadence, plan.key_groups, is_new=is_new)
 
@@ -81,7 +84,12 @@ class BatchWriter(BatchProtocol):
         if not is_connect(emitted.sparkSession):
             known = json.dumps(self.state_before(batch_id))
             emitted.sparkSession.sparkContext.setLocalProperty(STATE_PROPERTY, known)
-        self.run(_SparkBatch(emitted, batch_id, self._row_sizes, self._row_limit_only, self._due, len(self._outputs)))
+            if self._places is not None:
+                emitted.sparkSession.sparkContext.setLocalProperty(PLACES_PROPERTY, self._places.told())
+        if self._places is not None:
+            self._places.before_batch(emitted.sparkSession)
+        of_query = self._row_sizes, self._row_limit_only, self._due, len(self._outputs), self._places
+        self.run(_SparkBatch(emitted, batch_id, *of_query))
 
     def and_then(self, loads: TableLoads | None) -> Callable[[DataFrame, int], None]:
         """Return a function that writes a micro-batch, and then the next load of a static side where it is due."""
@@ -106,10 +114,11 @@ class _SparkBatch(Batch):
         row_limit_only: bool,
         due: DueSnapshots | None,
         outputs: int,
+        places: SharedPlaces | None,
     ) -> None:
         self.batch_id, self.session = batch_id, emitted.sparkSession
         self._emitted, self._row_sizes, self._row_limit_only = emitted, row_sizes, row_limit_only
-        self._due, self._outputs, self._is_persisted = due, outputs, False
+        self._due, self._outputs, self._places, self._is_persisted = due, outputs, places, False
 
     def execute(self, targets: Mapping[int, FileTarget]) -> tuple[list[dict[str, Any]], dict[int, list[WrittenFile]]]:
         """Execute the calls once: collect their statistics and the files that the workers wrote, and fill the cache."""
@@ -126,6 +135,9 @@ class _SparkBatch(Batch):
             self._told_places(targets) if targets else contextlib.nullcontext(),
         ):
             rows = self._emitted.where(F.col("kind").isin(STATISTICS, *targets)).collect()
+        if self._places is not None:
+            # Executors that have come in the meantime answer before anything is committed.
+            self._places.ask(self.session)
         statistics: list[dict[str, Any]] = [json.loads(row.payload) for row in rows if row.kind == STATISTICS]
         self._row_sizes.observe(statistics)
         if self._due is not None:

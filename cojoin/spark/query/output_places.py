@@ -13,6 +13,7 @@ where a callable writes, so a callable is compared neither with another callable
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.locations import is_path
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.locations import is_path, unpatterned
+from cojoin.storage.place_tokens import Place
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 from cojoin.storage.table_version import read_table, table_path
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks.sinks import Sink
     from cojoin.storage.store import Store
 
-__all__ = ["check_places", "check_unchanged"]
+__all__ = ["check_places", "check_unchanged", "local_places"]
 
 _KINDS = ("delta", "parquet", "kafka", "callable")
 
@@ -83,6 +86,46 @@ def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], i
     for at, name in enumerate(names):
         for other in names[:at]:
             _refuse(name, *outputs[name], other, *outputs[other])
+
+
+def local_places(
+    spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]
+) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+    """Return the local paths that the workers of a query reach by themselves: those it writes to, and those it reads.
+
+    Args:
+        spark: The session.
+        files: The query's checkpoint.
+        sinks: The sink of each output, by the output's name.
+        inputs: The inputs.
+    """
+    written = [Place("checkpoint", files.root)]
+    for output, sink in sinks.items():
+        location = sink.location if isinstance(sink, DeltaSink) else sink.directory()
+        found = None if location is None else _of_table(spark, location)
+        if found is not None and not is_path(str(location)) and read_table(spark, str(location)) is None:
+            # Spark creates a table by name only where its folder is empty, or not there.
+            found = found.rstrip("/").rpartition("/")[0]
+        if found is not None and not found.startswith(f"{files.root}/"):
+            written.append(Place(_spell(output), found))
+    read = [
+        Place(f"input {bound.spec.name!r}", unpatterned(found))
+        for bound in inputs
+        for location in (*_locations_read(bound), *_tables_read(bound))
+        if (found := _of_table(spark, location)) is not None
+    ]
+    return _local(spark, written), _local(spark, read)
+
+
+def _local(spark: SparkSession, places: Sequence[Place]) -> tuple[Place, ...]:
+    """Return those places that are on the local file system, by their paths without links resolved."""
+    found = []
+    for place in places:
+        with contextlib.suppress(CheckpointError, Py4JError, PySparkException):
+            store = open_store(spark, place.path)
+            if isinstance(store, LocalStore):
+                found.append(Place(place.what, store.root.removeprefix("file:")))
+    return tuple(found)
 
 
 def check_unchanged(spark: SparkSession, files: Store, last: Manifest | None, sinks: Mapping[str, Sink]) -> None:
@@ -205,6 +248,14 @@ def _resolved(spark: SparkSession, location: str) -> str:
         return location.rstrip("/")
     scheme, colon, path = root.partition(":")
     return f"file:{os.path.realpath('/' + path.lstrip('/'))}" if colon and scheme == "file" else root.rstrip("/")
+
+
+def _tables_read(bound: BoundInput) -> list[str]:
+    """Return the table of a source that is of a kind of its own, such as one with changes."""
+    source = bound.source
+    if source is None or type(source) is Source or source.format != "delta" or source.location is None:
+        return []
+    return [source.location]
 
 
 def _locations_read(bound: BoundInput) -> list[str]:

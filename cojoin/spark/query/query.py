@@ -29,7 +29,7 @@ from cojoin.spark.restore.source_logs import compact_interval
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -188,13 +188,13 @@ class Query:
         self._batches += 1
         self._outside.count(manifest)
 
-    def run(self, stream: DataStreamWriter, at_rest: DataStreamWriter, at_end: Callable[[], None] | None) -> None:
+    def run(self, stream: DataStreamWriter, at_rest: DataStreamWriter, at_end: Sequence[Callable[[], None]]) -> None:
         """Start the first phase, and a thread for the following ones.
 
         Args:
             stream: The stream, without a trigger.
             at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
-            at_end: A function that waits for the work beside the batches; None where this process has none.
+            at_end: Functions that are called at the end, such as one that waits for the work beside the batches.
         """
         if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
@@ -238,7 +238,7 @@ class Query:
         self,
         at_rest: DataStreamWriter,
         plan_last_batch: Callable[[], bool] | None,
-        at_end: Callable[[], None] | None,
+        at_end: Sequence[Callable[[], None]],
     ) -> None:
         try:
             self._wait()
@@ -252,8 +252,9 @@ class Query:
             self._error = self._own_words(error)
         finally:
             try:
-                if at_end is not None:
-                    at_end()
+                with contextlib.ExitStack() as calls:
+                    for each in reversed(at_end):
+                        calls.callback(each)
                 self._flush_progress()
             except Exception as error:  # noqa: BLE001 - the manifests still hold the rows
                 self._error = self._error or self._own_words(error)

@@ -12,8 +12,9 @@ properties.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.checkpoints.claimed import ClaimedCheckpoint
 from cojoin.checkpoints.lease import Lease
@@ -25,6 +26,7 @@ from cojoin.spark.batch.pickling import pickling_error
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.history import HistoryHolds
 from cojoin.spark.query.opened_outputs import open_outputs
+from cojoin.spark.query.shared_places import SharedPlaces
 from cojoin.spark.query.table_loads import TableLoads
 from cojoin.storage.stores import open_store
 
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from cojoin.spark.query.history import InputStreams
     from cojoin.spark.query.table_loads import StaticSide
     from cojoin.spark.sinks.sink import Sink
+
+    _Opened: TypeAlias = tuple[BatchWriter, HistoryHolds, TableLoads | None, SharedPlaces | None]
 
 __all__ = ["RemoteWriter", "setting_of"]
 
@@ -75,7 +79,7 @@ class RemoteWriter:
     begins_at: tuple[str, ...] | None = None
     described: int = 0
     side: StaticSide | None = None
-    _opened: tuple[BatchWriter, HistoryHolds, TableLoads | None] | None = field(default=None, init=False, repr=False)
+    _opened: _Opened | None = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
         """Check that all of it can be sent to the server.
@@ -97,15 +101,17 @@ class RemoteWriter:
         session: Any = emitted.sparkSession
         if self._opened is None:
             self._opened = self._open(session)
-        writer, holds, tables = self._opened
+        writer, holds, tables, places = self._opened
         limits, loads = holds.after(session, batch_id)
-        facts = BatchFacts(batch_id, limits, writer.state_before(batch_id), loads)
+        told = None if places is None else places.told()
+        facts = BatchFacts(batch_id, limits, writer.state_before(batch_id), loads, places=told)
         session.conf.set(setting_of(self.query_id), facts.to_json())
-        writer.and_then(tables)(emitted, batch_id)
         # The server may end this process after any batch.
+        with contextlib.nullcontext() if places is None else places.held(session):
+            writer.and_then(tables)(emitted, batch_id)
         writer.finish()
 
-    def _open(self, session: Any) -> tuple[BatchWriter, HistoryHolds, TableLoads | None]:
+    def _open(self, session: Any) -> _Opened:
         files = open_store(session, self.checkpoint)
         manifests = Manifests(files)
         progress = ProgressTable(session, files, manifests)
@@ -119,7 +125,8 @@ class RemoteWriter:
         outputs = open_outputs(session, self.sinks, opened, self.plan)
         writer = BatchWriter(self.plan, opened, outputs, _ignore, self.retained, row_limit_only=False)
         tables = None if self.side is None else TableLoads(self.side, files, lease.check)
-        return writer, HistoryHolds(self.streams, files, self.begins_at), tables
+        places = SharedPlaces.open(session, files, self.sinks)
+        return writer, HistoryHolds(self.streams, files, self.begins_at), tables, places
 
 
 def _ignore(manifest: object) -> None:

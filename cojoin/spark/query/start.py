@@ -46,6 +46,7 @@ from cojoin.spark.query.outside import Outside
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
+from cojoin.spark.query.shared_places import SharedPlaces
 from cojoin.spark.query.source_columns import check_source_columns
 from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
@@ -127,34 +128,35 @@ def start_query(
     ]
     if is_connect(spark):
         check_server(spark, files)
-    claim_checkpoint(files, description, described)
-    lease = Lease.acquire(files)
-    try:
-        _check_unchanged(files, seen)
-        # If two starts claimed the checkpoint at the same moment, the one with the lease continues with what is there.
-        last = Manifests(files).last()
-        check_description(files, 0 if last is None else last.described)
-        query_id = note_sources(files, described, lease.epoch)
-        restoration = None if restoration is None else replace(restoration, epoch=lease.epoch)
-        if restoration is not None and restoration.stage == "begun":
-            restoration.write(files)
-            restoration = write_restoration(new, restoration, lease.check)
-            restoration.write(files)
-        checkpoint = _open_checkpoint(new, query_id, lease, restoration)
-        streams = InputStreams.of(inputs)
-        outside = Outside(options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress)
-        query = Query(spark, plan, options.trigger, checkpoint, span=span, outside=outside)
-        with outside.ended_by_errors():
-            _run(query, new, streams, inputs, emit, options, checkpoint, restoration)
-    except BaseException as error:
-        cause = lease.explained(error) if isinstance(error, Exception) else error
-        with contextlib.suppress(Exception):
-            lease.release()
-        if cause is not error:
-            raise cause from error
-        if isinstance(error, PySparkException):
-            raise ConfigurationError(explain(error)) from error
-        raise
+    with SharedPlaces.begun(spark, files, sinks, inputs) as places:
+        claim_checkpoint(files, description, described)
+        lease = Lease.acquire(files)
+        try:
+            _check_unchanged(files, seen)
+            # If two starts claimed it at the same moment, the one with the lease continues with what is there.
+            last = Manifests(files).last()
+            check_description(files, 0 if last is None else last.described)
+            query_id = note_sources(files, described, lease.epoch)
+            restoration = None if restoration is None else replace(restoration, epoch=lease.epoch)
+            if restoration is not None and restoration.stage == "begun":
+                restoration.write(files)
+                restoration = write_restoration(new, restoration, lease.check)
+                restoration.write(files)
+            checkpoint = _open_checkpoint(new, query_id, lease, restoration)
+            streams = InputStreams.of(inputs)
+            outside = Outside(options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress)
+            query = Query(spark, plan, options.trigger, checkpoint, span=span, outside=outside)
+            with outside.ended_by_errors():
+                _run(query, new, streams, inputs, emit, options, checkpoint, restoration, places)
+        except BaseException as error:
+            cause = lease.explained(error) if isinstance(error, Exception) else error
+            with contextlib.suppress(Exception):
+                lease.release()
+            if cause is not error:
+                raise cause from error
+            if isinstance(error, PySparkException):
+                raise ConfigurationError(explain(error)) from error
+            raise
     return query
 
 
@@ -277,6 +279,7 @@ def _run(
     options: QueryOptions,
     checkpoint: ClaimedCheckpoint,
     restoration: Restoration | None,
+    places: SharedPlaces | None,
 ) -> None:
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
@@ -288,7 +291,7 @@ def _run(
     if not is_connect(new.spark):
         rows_only = not any(runs_python(each.frame) for each in inputs)
         retained = options.retained_checkpoints
-        writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence)
+        writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)
     # Also where only timers need the clock: another run's strategies may follow it.
     last = checkpoint.last
     starts = (
@@ -326,7 +329,8 @@ def _run(
     if writer is not None:
         writer.prepare()
     named = partial(_named, name=options.name)
-    query.run(named(stream), named(at_rest), None if writer is None else writer.finish)
+    at_end = [*([] if writer is None else [writer.finish]), *([] if places is None else [places.remove])]
+    query.run(named(stream), named(at_rest), at_end)
 
 
 def _plans_without_python(new: NewQuery, trigger: Trigger) -> bool:

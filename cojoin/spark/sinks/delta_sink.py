@@ -24,7 +24,7 @@ from pyspark.sql.types import StringType
 
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
-from cojoin.spark.batch.written_files import FileTarget
+from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.stored_markers import StoredMarkers
 from cojoin.storage.arrow_types import spark_schema
@@ -109,6 +109,7 @@ class DeltaWriter(SinkWriter):
         self._transactions = TableTransactions(session, sink.location, output.app_id, output.epoch)
         self._markers = StoredMarkers(session, sink.location, self._transactions)
         self._newest = -1
+        self._folder: str | None = None
 
     def check(self, position: Position) -> None:
         """Check that the table has the batches that the checkpoint knows, and none after the next batch.
@@ -221,6 +222,11 @@ class DeltaWriter(SinkWriter):
     def target(self, schema: pa.Schema, batch_id: int) -> FileTarget | None:
         """Return the table's folder as a target; None if the workers can't write its files (partitions, properties)."""
         del batch_id
+        target = self._plain_target(schema)
+        self._folder = None if target is None else target.folder
+        return target
+
+    def _plain_target(self, schema: pa.Schema) -> FileTarget | None:
         # Files can be committed only by Delta's classes.
         if is_connect(self._session):
             return None
@@ -245,8 +251,11 @@ class DeltaWriter(SinkWriter):
         """Append files in the table's folder in a transaction that takes effect once; return the manifest's entry.
 
         Raises:
-            QueryFailedError: The table has this batch from a different execution, or later batches.
+            QueryFailedError: The table has this batch from a different execution, or later batches; or a file is not
+                there.
         """
+        if self._folder is not None:
+            check_seen(self._folder, files)
         self._transactions.append(
             schema,
             files,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.batch.written_files import FileTarget, local_path
+from cojoin.spark.batch.written_files import FileTarget, check_seen, local_path
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.storage.document_text import Form
 from cojoin.storage.documents import read_document, write_document
@@ -143,10 +143,15 @@ class ParquetWriter(SinkWriter):
         return target
 
     def commit(self, schema: pa.Schema, files: Sequence[WrittenFile], marker: BatchMarker) -> dict[str, Any]:
-        """Move the files to the batch's folder, replacing that of an earlier attempt; return the manifest's entry."""
+        """Move the files to the batch's folder, replacing that of an earlier attempt; return the manifest's entry.
+
+        Raises:
+            QueryFailedError: A file is not there.
+        """
         del schema
-        self._claim()
         written = Path(str(local_path(self._session, self._folder(marker.batch_id, _UNFINISHED))))
+        check_seen(str(written), files)
+        self._claim()
         folder = Path(str(local_path(self._session, self._folder(marker.batch_id))))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -1,0 +1,385 @@
+"""Whether processes on several hosts see one folder at a path, or each a folder of its own: told by small files in it.
+
+The driver puts a token with a random id into each place. Whoever works with the place finds this token there, and puts
+one of its own beside it, which the driver finds. (Nothing is written into what is only read: there one of the listed
+files is looked for, with its size.) Another disk, another mount and a layer of a container's file system all fail this.
+
+Network file systems remember for up to a minute that a file was not there. So whoever misses a file there lists its
+folder and looks again, for up to 90 seconds; on a disk of one's own nothing comes later.
+
+Readers of the places, Spark's and Delta's among them, pass over the tokens, whose names begin with a dot. A token that
+a killed driver has left is deleted by a start a day later, like other temporary files (``store.is_abandoned``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import socket
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cojoin.storage.local_store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+__all__ = ["CURE", "Fault", "ListedFile", "Place", "Tokens", "files_in", "find_files", "this_host", "told_faults"]
+
+SECONDS = 90.0
+"""For how long a file is looked for that a network file system may show late."""
+
+CURE = (
+    "expected a folder that the driver and all workers reach by this path and may write to: give one on a file system "
+    "that every host mounts there, or on an object store, such as s3a://"
+)
+_CURE_OF_INPUTS = "expected files that the driver and all workers reach by the same path"
+
+_OF_ONE_HOST = frozenset(
+    {"btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "rootfs", "tmpfs", "xfs", "zfs"}
+)
+"""Types of file systems that only one host writes to, so that what is not there does not come a moment later."""
+
+_LOOKED_THROUGH = 10_000
+_FILES, _HOSTS = 3, 4
+
+
+class Place(NamedTuple):
+    """A local path that the driver and the workers have to share.
+
+    Attributes:
+        what: What it is, for messages, such as ``"checkpoint"``.
+        path: The path, absolute and without a scheme.
+    """
+
+    what: str
+    path: str
+
+
+class ListedFile(NamedTuple):
+    """A file of an input, as the driver sees it.
+
+    Attributes:
+        place: The input and its path.
+        path: The file's path.
+        size: Its size in bytes.
+    """
+
+    place: Place
+    path: str
+    size: int
+
+
+class Fault(NamedTuple):
+    """What is wrong with a place on a host.
+
+    Attributes:
+        what: The place.
+        path: Its path.
+        why: What is wrong, as a sentence that begins after the host's name.
+        host: The host, and the user.
+        is_read: Whether the place is only read.
+    """
+
+    what: str
+    path: str
+    why: str
+    host: str
+    is_read: bool = False
+
+
+def this_host() -> str:
+    """Return the name of this host and of the user who runs this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # Containers often run as a user without a name.
+        user = str(os.getuid())
+    return f"host {socket.gethostname()} (user {user})"
+
+
+@dataclass
+class Tokens:
+    """The tokens of one run of a query.
+
+    Attributes:
+        places: Where they are.
+        driver: The driver's host and user.
+        token: The id, which is in the name of each token and, in the driver's, the content.
+    """
+
+    places: tuple[Place, ...]
+    driver: str = field(default_factory=this_host)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _made: list[Path] = field(default_factory=list, repr=False)
+
+    def put(self) -> None:
+        """Put the driver's token into each place, which is made where it does not exist.
+
+        Raises:
+            CheckpointError: A place can't be made or written to; then nothing is left of the tokens.
+        """
+        try:
+            for place in self.places:
+                self._made += _missing(Path(place.path))
+                self._store(place).write_bytes(self._name(), self.token.encode())
+        except BaseException:
+            self.remove()
+            raise
+
+    def touch(self) -> None:
+        """Keep the driver's tokens from looking abandoned; one that somebody has deleted is put back."""
+        for place in self.places:
+            token = Path(place.path, self._name())
+            if token.exists():
+                os.utime(token)
+            else:
+                self._store(place).write_bytes(token.name, self.token.encode())
+
+    def remove(self) -> None:
+        """Remove the tokens, and the folders that were made for them and hold nothing else."""
+        for place in self.places:
+            with contextlib.suppress(OSError):
+                for each in Path(place.path).glob(f".cojoin-place.{self.token}.*"):
+                    each.unlink()
+            with contextlib.suppress(Exception):
+                # Those that others have left.
+                self._store(place).delete_abandoned("")
+        for made in self._made:
+            with contextlib.suppress(OSError):
+                made.rmdir()
+        self._made = []
+
+    def to_json(self) -> str:
+        """Return what a worker has to know, as a text that ``read`` reads."""
+        return json.dumps({"token": self.token, "driver": self.driver, "places": self.places})
+
+    @classmethod
+    def read(cls, text: str) -> Tokens:
+        """Read a text that ``to_json`` returned."""
+        told = json.loads(text)
+        return cls(tuple(Place(*each) for each in told["places"]), told["driver"], told["token"])
+
+    def look(self, own: str, seconds: float = SECONDS) -> list[Fault]:
+        """Look for the driver's token in each place, and put one beside it; on a worker.
+
+        Args:
+            own: The id of the worker's own token.
+            seconds: For how long a token is looked for on a network file system.
+
+        Returns:
+            What is wrong; nothing in general.
+        """
+        here = this_host()
+        faults = []
+        for place in self.places:
+            why = self._looked_for(place, own, seconds)
+            faults += [Fault(*place, why, here)] if why else []
+        return faults
+
+    def forget(self, own: str) -> None:
+        """Remove a worker's own token from each place."""
+        for place in self.places:
+            with contextlib.suppress(OSError):
+                Path(place.path, self._name(own)).unlink()
+
+    def find(self, others: Collection[tuple[str, str]], seconds: float = SECONDS) -> list[Fault]:
+        """Look for the tokens that workers have put, and remove them; on the driver.
+
+        Args:
+            others: The host and the id of each worker's token.
+            seconds: For how long they are looked for.
+
+        Returns:
+            Which are missing.
+        """
+        paths = {
+            Path(place.path, self._name(own)): (place, host) for place in self.places for host, own in sorted(others)
+        }
+        missing = _looked_for_all(paths, os.path.lexists, seconds)
+        for _, own in others:
+            self.forget(own)
+        why = "writes into a folder that is not the driver's, who has not found it there"
+        return [Fault(*paths[path][0], why, paths[path][1]) for path in missing]
+
+    def _looked_for(self, place: Place, own: str, seconds: float) -> str | None:
+        token = Path(place.path, self._name())
+        may_come = not _is_of_one_host(token)
+        try:
+            if _looked_for_all([token], os.path.lexists, seconds if may_come else 0):
+                if not token.parent.exists():
+                    return "has no such folder"
+                return "has another folder there, which lacks what the driver has just written"
+            if token.read_text(errors="replace") != self.token:
+                return "reads something else there than what the driver has written"
+        except OSError as error:
+            return f"can't read it: {_said(error)}"
+        try:
+            Path(place.path, self._name(own)).write_bytes(own.encode())
+        except OSError as error:
+            return f"can't write there: {_said(error)}"
+        return None
+
+    @staticmethod
+    def _store(place: Place) -> LocalStore:
+        return LocalStore(place.path, place.what)
+
+    def _name(self, own: str | None = None) -> str:
+        # As of temporary files, so that the checkpoint's own cleaning finds those of killed drivers.
+        return f".cojoin-place.{self.token}.tmp" if own is None else f".cojoin-place.{self.token}.{own}.tmp"
+
+
+def told_faults(faults: Sequence[Fault], driver: str) -> str:
+    """Return what is wrong in one sentence: the hosts by place and by what is wrong there, and the cure.
+
+    Args:
+        faults: What is wrong, at least one thing.
+        driver: The driver's host and user.
+
+    >>> told_faults([Fault("output", "/srv/out", "has no such folder", "worker-1 (user spark)")], "edge (user me)")[:83]
+    'output file:/srv/out: worker-1 (user spark) has no such folder; the driver runs on '
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for each in faults:
+        hosts = found.setdefault((each.what, each.path, each.why), [])
+        if each.host not in hosts:
+            hosts.append(each.host)
+    told = [f"{what} file:{path}: {_and(hosts)} {why}" for (what, path, why), hosts in found.items()]
+    cure = _CURE_OF_INPUTS if all(each.is_read for each in faults) else CURE
+    return f"{'; '.join(told)}; the driver runs on {driver}: {cure}"
+
+
+def files_in(place: Place) -> list[ListedFile]:
+    """Return some files below a path, or the file itself; hidden ones, which readers pass over, are left out.
+
+    Args:
+        place: The input and its path, which may be that of a file.
+    """
+    path = Path(place.path)
+    if path.is_file():
+        return [ListedFile(place, str(path), path.stat().st_size)]
+    found: list[ListedFile] = []
+    for entry in _walked(str(path)):
+        with contextlib.suppress(OSError):
+            found.append(ListedFile(place, entry.path, entry.stat().st_size))
+        if len(found) == _FILES:
+            break
+    return found
+
+
+def find_files(files: Iterable[ListedFile], seconds: float = SECONDS) -> list[Fault]:
+    """Look for files of inputs; on a worker.
+
+    Args:
+        files: The files, several of each input: any one of them is enough.
+        seconds: For how long they are looked for on a network file system.
+    """
+    by_place: dict[Place, list[ListedFile]] = {}
+    for each in files:
+        by_place.setdefault(each.place, []).append(each)
+    here = this_host()
+    faults = []
+    for place, listed in by_place.items():
+        if any(_has_size(each.path, each.size) for each in listed):
+            continue
+        first = listed[0]
+        if unseen(os.path.dirname(first.path), [(os.path.basename(first.path), first.size)], seconds):  # noqa: PTH119, PTH120
+            faults.append(Fault(*place, f"has no file {first.path} of {first.size} bytes", here, is_read=True))
+    return faults
+
+
+def unseen(folder: str, files: Iterable[tuple[str, int]], seconds: float = SECONDS) -> list[str]:
+    """Return which files of a folder are not there with their sizes; those on a network file system may come late.
+
+    Args:
+        folder: The folder, a local path.
+        files: The name and the size of each.
+        seconds: For how long they are looked for on a network file system.
+    """
+    sizes = {Path(folder, name): size for name, size in files}
+
+    def is_there(path: Path) -> bool:
+        return _has_size(path, sizes[path])
+
+    missing = [path for path in sizes if not is_there(path)]
+    if missing and not _is_of_one_host(missing[0]):
+        missing = _looked_for_all(missing, is_there, seconds)
+    return [path.name for path in missing]
+
+
+def _looked_for_all(paths: Iterable[Path], is_there: Callable[[Path], bool], seconds: float) -> list[Path]:
+    """Return those of some files that have not come within a time."""
+    deadline, pause = time.monotonic() + seconds, 0.01
+    while missing := [path for path in paths if not is_there(path)]:
+        if time.monotonic() >= deadline:
+            return missing
+        for folder in {each for path in missing for each in (path.parent.parent, path.parent)}:
+            # What a network file system remembers of a folder, it compares when the folder is opened.
+            with contextlib.suppress(OSError):
+                os.listdir(folder)  # noqa: PTH208 - only that it is read counts
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)
+    return []
+
+
+def _has_size(path: str | Path, size: int) -> bool:
+    try:
+        return os.stat(path).st_size == size  # noqa: PTH116 - a path or a string
+    except OSError:
+        return False
+
+
+def _missing(path: Path) -> list[Path]:
+    """Return the folders that have to be made for a path, the innermost first."""
+    found = []
+    while not path.exists():
+        found.append(path)
+        path = path.parent
+    return found
+
+
+def _walked(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the files below a folder, those of the folder first, of a limited number of entries."""
+    folders, left = [folder], _LOOKED_THROUGH
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    left -= 1
+                    if left < 0:
+                        return
+                    if entry.name.startswith((".", "_")):
+                        continue
+                    if entry.is_dir():
+                        folders.append(entry.path)
+                    elif entry.is_file():
+                        yield entry
+        except OSError:
+            continue
+
+
+def _is_of_one_host(path: Path) -> bool:
+    """Return whether a path is on a file system that only this host writes to."""
+    place, kind, length = os.path.realpath(path), "", -1
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text(errors="replace").splitlines():
+            _, mounted, type_, *_ = line.split(" ")
+            # Blanks in a path are written as numbers.
+            root = mounted.replace("\\040", " ").rstrip("/")
+            if (place == root or place.startswith(f"{root}/")) and len(root) >= length:
+                kind, length = type_, len(root)
+    return kind in _OF_ONE_HOST
+
+
+def _said(error: OSError) -> str:
+    return (error.strerror or str(error)).strip().partition("\n")[0]
+
+
+def _and(hosts: Sequence[Any]) -> str:
+    shown = list(hosts) if len(hosts) <= _HOSTS else [*hosts[: _HOSTS - 1], f"{len(hosts) - _HOSTS + 1} others"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,111 @@
+"""A driver on a cluster of separate hosts: ``python hosts_driver.py MASTER JOBS``, jobs as JSON.
+
+A job names the places: ``inputs``, ``output``, ``checkpoint``. It prints a line of JSON for each: the error with which
+the query was refused or ended, or what it counted.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import cojoin as cj
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def session(master: str, executors: int = 2, conf: dict[str, Any] | None = None) -> SparkSession:
+    """Start the session, and wait until its executors are there."""
+    shared = {
+        "spark.executor.memory": "512m",
+        "spark.driver.extraJavaOptions": JAVA,
+        "spark.executor.extraJavaOptions": JAVA,
+        "spark.driver.host": socket.gethostname(),
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = cj.spark_session("hosts", master=master, conf=shared | (conf or {}))
+    spark.sparkContext.setLogLevel("ERROR")
+    deadline = time.monotonic() + 90
+    while (found := spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1) < executors:
+        assert time.monotonic() < deadline, f"{found} executors after 90 s"
+        time.sleep(0.1)
+    return spark
+
+
+def inputs(folder: str, kind: str) -> cj.ConnectedInputs:
+    """Connect the folder's trades with its customers, as files or as Delta tables."""
+
+    def read(name: str, schema: str) -> cj.Input:
+        path = f"{folder}/{name}"
+        options = {"maxFilesPerTrigger": 2}
+        source = (
+            cj.sources.delta(path, options=options)
+            if kind == "delta"
+            else cj.sources.files(path, "parquet", schema=schema, options=options)
+        )
+        return cj.Input(source, key="customer_id", event_time="event_time", name=name)
+
+    trades = read("trades", "trade_id long, customer_id string, event_time timestamp, amount double")
+    return cj.connect(trades, read("customers", "customer_id string, event_time timestamp, tier string"), key_groups=4)
+
+
+def run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
+    """Run the job's query to its end, and return what it counted."""
+    kind, _, place = job["output"].partition(":")
+    started = time.perf_counter()
+    query = (
+        inputs(job["inputs"], job.get("kind", "files"))
+        .asof_join()
+        .start(
+            output=getattr(cj.sinks, kind)(place),
+            checkpoint=job["checkpoint"],
+            trigger=cj.Trigger.available_now(drain=True),
+            **{name: getattr(cj.sinks, kind)(place) for name, place in job.get("others", {}).items()},
+        )
+    )
+    took = time.perf_counter() - started
+    query.await_termination(progress=False)
+    progress = query.progress
+    assert progress is not None
+    if "copy_to" in job:
+        spark.read.format("delta").load(place).write.parquet(job["copy_to"])
+    return {"conserved": progress.is_conserved, "drained": progress.drained, "start": took}
+
+
+def main(master: str, text: str) -> None:
+    spark = session(master)
+    for job in json.loads(text):
+        spark.conf.set("spark.cojoin.output", "spark" if job.get("by_spark") else "direct")
+        if job.get("kind") == "delta":
+            make_tables(job["inputs"])
+        try:
+            said = run(spark, job)
+        except cj.CojoinError as error:
+            said = {"error": type(error).__name__, "message": str(error)}
+        sys.stdout.write(f"{json.dumps(said)}\n")
+        sys.stdout.flush()
+    spark.stop()
+
+
+def make_tables(folder: str) -> None:
+    """Make Delta tables of small files that this host alone has, as somebody does who works without the cluster."""
+    program = """
+import sys
+import cojoin as cj
+spark = cj.spark_session("tables", master="local[1]")
+for name in ("trades", "customers"):
+    rows = spark.read.parquet(f"{sys.argv[1]}/../inputs/{name}")
+    rows.limit(9).write.format("delta").save(f"{sys.argv[1]}/{name}")
+"""
+    subprocess.run([sys.executable, "-c", program, folder], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

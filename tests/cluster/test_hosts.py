@@ -1,0 +1,147 @@
+"""Queries on separate hosts: what they share passes, and what is each host's own is refused before a row is out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.cluster import hosts_driver
+from tests.cluster.data import by_trade, make_rows, read, write
+from tests.servers.hosts import PRIVATE, SHARED, HostsCluster, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+ROWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[HostsCluster]:
+    """A master, a driver's host and two workers' ones; the inputs are in the folder that they share."""
+    if why_not():
+        pytest.skip(str(why_not()))
+    with HostsCluster() as running:
+        make_inputs(running.shared / "inputs")
+        yield running
+
+
+def make_inputs(folder: Path) -> None:
+    rng = np.random.default_rng(7)
+    trades, customers = make_rows(rng, ROWS), make_rows(rng, ROWS // 4)
+    trades.insert(0, "trade_id", range(ROWS))
+    trades["amount"] = rng.integers(1, 1000, ROWS) / 8
+    customers["tier"] = rng.choice(["basic", "silver", "gold"], len(customers))
+    folder.mkdir()
+    write(folder / "trades", trades)
+    write(folder / "customers", customers)
+    expected = pd.merge_asof(
+        trades.sort_values("event_time"),
+        customers.sort_values("event_time").assign(customers_event_time=lambda rows: rows["event_time"]),
+        on="event_time",
+        by="customer_id",
+    )
+    by_trade(expected).to_pickle(folder / "expected")
+
+
+def job(**places: Any) -> dict[str, Any]:
+    """Return a job with all places below the shared folder but those that are given."""
+    return {
+        "inputs": f"{SHARED}/inputs",
+        "checkpoint": f"{SHARED}/checkpoint",
+        "output": f"delta:{SHARED}/out",
+    } | places
+
+
+def run(cluster: HostsCluster, *jobs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run queries one after the other, and return what the driver says of each."""
+    done = cluster.driver(Path(hosts_driver.__file__), json.dumps(jobs), seconds=900)
+    return [json.loads(line) for line in done.stdout.splitlines()[-len(jobs) :]]
+
+
+def check_rows(cluster: HostsCluster, folder: str) -> None:
+    """Compare the rows of an output in the shared folder with those of pandas."""
+    expected = pd.read_pickle(cluster.shared / "inputs" / "expected")
+    found = read(cluster.shared / folder).drop(columns="batch_id", errors="ignore")
+    pd.testing.assert_frame_equal(found, expected[found.columns])
+
+
+OWN = f"{PRIVATE}/own"
+NO_FOLDER = "host worker-1 (user root) and host worker-2 (user root) has no such folder; the driver runs on host driver"
+MOUNTED = "a file system that every host mounts there"
+REFUSED = {
+    "delta": (job(output=f"delta:{OWN}/out"), f"output file:{OWN}/out: ", NO_FOLDER, MOUNTED),
+    "delta by Spark": (job(output=f"delta:{OWN}/out", by_spark=True), f"output file:{OWN}/out: ", NO_FOLDER, MOUNTED),
+    "parquet": (job(output=f"parquet:{OWN}/out"), f"output file:{OWN}/out: ", NO_FOLDER, MOUNTED),
+    "parquet by Spark": (job(output=f"parquet:{OWN}/out", by_spark=True), f"file:{OWN}/out: ", NO_FOLDER, MOUNTED),
+    "checkpoint": (job(checkpoint=f"{OWN}/checkpoint"), f"checkpoint file:{OWN}/checkpoint: ", NO_FOLDER, MOUNTED),
+    "rejected": (job(others={"rejected": f"{OWN}/rejected"}), f"rejected file:{OWN}/rejected: ", NO_FOLDER, MOUNTED),
+    "another folder": (job(output="delta:/tmp/out"), "output file:/tmp/out: ", "has another folder there", MOUNTED),
+    "read-only": (
+        job(output=f"delta:{SHARED}/guarded"),
+        f"output file:{SHARED}/guarded: host worker-2 (user root) can't write there: Read-only file system; the driver",
+    ),
+    "files": (
+        job(inputs=f"{OWN}/inputs"),
+        f"input 'trades' file:{OWN}/inputs/trades: ",
+        "has no file /srv/own/inputs/trades/part-",
+        "expected files that the driver and all workers reach by the same path",
+    ),
+    "delta table": (
+        job(inputs=f"{OWN}/tables", kind="delta"),
+        f"input 'trades' file:{OWN}/tables/trades: ",
+        "host worker-1 (user root)",
+        "has no file /srv/own/tables/trades/part-",
+    ),
+}
+"""What is refused, and the words with which it is."""
+
+
+@pytest.fixture(scope="module")
+def refusals(cluster: HostsCluster) -> dict[str, dict[str, Any]]:
+    for host in ("worker-1", "worker-2"):
+        cluster.run(host, "mkdir", "/tmp/out")
+    (cluster.shared / "guarded").mkdir()
+    cluster.mount("worker-2", f"{SHARED}/guarded", f"{SHARED}/guarded", read_only=True)
+    cluster.run("driver", "mkdir", OWN)
+    cluster.run("driver", "cp", "-a", f"{SHARED}/inputs", OWN)
+    return dict(zip(REFUSED, run(cluster, *(each[0] for each in REFUSED.values())), strict=True))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_each_hosts_own_is_refused(refusals: dict[str, dict[str, Any]], case: str) -> None:
+    told = refusals[case].get("message", str(refusals[case]))
+    for part in REFUSED[case][1:]:
+        assert part in told
+    assert "\n" not in told
+    assert told.startswith(REFUSED[case][1]) or "by Spark" in case
+    assert refusals[case]["error"] == ("CheckpointError" if case == "checkpoint" else "ConfigurationError")
+
+
+def test_nothing_was_written_where_it_was_refused(cluster: HostsCluster, refusals: dict[str, Any]) -> None:
+    assert refusals
+    for host in ("driver", "worker-1", "worker-2"):
+        found = cluster.run(host, "find", PRIVATE, "/tmp/out", "-path", f"{PRIVATE}/spark", "-prune", "-o", "-print")
+        left = {each for each in found.stdout.split() if "inputs" not in each and "tables" not in each}
+        assert left <= {PRIVATE, OWN, "/tmp/out"}, host
+    assert {each.name for each in cluster.shared.iterdir()} <= {"inputs", "guarded", "shared"}
+    assert not list((cluster.shared / "guarded").iterdir())
+
+
+def test_what_all_hosts_share_passes(cluster: HostsCluster) -> None:
+    places = [f"{SHARED}/shared/{number}" for number in range(3)]
+    jobs = [
+        job(checkpoint=f"{places[0]}/checkpoint", output=f"parquet:{places[0]}/out"),
+        job(checkpoint=f"{places[1]}/checkpoint", output=f"parquet:{places[1]}/out", by_spark=True),
+        job(checkpoint=f"{places[2]}/checkpoint", output=f"delta:{places[2]}/out", copy_to=f"{places[2]}/copy"),
+    ]
+    said = run(cluster, *jobs)
+    assert all(each.get("conserved") for each in said), said
+    for folder in ("shared/0/out", "shared/1/out", "shared/2/copy"):
+        check_rows(cluster, folder)
+    assert not list(cluster.shared.rglob(".cojoin-place*"))
