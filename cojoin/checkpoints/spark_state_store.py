@@ -29,6 +29,7 @@ from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError, CodecError
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -127,7 +128,7 @@ def snapshot_rows(
         for row in _snapshot(batches, as_of, numbers, there, segments):
             yield from row.to_batches()
 
-    return _load(spark, files, batch_id).mapInArrow(rows, spark_schema(STATE_SCHEMA))
+    return _load(spark, files, batch_id).mapInArrow(for_workers(rows), spark_schema(STATE_SCHEMA))
 
 
 def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
@@ -187,7 +188,9 @@ def _told(
                     told = {"fault": str(error)}
                 yield pa.RecordBatch.from_pydict({"text": [json.dumps(told)]})
 
-    found = [json.loads(row.text) for row in _collect(values.mapInArrow(texts, "text string"), files, batch_id)]
+    found = [
+        json.loads(row.text) for row in _collect(values.mapInArrow(for_workers(texts), "text string"), files, batch_id)
+    ]
     faults = sorted(each["fault"] for each in found if "fault" in each)
     if faults:
         msg = f"checkpoint {files.root}: Spark's own state after batch {batch_id}: {faults[0]}"

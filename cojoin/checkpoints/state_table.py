@@ -26,6 +26,7 @@ from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.locations import literally
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
@@ -268,7 +269,9 @@ class StateTable:
         def faults(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return _faults(batches, expected, what)
 
-        found = self._collect(self.contents(snapshot).mapInArrow(faults, "key_group int, fault string"), snapshot)
+        found = self._collect(
+            self.contents(snapshot).mapInArrow(for_workers(faults), "key_group int, fault string"), snapshot
+        )
         told = sorted(row.fault for row in found if row.fault is not None)
         missing = sorted(set(expected) - {row.key_group for row in found})
         if told or missing:

@@ -16,6 +16,7 @@ from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,7 +95,7 @@ class StoredState:
                 if name in tables and tables[name].num_rows:
                     yield from evolve(tables[name], schema, f"table {name!r}").combine_chunks().to_batches()
 
-        return self.contents.mapInArrow(decoded, spark_schema(schema))
+        return self.contents.mapInArrow(for_workers(decoded), spark_schema(schema))
 
     @property
     def opener(self) -> ContentOpener:

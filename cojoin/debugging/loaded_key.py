@@ -29,6 +29,7 @@ from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.texts import back_quoted
 from cojoin.spark.batch.packing import key_group
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -192,7 +193,7 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
         yield from pa.Table.from_pylist(rows, schema).to_batches()
 
     contents = loaded.state.stored.contents.where(F.col("key_group") == loaded.key_group)
-    rows = contents.mapInArrow(keys, spark_schema(schema)).collect()
+    rows = contents.mapInArrow(for_workers(keys), spark_schema(schema)).collect()
     return [row[0] if len(row) == 1 else row.asDict() for row in rows]
 
 

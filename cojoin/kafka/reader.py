@@ -13,6 +13,7 @@ then on only ``with_idleness`` distinguishes silence from delay.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -23,6 +24,7 @@ from cojoin.kafka.connected_input import ConnectedInput
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.tasks import Task, make_tasks
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.sealed import Sealed, sealed_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,9 +50,9 @@ class AlignedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: list[dict[Partition, int]] | None = None
         self._hint = 20
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent to the workers."""
-        return {**self.__dict__, "_reading": self._reading.on_a_worker(), "_connected": []}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is sent to the workers, which read tasks with it."""
+        return sealed_call(AlignedReader, self._reading.on_a_worker())
 
     @property
     def _inputs(self) -> list[ConnectedInput]:
@@ -178,9 +180,9 @@ class WholeReader(DataSourceReader):
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent to the workers."""
-        return {"_reading": self._reading.on_a_worker()}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is sent to the workers, which read tasks with it."""
+        return sealed_call(WholeReader, self._reading.on_a_worker())
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
@@ -205,22 +207,26 @@ class WholeReader(DataSourceReader):
 def data_source(name: str, reading: Reading) -> type[DataSource]:
     """Return a data source class for an input; the class holds the description, because Spark shows its options.
 
+    Spark pickles the class by value, since no module has it. What its methods use is sealed, so the process in which
+    Spark plans with it has this cojoin.
+
     Args:
         name: The name of the data source's format.
         reading: The input.
     """
+    part = Sealed(partial(_part, reading))
 
-    def stream_reader(self: DataSource, schema: Any) -> AlignedReader:
+    def stream_reader(self: DataSource, schema: Any) -> Any:
         del self, schema
-        return AlignedReader(reading)
+        return part("stream")
 
-    def reader(self: DataSource, schema: Any) -> WholeReader:
+    def reader(self: DataSource, schema: Any) -> Any:
         del self, schema
-        return WholeReader(reading)
+        return part("whole")
 
     def schema(self: DataSource) -> Any:
         del self
-        return spark_schema(reading.schema)
+        return part("schema")
 
     def named(cls: type[DataSource]) -> str:
         del cls
@@ -233,3 +239,10 @@ def data_source(name: str, reading: Reading) -> type[DataSource]:
         "reader": reader,
     }
     return type("KafkaDataSource", (DataSource,), members)
+
+
+def _part(reading: Reading, name: str) -> Any:
+    """Return what a data source gives to Spark."""
+    if name == "schema":
+        return spark_schema(reading.schema)
+    return AlignedReader(reading) if name == "stream" else WholeReader(reading)

@@ -37,6 +37,7 @@ from cojoin.spark.session.connect_server import check_full
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.arrow_types import arrow_type
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import active_session, check_session
 
 if TYPE_CHECKING:
@@ -232,10 +233,7 @@ class BoundInput:
         apart = None if self.source is None else self.source.max_apart_ms
         packer = Packer(self.spec, self.tag, group_labels(key_groups), apart)
 
-        def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return packer(batches)
-
-        return frame.select(*columns, group).mapInArrow(pack, PACKED_DDL)
+        return frame.select(*columns, group).mapInArrow(for_workers(packer), PACKED_DDL)
 
     def packed_at_rest(self, key_groups: int) -> DataFrame:
         """Return a stream like ``packed`` for a planned batch, which ends in this input where it begins.
@@ -259,7 +257,7 @@ class BoundInput:
         def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return packer(reader(batches))
 
-        return file_ranges(self.frame, *clock).mapInArrow(pack, PACKED_DDL)
+        return file_ranges(self.frame, *clock).mapInArrow(for_workers(pack), PACKED_DDL)
 
 
 def _clock() -> Column:

@@ -28,6 +28,7 @@ from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.query.failures import explain
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
@@ -76,10 +77,7 @@ def spark_difference(comparison: Comparison, a: SparkExecution, b: SparkExecutio
         rows = rows.union(each)
     call = ComparingCall(comparison, frozenset(mine.tag for mine, _ in own))
 
-    def run(group: pa.Table) -> pa.Table:
-        return call(group)
-
-    emitted = rows.groupBy("key_group").applyInArrow(run, DIFFERING_DDL).persist(StorageLevel.DISK_ONLY)
+    emitted = rows.groupBy("key_group").applyInArrow(for_workers(call), DIFFERING_DDL).persist(StorageLevel.DISK_ONLY)
     try:
         return _difference(comparison, emitted)
     except PySparkException as error:
@@ -224,5 +222,5 @@ def _digest(frame: DataFrame, schema: pa.Schema) -> tuple[int, int]:
 
     # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
     plain = frame.toDF(*(f"c{at}" for at in range(len(schema))))
-    found = plain.mapInArrow(digest, "rows bigint, digest string").toArrow().to_pydict()
+    found = plain.mapInArrow(for_workers(digest), "rows bigint, digest string").toArrow().to_pydict()
     return sum(found["rows"]), add_digests(*map(int, cast("list[str]", found["digest"])))

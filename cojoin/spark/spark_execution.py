@@ -20,13 +20,10 @@ from cojoin.spark.batch.written_files import OUTPUT_SETTING
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.storage.arrow_types import arrow_schema
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_left_to_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pandas as pd
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from cojoin.checkpoints.segment_files import SegmentFolder
@@ -138,10 +135,7 @@ class SparkExecution:
             told_by: The setting by which the calls learn of their micro-batch; None where local properties say it.
             is_planned: Whether it is for a planned batch alone, which reads nothing of the inputs.
         """
-        call = StreamingCall(plan, resumed_at, cadence, segments, told_by)
-
-        def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-            return call(key, frames, state)
+        run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, told_by))
 
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.needs_clock else GroupStateTimeout.NoTimeout
         inputs = self._packed(plan, is_planned=is_planned)
@@ -149,11 +143,7 @@ class SparkExecution:
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
     def _emitted_once(self, plan: Plan) -> DataFrame:
-        call = StaticCall(plan)
-
-        def run(packed: pa.Table) -> pa.Table:
-            return call(packed)
-
+        run = for_workers(StaticCall(plan))
         return self._packed(plan).groupBy("key_group").applyInArrow(run, EMITTED_DDL)
 
     @property

@@ -20,6 +20,7 @@ from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, CodecError, ConfigurationError, did_you_mean
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -135,7 +136,7 @@ def find(
     pieces: dict[str, list[pa.Table]] = {name: [schema.empty_table()] for name, schema in schemas.items()}
     totals = dict.fromkeys(schemas, 0)
     contents = state.contents if key_group is None else state.contents.where(F.col("key_group") == key_group)
-    for row in contents.mapInArrow(search, "name string, total long, piece binary").collect():
+    for row in contents.mapInArrow(for_workers(search), "name string, total long, piece binary").collect():
         if row.name == _FAULT:
             raise CheckpointError(bytes(row.piece).decode())
         _, tables = codec.decode(bytes(row.piece))

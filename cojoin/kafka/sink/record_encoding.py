@@ -24,6 +24,7 @@ from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
 from cojoin.kafka.sink.registry_values import RegistryValues
 from cojoin.kafka.sink.value_schema import RegistryFormat, find_schema
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -137,7 +138,7 @@ class RecordEncoding:
             ddl += (f", {HEADERS} array<binary>" if self.headers else "") + (
                 f", {TIMESTAMP} long" if self.timestamp else ""
             )
-            return frame.select(*columns, *given).mapInArrow(_by_schema(self.value, len(columns)), ddl)
+            return frame.select(*columns, *given).mapInArrow(for_workers(_by_schema(self.value, len(columns))), ddl)
         assert not isinstance(self.value, _BY_REGISTRY), "its schema is found when the output is opened"
         value = part(tuple(frame.columns) if self.value == JSON else self.value)
         return frame.select(columns[0], value.alias(VALUE), *columns[1:])

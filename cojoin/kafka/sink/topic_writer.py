@@ -32,11 +32,11 @@ from cojoin.kafka.sink.topic_producer import TopicConnection, TopicFacts, TopicT
 from cojoin.kafka.sink.topic_transactions import TopicTransactions, layouts_since
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import Position, SinkWriter
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 __all__ = ["TopicWriter"]
@@ -224,7 +224,7 @@ class TopicWriter(SinkWriter):
         task = BatchTask(self._target, marker if self._is_transactional else None, known, self._cure)
         tried = 0
         while True:
-            outcomes = records.mapInArrow(_on_workers(task), OUTCOME).collect()
+            outcomes = records.mapInArrow(for_workers(task), OUTCOME).collect()
             tried += 1
             failed = next((each.message for each in outcomes if each.result == "failed"), None)
             fenced = next((each.message for each in outcomes if each.result == "fenced"), None)
@@ -280,12 +280,3 @@ class TopicWriter(SinkWriter):
 def _is_at_least_once(written: Mapping[str, Any]) -> bool:
     """Return whether the last batch that counts was written to a topic without a marker."""
     return written.get("kafka") is not None and written.get("tasks") is None
-
-
-def _on_workers(task: BatchTask) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a task as a function, which is what Spark takes."""
-
-    def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task(batches)
-
-    return written

@@ -25,9 +25,10 @@ from cojoin.engine.values.ipc import read_message
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError
 from cojoin.spark.batch.packing import GROUP_COLUMN, LOADED_TAG, PACKED_DDL, Packer, key_group
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
 
@@ -69,10 +70,9 @@ def packed_load(frame: DataFrame, spec: InputSpec, key_groups: int, name: str) -
     columns = [frame[back_quoted(each)].alias(f"c{at}") for at, each in enumerate(spec.source_schema.names)]
     packer = Packer(spec, LOADED_TAG, group_labels(key_groups))
 
-    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return packer(batches)
-
-    packed = frame.select(*columns, key_group(keys, key_groups).alias(GROUP_COLUMN)).mapInArrow(pack, PACKED_DDL)
+    packed = frame.select(*columns, key_group(keys, key_groups).alias(GROUP_COLUMN)).mapInArrow(
+        for_workers(packer), PACKED_DDL
+    )
     is_row = F.col("tag") == F.lit(LOADED_TAG)
     return packed.select(
         "key_group",

@@ -21,6 +21,7 @@ from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column
 from cojoin.errors import CheckpointError
 from cojoin.spark.batch.packing import key_group
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -149,7 +150,7 @@ def _pieces(
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _pack(batches, name, schema, inputs, labels, query_id)
 
-    return numbered.select("*", group).mapInArrow(pack, CONTROL_DDL)
+    return numbered.select("*", group).mapInArrow(for_workers(pack), CONTROL_DDL)
 
 
 def _pack(

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.engine.values.ipc import read_message
 from cojoin.spark.batch.batch_facts import check_places
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,10 +40,5 @@ def unpack(emitted: DataFrame, kind: int, schema: pa.Schema) -> DataFrame:
         kind: The output's kind in ``Plan.outputs``, or ``SNAPSHOT``.
         schema: The columns of that output.
     """
-    unpacker = _Unpacker(schema)
-
-    def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return unpacker(batches)
-
     payloads = emitted.where(F.col("kind") == F.lit(kind)).select("payload")
-    return payloads.mapInArrow(unpacked, spark_schema(schema))
+    return payloads.mapInArrow(for_workers(_Unpacker(schema)), spark_schema(schema))

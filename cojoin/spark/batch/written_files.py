@@ -33,6 +33,7 @@ from cojoin.storage.delta_files import WrittenFile
 from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics, leaves
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.place_tokens import CURE, this_host, unseen
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
 if TYPE_CHECKING:
@@ -161,12 +162,7 @@ def write_files(emitted: DataFrame, targets: Mapping[int, FileTarget]) -> DataFr
         Rows of ``(kind, payload)``: those of the other kinds, and for the written kinds each file as a ``WrittenFile``
         in JSON, also those that calls have written.
     """
-    writer = _Writer(dict(targets))
-
-    def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return writer(batches)
-
-    return emitted.mapInArrow(written, emitted.schema)
+    return emitted.mapInArrow(for_workers(_Writer(dict(targets))), emitted.schema)
 
 
 def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:

@@ -8,6 +8,7 @@ from cojoin.engine.user_frames import is_user_file, user_line
 from cojoin.errors import CojoinError
 from cojoin.storage.locations import without_login
 from cojoin.storage.object_store_settings import SCHEMES
+from cojoin.storage.sealed import worker_trouble
 from cojoin.storage.store_cures import cure_of
 
 __all__ = ["TWO_RUNS", "explain"]
@@ -62,6 +63,8 @@ def explain(error: BaseException) -> str:
         return _tidy(text[ours[-1].end() :])
     if isinstance(error, CojoinError):
         return text
+    if (told := worker_trouble(text)) is not None:
+        return told
     if _TRACEBACK in text:
         last = text.rpartition(_TRACEBACK)[2]
         users = [found for found in _FRAME.finditer(last) if is_user_file(found["file"])]

@@ -54,7 +54,9 @@ from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
 from cojoin.spark.restore.source_logs import check_logs
 from cojoin.spark.session.connect_server import check_server
+from cojoin.spark.session.worker_check import check_workers
 from cojoin.spark.sources.delta_static import StaticTable
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
@@ -126,6 +128,7 @@ def start_query(
         None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
         for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
     ]
+    check_workers(spark)
     if is_connect(spark):
         check_server(spark, files)
     with SharedPlaces.begun(spark, files, sinks, inputs) as places:
@@ -309,7 +312,9 @@ def _run(
 
     def written(*, is_planned: bool = False) -> DataStreamWriter:
         emitted = emit(control, resumed, cadence, open_segments(files), told_by, is_planned)
-        return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
+        return emitted.writeStream.foreachBatch(batch if writer is not None else for_workers(batch)).option(
+            "checkpointLocation", files.path("spark")
+        )
 
     stream = written()
     # Spark copies users' functions when a stream is made. What they change while the query runs must count in no batch.

@@ -43,6 +43,7 @@ from cojoin.spark.savepoints.remains import list_remains
 from cojoin.spark.savepoints.state_packing import CONTENT_DDL, content_row
 from cojoin.spark.savepoints.written_header import group_headers, written_report
 from cojoin.storage.locations import Location, as_location
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _contents(state: QueryState, keys: Sequence[Values]) -> DataFrame:
                 number = group if numbers is None else numbers[group]
                 yield from content_row(number, kept, {}, removed=removed).to_batches()
 
-    return state.stored.contents.mapInArrow(without, CONTENT_DDL)
+    return state.stored.contents.mapInArrow(for_workers(without), CONTENT_DDL)
 
 
 def _table_of(keys: Sequence[Values], spec: InputSpec) -> pa.Table:

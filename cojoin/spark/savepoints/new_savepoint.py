@@ -25,6 +25,7 @@ from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.spark.restore import source_logs
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _snapshot_rows(contents: DataFrame, headers: Mapping[int, str], batch_id: in
                 row, _ = snapshot_row(group, batch_id, json.loads(headers[group]), tables)
                 yield from row.to_batches()
 
-    return contents.select("key_group", "content").mapInArrow(rows, spark_schema(STATE_SCHEMA))
+    return contents.select("key_group", "content").mapInArrow(for_workers(rows), spark_schema(STATE_SCHEMA))
 
 
 def keep(contents: DataFrame) -> DataFrame:

@@ -29,6 +29,7 @@ from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_micros, event_millis, take_rows
 from cojoin.errors import CheckpointError
 from cojoin.spark.batch.packing import key_group
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ def packed_contents(
         return content_row(numbers[label], tables, faults, largest=largest_times(tables, inputs))
 
     # Spark would put small key groups together, and one core would encode them all.
-    return pieces.repartition(key_groups, "label").groupBy("label").applyInArrow(assemble, CONTENT_DDL)
+    return pieces.repartition(key_groups, "label").groupBy("label").applyInArrow(for_workers(assemble), CONTENT_DDL)
 
 
 def _pieces(part: Part, labels: tuple[int, ...]) -> DataFrame:
@@ -106,7 +107,7 @@ def _pieces(part: Part, labels: tuple[int, ...]) -> DataFrame:
         if waiting:
             yield pack_rows(pa.Table.from_batches(waiting), shape, labels)
 
-    return part.frame.select("*", group).mapInArrow(pack, _PIECE_DDL)
+    return part.frame.select("*", group).mapInArrow(for_workers(pack), _PIECE_DDL)
 
 
 def pack_rows(numbered: pa.Table, shape: PartShape, labels: Sequence[int]) -> pa.RecordBatch:

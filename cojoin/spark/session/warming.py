@@ -11,6 +11,7 @@ import importlib
 import threading
 from typing import TYPE_CHECKING
 
+from cojoin.storage.sealed import for_workers, installed
 from cojoin.storage.session_settings import is_connect, parallel_tasks
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def import_modules() -> None:
     """Import the modules that a worker needs for any batch."""
     for name in _MODULES:
         importlib.import_module(name)
+    # Workers that are forked from this process need not read the sources again.
+    installed()
 
 
 def warm_up(session: SparkSession) -> None:
@@ -51,10 +54,11 @@ def warm_up(session: SparkSession) -> None:
 
 
 def _start_workers(session: SparkSession) -> None:
-    def ready(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def imported(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import_modules()
         yield from batches
 
+    ready = for_workers(imported)
     with contextlib.suppress(Exception):
         tasks = session.range(0, 64, 1, parallel_tasks(session))
         tasks.mapInArrow(ready, "id long").mapInArrow(ready, "id long").write.format("noop").mode("overwrite").save()

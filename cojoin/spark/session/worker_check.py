@@ -1,0 +1,73 @@
+"""The check, before a query starts, that the Python workers have the driver's cojoin.
+
+Everything that is sent to workers is sealed (``cojoin.storage.sealed``): a worker with another cojoin refuses it, and
+Spark tries its task again elsewhere, until one has failed four times. So a query would fail in the middle, or go on
+with the other hosts. This check asks the workers before anything is written, by one job with a task for each core, once
+an application. What executors that come later have is known only at their first task.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from cojoin.errors import EnvironmentSetupError
+from cojoin.storage.sealed import ours, refusal, worker_trouble
+from cojoin.storage.session_settings import is_connect, parallel_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["check_workers"]
+
+_LOCAL = re.compile(r"local(\[|$)")
+_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
+_ALIKE: set[str] = set()
+"""The applications, and sessions of Spark Connect, whose workers were asked."""
+
+
+def check_workers(session: Any) -> None:
+    """Check that the workers of a cluster, or of a Spark Connect server, have what this process has.
+
+    A local session's workers are this process's own children, whose first task refuses what is sealed if need be.
+
+    Raises:
+        EnvironmentSetupError: A worker has no cojoin, another version or other sources of it, another Python or another
+            pyarrow; or none works.
+    """
+    if is_connect(session):
+        name, where = str(session.session_id), "the Spark Connect server's workers"
+    elif _LOCAL.match(session.sparkContext.master):
+        return
+    else:
+        name, where = str(session.sparkContext.applicationId), f"the workers of {session.sparkContext.master}"
+    if name in _ALIKE:
+        return
+    told = _told(session)
+    if told:
+        msg = f"{where} must have what this process has, since they execute its queries: {'. Also '.join(told)}"
+        raise EnvironmentSetupError(msg)
+    _ALIKE.add(name)
+
+
+def _told(session: Any) -> list[str]:
+    """Return what the workers lack, each kind of it once."""
+    expected, tasks = ours(), parallel_tasks(session)
+
+    # Not sealed: it tells what it finds, and Spark tries nothing again elsewhere.
+    def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([refusal(expected)] * batch.num_rows, pa.string())], ["told"])
+
+    try:
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(asked, "told string").collect()
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        raised = _PYTHON_ERROR.findall(text)
+        reason = raised[-1] if raised else text.strip().partition("\n")[0]
+        return [worker_trouble(text) or f"none of them works: {reason}"]
+    return sorted({row.told for row in rows if row.told is not None})

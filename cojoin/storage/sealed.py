@@ -1,0 +1,308 @@
+"""What is sent to Spark's Python workers: sealed, so that only a worker with the driver's cojoin opens it.
+
+A worker imports the cojoin of its own host. While hosts are upgraded one by one, that may be another than the driver's,
+whose rows would differ without a word. So everything that Spark pickles for a worker is sealed here: its outermost
+function travels by value and imports nothing of cojoin. On the worker it compares cojoin's version, a digest of its
+sources, Python's minor version and pyarrow's major version with the driver's, and only then unpickles what it carries.
+
+Python's minor version must be equal since functions by value are bytecode. pyarrow's major versions are its releases
+with new behaviour, also of casts, sorts and files; later numbers are corrections, and may differ. The digest is of the
+bytes of the ``.py`` files and their paths within the package, whatever their line ends: an installation that can be
+edited equals a wheel or an archive of the same sources. It takes some 30 milliseconds, once in a worker's process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import os
+import re
+import socket
+import sys
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pyspark import cloudpickle
+from pyspark.serializers import CloudPickleSerializer
+
+from cojoin.errors import EnvironmentSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Sealed", "for_workers", "installed", "ours", "refusal", "sealed_call", "worker_trouble"]
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+_KNOWN = "_cojoin_installed"
+"""The attribute of ``sys`` that keeps what a process has found: functions that travel have no module to keep it in."""
+
+_VERSION = re.compile(rb'^__version__ = "([^"\n]+)"', re.MULTILINE)
+_PLACES = (
+    "install the same in the Python of every host (spark.pyspark.python, PYSPARK_PYTHON), or send all of them one "
+    "environment (spark.archives), and start the query again"
+)
+_SEND = (
+    "send it with spark.sparkContext.addPyFile(...) (with Spark Connect: spark.addArtifacts(..., pyfile=True)) before "
+    "the query is built, name it in spark.submit.pyFiles, or install it in the Python of every host"
+)
+_ON_HOST = re.compile(r"\(TID \d+\) \((?P<host>\S+) executor ")
+_MISSING = re.compile(r"^(?:\w+\.)*ModuleNotFoundError: (?P<told>No module named '(?P<name>[^']+)'.*)$", re.MULTILINE)
+_OTHER_PYTHON = re.compile(
+    r"\[PYTHON_VERSION_MISMATCH\] Python in worker has different version: (\S+) than (?:\D*)(\S+),"
+)
+
+
+class Sealed:
+    """A function that is itself, and on a worker that opens it.
+
+    Args:
+        function: The function.
+
+    Raises:
+        EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        ours()  # here, since Spark would tell it as an error of pickling
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        return self._function(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is pickled; the worker has the function itself."""
+        return sealed_call(_itself, self._function)
+
+
+def for_workers(function: Function) -> Function:
+    """Return a function that Spark may send to Python workers, where only those with this cojoin run it.
+
+    Args:
+        function: A function of one to three arguments by position.
+    """
+    sealed = Sealed(function)
+
+    # Spark counts the arguments. Without annotations, which it would take for a choice of how the function is called.
+    def one(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return sealed(rows)
+
+    def two(first, second):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return sealed(first, second)
+
+    def three(key, rows, state):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return sealed(key, rows, state)
+
+    found: Any = (one, two, three)[len(inspect.signature(function).parameters) - 1]
+    # Spark shows the name in its plans.
+    found.__name__ = getattr(function, "__name__", type(function).__name__)
+    return cast("Function", found)
+
+
+def sealed_call(make: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """Return what ``__reduce__`` returns of an object that a worker makes only if it has this cojoin.
+
+    Args:
+        make: What makes the object there.
+        arguments: What it is called with.
+    """
+    # Pickled when Spark pickles, so that it finds the broadcast variables that a user's function holds.
+    return _opened, (ours(), CloudPickleSerializer().dumps((make, arguments)), _pickled_check())
+
+
+@cache
+def _pickled_check() -> bytes:
+    pickled: bytes = CloudPickleSerializer().dumps(_carefully)
+    return pickled
+
+
+def ours() -> dict[str, str]:
+    """Return what this process has, which all workers must have (``installed``).
+
+    Raises:
+        EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
+    """
+    found, imported = installed(), str(sys.modules["cojoin"].__version__)
+    if found["cojoin"] != imported:
+        msg = (
+            f"this process has imported cojoin {imported}, and {found['path']} has cojoin {found['cojoin'] or 'none'} "
+            f"now: workers would import the latter; start this process again"
+        )
+        raise EnvironmentSetupError(msg)
+    return found
+
+
+def worker_trouble(text: str) -> str | None:
+    """Return what Spark's own error says of a worker's Python in which a module or a version is missing.
+
+    Args:
+        text: All that Spark said.
+
+    Returns:
+        The message, with the host and what to do; None if the error is another one.
+    """
+    hosts = list(_ON_HOST.finditer(text))
+    where = f"host {hosts[-1]['host']}: " if hosts else ""
+    if (found := _OTHER_PYTHON.search(text)) is not None:
+        return f"{where}expected Python {found[2]}, as of the driver, found {found[1]} on a Python worker: {_PLACES}"
+    missing = list(_MISSING.finditer(text))
+    # Without a lost task, the module is missing in this process.
+    if not missing or not hosts:
+        return None
+    name, told = missing[-1]["name"], missing[-1]["told"]
+    if name.partition(".")[0] in {"cojoin", "pandas", "pyarrow", "numpy"}:
+        return f"{where}a Python worker lacks what it needs: {told}; {_PLACES}"
+    return f"{where}a Python worker lacks a module of the query's functions: {told}; {_SEND}"
+
+
+# All below, and what it names, travels by value to processes in which cojoin may be missing or another one: it imports
+# nothing of cojoin.
+
+
+def refusal(expected: dict[str, str]) -> str | None:
+    """Return why this process must not run what a driver has sent; None if it may.
+
+    Args:
+        expected: What the driver has (``installed``).
+    """
+    there = installed()
+    version, major = expected["cojoin"], expected["pyarrow"].partition(".")[0]
+    wrong = []
+    if not there["cojoin"]:
+        wrong.append(f"expected cojoin {version}, found none ({there['path']})")
+    elif there["cojoin"] != version:
+        wrong.append(f"expected cojoin {version}, found cojoin {there['cojoin']} in {there['path']}")
+    elif there["sources"] != expected["sources"]:
+        wrong.append(
+            f"expected the sources of cojoin {version} in {expected['path']} on the driver (digest "
+            f"{expected['sources']}), found others in {there['path']} (digest {there['sources']})"
+        )
+    if there["python"] != expected["python"]:
+        wrong.append(f"expected Python {expected['python']}, found {there['python']}")
+    if there["pyarrow"].partition(".")[0] != major:
+        wrong.append(f"expected pyarrow {major} ({expected['pyarrow']}), found {there['pyarrow'] or 'none'}")
+    if not wrong:
+        return None
+    return f"{_here()} has not what the driver has: {'; '.join(wrong)}; nothing was run there: {_PLACES}"
+
+
+def installed() -> dict[str, str]:
+    """Return what this process has, found without importing cojoin.
+
+    Returns:
+        The versions of ``cojoin`` (empty where it is missing), ``python`` and ``pyarrow``; the ``path`` of cojoin, or
+        why there is none; and the digest of its ``sources``.
+    """
+    known: dict[str, str] | None = vars(sys).get(_KNOWN)
+    if known is not None:
+        return known
+    try:
+        from pyarrow import __version__ as pyarrow  # noqa: PLC0415 - it may be missing
+    except ImportError:
+        pyarrow = ""
+    found = {"cojoin": "", "path": "No module named 'cojoin'", "sources": ""}
+    try:
+        spec = importlib.util.find_spec("cojoin")
+    except ValueError:
+        spec = None
+    # A folder without __init__.py has no origin; it may be anything's.
+    if spec is not None and spec.origin is not None:
+        files = dict(_sources(spec))
+        written = _VERSION.search(files.get("__init__.py", b""))
+        digest = hashlib.sha256()
+        for name, content in sorted(files.items()):
+            digest.update(f"{len(name)} {name} {len(content)} ".encode() + content)
+        version = written[1].decode() if written else "of an unknown version"
+        found = {"cojoin": version, "path": str(Path(spec.origin).parent), "sources": digest.hexdigest()[:16]}
+    found |= {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "pyarrow": pyarrow}
+    if found["cojoin"]:
+        # What is missing may be sent later, with addPyFile.
+        setattr(sys, _KNOWN, found)
+    return found
+
+
+def _sources(spec: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the path within the package, and the content, of each source; of compiled modules where there are none."""
+    archive = getattr(spec.loader, "archive", None)
+    files = dict(_in_archive(archive, spec.loader.prefix) if archive else _in_folder(Path(spec.origin).parent))
+    suffix = ".py" if "__init__.py" in files else ".pyc"
+    for name, content in files.items():
+        if name.endswith(suffix):
+            yield name, content.replace(b"\r\n", b"\n") if suffix == ".py" else content
+
+
+def _in_folder(root: Path) -> Iterator[tuple[str, bytes]]:
+    for folder, inner, names in os.walk(root, followlinks=True):
+        # Neither caches nor what editors and notebooks keep beside the sources.
+        inner[:] = [each for each in inner if each != "__pycache__" and not each.startswith(".")]
+        for name in names:
+            if name.endswith((".py", ".pyc")) and not name.startswith("."):
+                path = Path(folder, name)
+                yield path.relative_to(root).as_posix(), path.read_bytes()
+
+
+def _in_archive(archive: str, prefix: str) -> Iterator[tuple[str, bytes]]:
+    begin = f"{prefix}cojoin/".replace(os.sep, "/")
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
+            parts = name[len(begin) :].split("/")
+            hidden = any(each == "__pycache__" or each.startswith(".") for each in parts)
+            if name.startswith(begin) and name.endswith((".py", ".pyc")) and not hidden:
+                yield "/".join(parts), opened.read(name)
+
+
+def _opened(expected: dict[str, str], payload: bytes, careful: bytes) -> Any:
+    """Return what a driver has sent, if this process has what the driver has.
+
+    Args:
+        expected: What the driver has (``installed``).
+        payload: What is called, and with what, pickled.
+        careful: The function ``_carefully``, pickled, which a process needs once.
+    """
+    loads = CloudPickleSerializer().loads
+    known: dict[str, str] | None = vars(sys).get(_KNOWN)
+    if known is not None and all(known[each] == expected[each] for each in ("cojoin", "sources", "python", "pyarrow")):
+        try:
+            make, arguments = loads(payload)
+        except (ImportError, AttributeError):
+            make, arguments = loads(careful)(expected, payload)
+    else:
+        make, arguments = loads(careful)(expected, payload)
+    return make(*arguments)
+
+
+def _carefully(expected: dict[str, str], payload: bytes) -> Any:
+    """Return what is called, and with what; raise an error that says why this process can't have it."""
+    told = refusal(expected)
+    if told is not None:
+        raise _failure(told)
+    try:
+        return CloudPickleSerializer().loads(payload)
+    except ModuleNotFoundError as error:
+        told = f"{_here()} lacks a module of the query's functions: {error}; {_SEND}"
+        raise _failure(told) from error
+    except (AttributeError, ImportError) as error:
+        told = f"{_here()} has another version of a module of the query's functions: {error}; {_SEND}"
+        raise _failure(told) from error
+
+
+def _failure(told: str) -> Exception:
+    """Return an error that is told as one of cojoin's, which may be missing."""
+    kind: Any = type("EnvironmentSetupError", (RuntimeError,), {"__module__": "cojoin.errors"})
+    error: Exception = kind(told)
+    return error
+
+
+def _here() -> str:
+    return f"the Python worker on host {socket.gethostname()} ({sys.executable})"
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])

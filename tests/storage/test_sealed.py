@@ -1,0 +1,195 @@
+"""What is sent to workers is opened by those alone that have the driver's cojoin, Python and pyarrow."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+from ast import literal_eval
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.serializers import CloudPickleSerializer
+
+import cojoin
+import cojoin as cj
+from cojoin.engine.time.durations import milliseconds
+from cojoin.storage.sealed import Sealed, for_workers, installed, refusal
+
+PACKAGE = Path(cojoin.__file__).parent
+LIBRARIES = Path(pa.__file__).parents[1]
+DUMPS = CloudPickleSerializer().dumps
+
+# A worker: for each place it forgets what it has found and opens what a driver has sent. Prints the results, and which
+# modules of cojoin were imported before a refusal.
+WORKER = """
+import importlib, json, sys
+from pyspark.serializers import CloudPickleSerializer
+sent, places = sys.argv[1], json.loads(sys.argv[2])
+before, found = list(sys.path), []
+for place in places:
+    sys.path[:] = [*([place] if place else []), *before]
+    vars(sys).pop("_cojoin_installed", None)
+    sys.path_importer_cache.clear()
+    try:
+        with open(sent, "rb") as file:
+            told = repr(CloudPickleSerializer().loads(file.read())([1, 2]))
+    except Exception as error:
+        told = f"{type(error).__module__}.{type(error).__name__}: {error}"
+        told += " IMPORTED" * any(name.partition(".")[0] == "cojoin" for name in sys.modules)
+    found.append(told)
+print(json.dumps(found))
+"""
+
+
+def opened(sent: bytes, folder: Path, *places: Path | None) -> list[str]:
+    """What a process says that opens something with each place first on its path."""
+    (folder / "sent").write_bytes(sent)
+    # Without site-packages of its own, in which cojoin may be installed.
+    command = [sys.executable, "-S", "-c", WORKER, str(folder / "sent"), json.dumps([p and str(p) for p in places])]
+    done = subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(LIBRARIES)}, capture_output=True, text=True, check=True
+    )
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def copied(place: Path, change: str | None = None, *, by: tuple[bytes, bytes] = (b"", b"")) -> Path:
+    """Copy the package into a place; one file may be changed."""
+    shutil.copytree(PACKAGE, place / "cojoin", ignore=shutil.ignore_patterns("__pycache__"), copy_function=os.symlink)
+    if change is not None:
+        file = place / "cojoin" / change
+        content = file.read_bytes()
+        assert by[0] in content
+        file.unlink()
+        file.write_bytes(content.replace(*by))
+    return place
+
+
+@pytest.fixture(scope="module")
+def same(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copied(tmp_path_factory.mktemp("same"))
+
+
+def converting() -> Any:
+    """Return a function that needs cojoin; no module has it, so it travels by value."""
+
+    def converted(seconds: list[int]) -> list[int]:
+        return [milliseconds(f"{each} seconds", "it") for each in seconds]
+
+    return converted
+
+
+class OfThisModule:
+    """A function of a user's module, which workers may lack."""
+
+    def __call__(self, rows: list[int]) -> list[int]:
+        return rows
+
+
+def test_a_worker_with_another_cojoin_opens_nothing_and_imports_nothing(tmp_path: Path, same: Path) -> None:
+    version = cj.__version__.encode()
+    changed = copied(tmp_path / "changed", "engine/joins/asof.py", by=(b"The as-of join", b"An as-of join"))
+    old = copied(tmp_path / "old", "__init__.py", by=(version, b"0.5.0"))
+    (tmp_path / "namesake" / "cojoin").mkdir(parents=True)
+    left = copied(tmp_path / "left")
+    (left / "cojoin" / "engine" / "joins" / "left_over.py").touch()
+    sent = DUMPS(for_workers(converting()))
+    *refused, accepted = opened(sent, tmp_path, None, tmp_path / "namesake", changed, old, left, same)
+    assert not any("IMPORTED" in each for each in refused)
+    assert all(each.startswith("cojoin.errors.EnvironmentSetupError: the Python worker on host ") for each in refused)
+    assert all(sys.executable in each and "install the same in the Python of every host" in each for each in refused)
+    none, namesake, other_rule, older, more = refused
+    for each in (none, namesake):
+        assert f"expected cojoin {cj.__version__}, found none (No module named 'cojoin')" in each
+    for each, place in ((other_rule, changed), (more, left)):
+        assert f"expected the sources of cojoin {cj.__version__} in {PACKAGE} on the driver" in each
+        assert f"found others in {place / 'cojoin'} (digest " in each
+    assert f"expected cojoin {cj.__version__}, found cojoin 0.5.0 in {old / 'cojoin'}" in older
+    assert accepted == "[1000, 2000]"
+
+
+def test_the_same_sources_are_equal_however_they_are_installed(tmp_path: Path, same: Path) -> None:
+    archive, lines, compiled = tmp_path / "cojoin.zip", copied(tmp_path / "lines"), tmp_path / "compiled"
+    shutil.make_archive(str(archive.with_suffix("")), "zip", same, "cojoin")
+    file = lines / "cojoin" / "engine" / "joins" / "asof.py"
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content.replace(b"\n", b"\r\n"))
+    (lines / "cojoin" / "__pycache__").mkdir()
+    (lines / "cojoin" / "__pycache__" / "kept.py").touch()
+    (lines / "cojoin" / ".ipynb_checkpoints").mkdir()
+    (lines / "cojoin" / ".ipynb_checkpoints" / "asof.py").touch()
+    (lines / "cojoin" / "engine" / ".#asof.py").touch()
+    py_compile.compile(str(PACKAGE / "__init__.py"), str(compiled / "cojoin" / "__init__.pyc"))
+    facts = DUMPS(lambda _: installed())
+    found = [literal_eval(each) for each in opened(facts, tmp_path, same, archive, lines, compiled)]
+    assert [each["cojoin"] for each in found] == [cj.__version__] * 3 + ["of an unknown version"]
+    assert {each["sources"] for each in found[:3]} == {installed()["sources"]}
+    assert found[3]["sources"] not in {"", installed()["sources"]}, "compiled modules can't be compared with sources"
+    # From an archive, as spark.submit.pyFiles gives it, it runs, too.
+    assert opened(DUMPS(for_workers(converting())), tmp_path, archive) == ["[1000, 2000]"]
+
+
+def test_another_python_or_pyarrow_is_told() -> None:
+    expected = installed()
+    assert refusal(expected) is None
+    major = pa.__version__.partition(".")[0]
+    assert refusal(expected | {"pyarrow": f"{major}.99.1"}) is None, "later numbers are corrections"
+    told = refusal(expected | {"pyarrow": "12.0.1", "python": "3.7"})
+    assert told is not None
+    assert (
+        f"expected Python 3.7, found {expected['python']}; expected pyarrow 12 (12.0.1), found {pa.__version__}" in told
+    )
+
+
+def test_a_module_that_the_worker_lacks_is_named(tmp_path: Path, same: Path) -> None:
+    (tmp_path / "old" / "tests" / "storage").mkdir(parents=True)
+    (tmp_path / "old" / "tests" / "storage" / "test_sealed.py").touch()
+    (tmp_path / "old" / "cojoin").symlink_to(same / "cojoin")
+    missing, old = opened(DUMPS(for_workers(OfThisModule())), tmp_path, same, tmp_path / "old")
+    for told in (missing, old):
+        assert told.startswith("cojoin.errors.EnvironmentSetupError: the Python worker on host ")
+        assert "send it with spark.sparkContext.addPyFile(...)" in told
+        assert "spark.submit.pyFiles" in told
+    assert "lacks a module of the query's functions: No module named 'tests'" in missing
+    assert "has another version of a module of the query's functions: Can't get attribute 'OfThisModule'" in old
+
+
+def test_a_process_that_imported_another_version_than_is_there_now_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = cj.__version__
+    monkeypatch.setattr(cojoin, "__version__", "0.4.0")
+    with pytest.raises(cj.EnvironmentSetupError, match=f"imported cojoin 0.4.0, and .* has cojoin {now} now"):
+        for_workers(converting())
+
+
+def test_what_is_sealed_is_itself_where_it_is_opened() -> None:
+    loads = CloudPickleSerializer().loads
+
+    def three(key: int, rows: int, state: int) -> int:
+        return key + rows * state
+
+    assert loads(DUMPS(for_workers(three)))(1, 2, 3) == for_workers(three)(1, 2, 3) == 7
+    assert for_workers(three).__name__ == "three"
+    assert isinstance(loads(DUMPS(Sealed(OfThisModule()))), OfThisModule)
+    # Once for a class: two functions of a query may share it.
+    assert type(loads(DUMPS(Sealed(OfThisModule())))) is OfThisModule
+
+
+def test_every_function_that_travels_is_sealed() -> None:
+    """The calls of Spark that send a function, in all sources."""
+    calls = re.compile(r"\.(?:mapInArrow|mapInPandas|applyInArrow|applyInPandas|applyInPandasWithState)\(\s*(\S+)")
+    unsealed = [
+        f"{path.relative_to(PACKAGE)}: {found[0]}"
+        for path in PACKAGE.rglob("*.py")
+        for found in calls.finditer(path.read_text("utf-8"))
+        if not found[1].startswith("for_workers(") and f"{found[1].rstrip(',')} = for_workers(" not in path.read_text()
+    ]
+    # This one asks what the workers have.
+    assert unsealed == ["spark/session/worker_check.py: .mapInArrow(asked,"]
