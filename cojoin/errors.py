@@ -9,7 +9,8 @@ CojoinError
 ├── CodecError               state bytes that can't be read
 └── QueryFailedError         a running query ended with an error
 
-Each message says what was expected, what was found, where, and what to do.
+Each message says what was expected, what was found, where, and what to do. ``RejectedRowsWarning`` is the category of
+the warnings that rows are missing from a result.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = [
     "EnvironmentSetupError",
     "FunctionError",
     "QueryFailedError",
+    "RejectedRowsWarning",
     "SchemaError",
     "did_you_mean",
 ]
@@ -63,6 +65,14 @@ class FunctionError(CojoinError, RuntimeError):
     A static run and the harness raise it. A query that was started raises ``QueryFailedError`` with its message.
 
     Operator action: fix the function and start the query again; it resumes after the last good batch.
+    """
+
+
+class RejectedRowsWarning(UserWarning):
+    """Rows of an input were rejected, so a result lacks them.
+
+    Each message says of which input, why and how many, and which call returns them. To have none of them:
+    ``warnings.simplefilter("ignore", cojoin.RejectedRowsWarning)``.
     """
 
 

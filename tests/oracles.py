@@ -100,12 +100,17 @@ def _frames(streams: Streams) -> tuple[pd.DataFrame, pd.DataFrame]:
     for side, name in enumerate(("left", "right")):
         rows = sorted(enumerate(streams.rows[side]), key=lambda each: total_order(streams, side, each[1]))
         columns = {
-            "key": pd.Series([repr(streams.key(side, row)) for _, row in rows], dtype=str),
+            # A key with a null is null, as in SQL.
+            "key": pd.Series([_spelled_key(streams.key(side, row)) for _, row in rows], dtype="string"),
             "micros": pd.Series([row[AT] for _, row in rows], dtype="int64"),
             name: pd.Series([position for position, _ in rows], dtype="int64"),
         }
         frames.append(pd.DataFrame(columns))
     return frames[0], frames[1]
+
+
+def _spelled_key(key: tuple[Any, ...]) -> str | None:
+    return None if None in key else repr(key)
 
 
 def _in_left_order(streams: Streams, pairs: Any) -> Matches:

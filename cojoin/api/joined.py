@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from cojoin.embedded.embedded_execution import EmbeddedExecution
+from cojoin.engine.batch_report import rejections
 from cojoin.engine.descriptions import describe_columns, describe_inputs, describe_operation
 from cojoin.engine.display import Display, display_of
+from cojoin.engine.operator import REJECTED
 from cojoin.engine.side_outputs import OutputTag
-from cojoin.errors import ConfigurationError
+from cojoin.errors import ConfigurationError, RejectedRowsWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +73,7 @@ class Joined:
 
     def __init__(self, plan: Plan, execution: Execution) -> None:
         self._plan, self._execution = plan, execution
+        self._has_warned = False
 
     @property
     def plan(self) -> Plan:
@@ -131,8 +135,21 @@ class Joined:
         Raises:
             ConfigurationError: The inputs are Spark's.
             FunctionError: The function raised an error, or returned an invalid value.
+
+        Warns:
+            RejectedRowsWarning: Rows were rejected; told once of each join.
         """
-        return self._embedded("run()").run(self._plan)
+        return self._run("run()", "run().rejected")
+
+    def _run(self, method: str, where: str, *, warns: bool = True) -> Result:
+        """Run the plan in this process, and warn of rejected rows at the line of the user's call."""
+        result = self._embedded(method).run(self._plan)
+        inputs = result.report.inputs
+        told = rejections(((each.name, each.rows_in, each.rejected) for each in inputs), where) if warns else None
+        if told is not None and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(told, RejectedRowsWarning, stacklevel=3)
+        return result
 
     def steps(
         self,
@@ -199,7 +216,7 @@ class Joined:
             output: As in ``to_dataframe``.
         """
         name = self._plan.output_name(output)
-        return self._embedded("to_arrow()").run(self._plan).tables[name]
+        return self._run("to_arrow()", 'to_arrow("rejected")', warns=name != REJECTED).tables[name]
 
     def to_pandas(self, output: OutputName = "main") -> pd.DataFrame:
         """Run the join in this process and return one output as a pandas DataFrame; see ``run``.
@@ -210,8 +227,8 @@ class Joined:
         Args:
             output: As in ``to_dataframe``.
         """
-        self._plan.output_name(output)
-        return self._embedded("to_pandas()").run(self._plan).to_pandas(output)
+        name = self._plan.output_name(output)
+        return self._run("to_pandas()", 'to_pandas("rejected")', warns=name != REJECTED).to_pandas(output)
 
     def to_dataframe(self, output: OutputName = "main") -> DataFrame:
         """Return one output as a plain DataFrame.

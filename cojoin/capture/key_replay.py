@@ -105,6 +105,7 @@ def _declared(spec: InputSpec) -> HarnessInput:
         sequence=spec.sequence,
         max_ahead=None if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} milliseconds",
         late=spec.late,
+        null_key=spec.null_key,
     )
 
 

@@ -172,6 +172,8 @@ def _input(spec: InputSpec) -> str:
         arguments.append(f"max_ahead={_duration(spec.max_ahead_ms * 1_000)}")
     if spec.late is not None:
         arguments.append(f"late={_text(spec.late)}")
+    if spec.null_key != "reject":
+        arguments.append(f"null_key={_text(spec.null_key)}")
     return _call("HarnessInput", arguments, several=True)
 
 

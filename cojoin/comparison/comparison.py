@@ -247,6 +247,7 @@ def _settings(plan: Plan) -> dict[str, str]:
             "sequence": ", ".join(spec.sequence) or "none",
             "watermark": describe_watermark(spec.watermark),
             "late": spec.late or "the default",
+            "null_key": spec.null_key,
         }
         found |= {f"{side} input's {name}": value for name, value in own.items()}
     return found

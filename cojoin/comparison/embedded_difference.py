@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["embedded_difference"]
 
+_TIMELESS = ("name", "sequence", "late", "null_key")
+"""The settings of an input by which its rows tell nothing else of time."""
+
 
 def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: EmbeddedExecution) -> Difference:
     """Return how two versions over inputs in memory differ.
@@ -51,9 +54,9 @@ def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: Embedde
 
 
 def _tell_alike(comparison: Comparison) -> bool:
-    """Return whether the rows tell both versions the same of time: neither names, nor orders, nor late rows matter."""
+    """Return whether the rows tell both versions the same of time, whatever becomes of late ones and of null keys."""
     inputs = zip(comparison.a.inputs, comparison.b.inputs, strict=True)
-    return all(replace(two, name=one.name, sequence=one.sequence, late=one.late) == one for one, two in inputs)
+    return all(replace(two, **{name: getattr(one, name) for name in _TIMELESS}) == one for one, two in inputs)
 
 
 def _check_rows(name: str, one: pa.Table, other: pa.Table) -> None:

@@ -187,7 +187,8 @@ def near_keys(loaded: LoadedKey) -> list[Any]:
             for name, table in tables.items():
                 if name in names and table.num_rows:
                     columns = [table.column(each).to_pylist() for each in names[name]]
-                    found.update(dict.fromkeys(zip(*columns, strict=True)))
+                    # Rows with a null key are of no key.
+                    found.update(dict.fromkeys(key for key in zip(*columns, strict=True) if None not in key))
         near = _nearest(list(found), tuple(values))
         rows = [dict(zip(schema.names, each, strict=True)) for each in near]
         yield from pa.Table.from_pylist(rows, schema).to_batches()

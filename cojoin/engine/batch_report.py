@@ -18,9 +18,9 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["BatchReport", "InputReport"]
+__all__ = ["BatchReport", "InputReport", "rejections"]
 
 
 _REASONS = {
@@ -324,6 +324,25 @@ class BatchReport:
                 )
             )
         return rows
+
+
+def rejections(inputs: Iterable[tuple[str, int, Mapping[str, int]]], where: str) -> str | None:
+    """Return the warning that rows were rejected, for people; None where none were.
+
+    Args:
+        inputs: Each input's name, how many rows came in, and how many were rejected, by reason.
+        where: The call that returns them.
+
+    >>> rejections([("trades", 300, {"null_key": 2})], "run().rejected")[:65]
+    "2 of 300 rows of 'trades' were rejected (2 whose key is null), so"
+    """
+    told = []
+    for name, rows_in, rejected in inputs:
+        total = sum(rejected.values())
+        if total:
+            why = ", ".join(f"{count:,} {_REASONS.get(reason, reason)}" for reason, count in sorted(rejected.items()))
+            told.append(f"{total:,} of {_rows(rows_in)} of {name!r} were rejected ({why})")
+    return f"{' and '.join(told)}, so the result lacks them; {where} returns them with their reasons" if told else None
 
 
 def _rows(count: int) -> str:

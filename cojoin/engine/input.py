@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.descriptions import describe_source, describe_watermark
 from cojoin.engine.display import Display, display_of
-from cojoin.engine.inputs import LatePolicy, check_late
+from cojoin.engine.inputs import LatePolicy, NullKeyPolicy, check_late, check_null_key
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.errors import ConfigurationError
@@ -54,6 +54,10 @@ class Input:
             operation's default. As-of and temporal joins reject late left rows and apply late versions; an interval
             join rejects late rows of both inputs; functions apply late rows in arrival order and reject them in
             event-time order.
+        null_key: What happens to a row if any column of its key is null; such a key equals no other, as in SQL.
+            ``"reject"`` sends it to the rejected rows. ``"unmatched"``, for a side whose rows the join keeps without a
+            match (``how`` left, right or full), emits it as a row without a match once the watermark has reached its
+            own time; a late one is late. The setting may change between runs, and then holds for the rows to come.
         valid_from: For rows with a span of validity, as in an SCD2 table, instead of ``event_time``: the ``timestamp``
             column with its begin. Each row is a version from then on.
         valid_to: The ``timestamp`` column with the end of a row's validity, itself excluded. Null, and a time from the
@@ -101,6 +105,7 @@ class Input:
     late: LatePolicy | None = None
     valid_from: str | None = None
     valid_to: str | None = None
+    null_key: NullKeyPolicy = "reject"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -115,6 +120,7 @@ class Input:
         if self.max_ahead is not None:
             milliseconds(self.max_ahead, f"{self._label}: max_ahead")
         check_late(self.late, self._label)
+        check_null_key(self.null_key, self._label)
         self._check_times()
 
     def _check_times(self) -> None:
@@ -167,7 +173,8 @@ class Input:
         settings += [("partition", columns(self.partition))] if self.partition else []
         settings += [("sequence", columns(self.sequence))] if self.sequence else []
         settings += [("max_ahead", str(self.max_ahead))] if self.max_ahead != "1 day" else []
-        return [*settings, ("late", self.late)] if self.late else settings
+        settings += [("late", self.late)] if self.late else []
+        return [*settings, ("null_key", self.null_key)] if self.null_key != "reject" else settings
 
     def _times(self) -> tuple[str, str]:
         if self.valid_from is not None:

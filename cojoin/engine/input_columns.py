@@ -73,6 +73,7 @@ class InputColumns:
             watermark=declared.watermark,
             max_ahead_ms=max_ahead_ms,
             late=declared.late,
+            null_key=declared.null_key,
             changes=changes,
         )
         for column in spec.partition:

@@ -1,9 +1,9 @@
 """An input as the engine sees it, and the check that admits or rejects its rows.
 
-A row is rejected if its event time is null, if it is too far ahead of the clock, if its key is null, or if its validity
-ends before it begins; the first of these reasons is reported. Of these rows, only those with a null key move the
-watermark, since their event time is valid. The operator decides whether a row is late, since it knows the watermark.
-The map side runs the same check, so both always agree.
+A row is rejected if its event time is null, if it is too far ahead of the clock, if its key is null (unless its input
+lets such rows out unmatched), or if its validity ends before it begins; the first of these reasons is reported. Of
+these rows, only those with a null key move the watermark, since their event time is valid. The operator decides
+whether a row is late, since it knows the watermark. The map side runs the same check, so both always agree.
 
 A delete of a table or of a row's validity (``row_changes``) neither moves the watermark nor is it too far ahead, unless
 its time is that of its commit.
@@ -26,6 +26,7 @@ from cojoin.engine.values.choices import check_word
 from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.tables import event_micros, event_millis
 from cojoin.engine.values.texts import dump_json
+from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -41,9 +42,12 @@ __all__ = [
     "REJECTED_SCHEMA",
     "InputSpec",
     "LatePolicy",
+    "NullKeyPolicy",
     "Reason",
     "check_late",
+    "check_null_key",
     "fault_table",
+    "has_null_key",
     "reject_reasons",
     "rejected_table",
     "watermark_marks",
@@ -54,6 +58,13 @@ LatePolicy: TypeAlias = Literal["reject", "apply"]
 
 - *reject*: it goes to the ``rejected`` output.
 - *apply*: it is processed nevertheless, and counted as ``late_applied``.
+"""
+
+NullKeyPolicy: TypeAlias = Literal["reject", "unmatched"]
+"""What happens to a row if any column of its key is null; such a row matches none, as in SQL.
+
+- *reject*: it goes to the ``rejected`` output.
+- *unmatched*: it waits for its own time, as every row does, and is then emitted as a row without a match.
 """
 
 Reason: TypeAlias = Literal[
@@ -125,6 +136,7 @@ class InputSpec:
         changes: How its rows are versions and deletes; None where each row is what it is.
         reading: For parquet files and topics how they are read, which the report tells: ``DIRECT``, or why by Spark.
             None for other sources.
+        null_key: What happens to rows with a null in their key.
     """
 
     name: str
@@ -140,6 +152,7 @@ class InputSpec:
     refreshes: bool = False
     changes: RowChanges | None = None
     reading: str | None = None
+    null_key: NullKeyPolicy = "reject"
 
     def micros(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the event times of rows of this input in epoch microseconds.
@@ -163,6 +176,14 @@ class InputSpec:
     def keys(self, table: pa.Table) -> pa.Table:
         """Return the key columns of a table of this input."""
         return table.select(list(self.key))
+
+    @property
+    def spreading(self) -> tuple[str, ...]:
+        """The columns by whose hash rows with a null key are spread over the key groups, whoever computes it.
+
+        All of them would have few hashes by their keys, and belong to no key's group.
+        """
+        return tuple(field.name for field in self.source_schema if is_hashed(field.type))
 
     @property
     def source_order(self) -> tuple[str, ...]:
@@ -205,8 +226,9 @@ def reject_reasons(table: pa.Table, spec: InputSpec, processing_time: int) -> ND
     reasons = np.zeros(table.num_rows, dtype=np.int8)
     if spec.changes is not None:
         reasons[spec.changes.ends_before_it_begins(table)] = 4
-    for name in spec.key:
-        _mark_nulls(table, name, reasons, 1)
+    if spec.null_key == "reject":
+        for name in spec.key:
+            _mark_nulls(table, name, reasons, 1)
     # A wrong time outranks a null key: rows with a null key move the watermark, and a wrong time must not.
     if spec.event_time is not None:
         if spec.max_ahead_ms is not None:
@@ -250,6 +272,28 @@ def check_late(late: Any, what: str) -> None:
     """
     if late is not None:
         check_word(f"{what}: late", late, get_args(LatePolicy))
+
+
+def check_null_key(null_key: Any, what: str) -> None:
+    """Check what an input declares to happen to rows with a null key.
+
+    Raises:
+        ConfigurationError: It is none of ``NullKeyPolicy``.
+    """
+    check_word(f"{what}: null_key", null_key, get_args(NullKeyPolicy))
+
+
+def has_null_key(table: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which rows have a null in any column of their key.
+
+    >>> has_null_key(pa.table({"id": [1, None], "zone": ["a", "b"]}), ["id", "zone"]).tolist()
+    [False, True]
+    """
+    found = np.zeros(table.num_rows, dtype=bool)
+    for name in key:
+        if table.column(name).null_count:
+            found |= table.column(name).is_null().to_numpy()
+    return found
 
 
 def _mark_nulls(table: pa.Table, column: str, reasons: NDArray[np.int8], reason: int) -> None:

@@ -82,11 +82,19 @@ class KeyedCoProcess:
         """Return the declared columns of the result, after checking the inputs and their policies for late rows.
 
         Raises:
-            ConfigurationError: The order is event time, and an input has no event time or applies late rows.
+            ConfigurationError: The order is event time, and an input has no event time or applies late rows; or an
+                input lets rows with a null key out unmatched.
             SchemaError: A key column has the name of a column of the states' own tables.
         """
         refuse_refresh(right, "process", "what a function has made of former rows in its states can't be taken back")
         for spec in (left, right):
+            if spec.null_key == "unmatched":
+                msg = (
+                    f"input {spec.name!r}: null_key='unmatched': a function is called by key, and rows with a null in "
+                    f"it have none; leave null_key= out, so that they are rejected and counted, or give such rows a "
+                    f"key before, such as coalesce(key, 'none')"
+                )
+                raise ConfigurationError(msg)
             for name in spec.key:
                 if name in _OWN_COLUMNS:
                     msg = f"input {spec.name!r}: key column {name!r}: a function's states have such a one; rename it"

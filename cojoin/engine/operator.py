@@ -12,6 +12,9 @@ The law of conservation, for each input: rows in = rows done + rows buffered + r
 first batch. Subclasses count the rows that they have done, and the rows that wait in buffers of their own. A version of
 a join is done once the watermark has reached it, although the join keeps it.
 
+A row with a null key that was admitted is due at its own time, and then emitted without a match, and done: the subclass
+never sees it. So it is after a restore, too, whatever its input says of such rows by then.
+
 It costs a comparison of each buffered row's time in each batch, and a copy of the buffered and the due rows where some
 are due and others are not.
 """
@@ -20,11 +23,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.engine.inputs import fault_table, rejected_table, split_admitted
+from cojoin.engine.inputs import fault_table, has_null_key, rejected_table, split_admitted
 from cojoin.engine.operator_snapshot import RestorableOperator
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
@@ -128,6 +132,23 @@ class Operator(RestorableOperator):
             after: The operator's watermark after this advance, in epoch milliseconds.
             last_event: At the end of time, the largest timestamp seen in any input; else None.
         """
+
+    def unmatched(self, side: int, rows: pa.Table) -> pa.Table:
+        """Return rows of a side that match nothing as rows of the output, in the total order.
+
+        Args:
+            side: 0 for the left input, 1 for the right.
+            rows: Its rows, which have a null key.
+
+        Raises:
+            CheckpointError: The operation emits none; only a state that is not its own has them.
+        """
+        del rows
+        msg = (
+            f"{type(self).__name__}: the state has rows of input {self.inputs[side].name!r} with a null key, which "
+            f"this operation never keeps; put the checkpoint back from a backup"
+        )
+        raise CheckpointError(msg)
 
     def process(self, batch: Batch) -> Iterator[Emission]:
         """Process a micro-batch; exhaust the iterator before taking a report or a snapshot."""
@@ -246,11 +267,23 @@ class Operator(RestorableOperator):
                 due.append(table.filter(pa.array(is_due)))
                 held.append(table.filter(pa.array(~is_due)))
         self._held = (held[0], held[1])
-        for emission in self.advance((due[0], due[1]), before, after, last_event):
+        lonely = [self._take_null_keys(side, due) for side in (0, 1)]
+        for emission in chain(*lonely, self.advance((due[0], due[1]), before, after, last_event)):
             if emission.table.num_rows:
                 if emission.kind == OUTPUT:
                     self.rows_out += emission.table.num_rows
                 yield emission
+
+    def _take_null_keys(self, side: int, due: list[pa.Table]) -> list[Emission]:
+        """Take the rows with a null key out of the due rows of a side, count them as done, and emit them."""
+        key = self.inputs[side].key
+        if not any(due[side].column(name).null_count for name in key):
+            return []
+        is_null = has_null_key(due[side], key)
+        rows = due[side].filter(pa.array(is_null))
+        due[side] = due[side].filter(pa.array(~is_null))
+        self.counts[side].done += rows.num_rows
+        return [Emission(OUTPUT, self.unmatched(side, rows))]
 
     def _due_at_once(self, spec: InputSpec) -> int:
         """Return the time up to which an input's rows are due whatever the watermark, in epoch milliseconds."""

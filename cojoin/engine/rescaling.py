@@ -15,6 +15,7 @@ import numpy as np
 
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.tables import concat, take_rows
+from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 
     from cojoin.engine.inputs import InputSpec
 
-__all__ = ["assemble", "cut", "key_columns", "merged_header"]
+__all__ = ["assemble", "cut", "key_columns", "merged_header", "spreading_columns"]
 
 _SIDES = {"held1": 0, "left": 0, "waiting": 0, "held2": 1, "right": 1, "versions": 1}
 """The tables of an operator's state that hold rows of an input, and which: 0 is the left. All other tables begin with
 the key columns, under the left input's names."""
+
+_WITH_NULL_KEYS = frozenset({"held1", "held2"})
+"""The tables that may have rows with a null key, which wait for their own time."""
 
 _FLAGGED = frozenset({"left", "right"})
 """The tables that have one more column, the last. No column of the input has its name, so its name may change with the
@@ -44,6 +48,18 @@ def key_columns(name: str, inputs: tuple[InputSpec, InputSpec]) -> list[str]:
         inputs: The left and the right input.
     """
     return list(inputs[_SIDES.get(name, 0)].key)
+
+
+def spreading_columns(name: str, inputs: tuple[InputSpec, InputSpec], schema: pa.Schema) -> list[str]:
+    """Return the names of the columns by which rows of a table with a null key are spread; none where none can be.
+
+    Args:
+        name: The table's name.
+        inputs: The left and the right input.
+        schema: The table's columns.
+    """
+    spreading = inputs[_SIDES[name]].spreading if name in _WITH_NULL_KEYS else ()
+    return [each for each in spreading if each in schema.names and is_hashed(schema.field(each).type)]
 
 
 def cut(

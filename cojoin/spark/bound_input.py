@@ -213,14 +213,16 @@ class BoundInput:
 
     def packed(self, key_groups: int) -> DataFrame:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""
-        grouping = Grouping(self.spec.source_schema, self.spec.key, key_groups)
+        spreading = self.spec.spreading if self.spec.null_key == "unmatched" else ()
+        grouping = Grouping(self.spec.source_schema, self.spec.key, key_groups, spreading)
         frame, others = self.frame, self._marker_columns
         if self.source is not None and self.spec.reading == DIRECT:
             if is_parquet(self.source):
                 return self._packed_directly(self.source, grouping)
             frame, others = self.source.open_packed(grouping), [*others, *READY_COLUMNS]
         keys = [frame[back_quoted(name)] for name in self.spec.key]
-        group = key_group(keys, key_groups).alias(GROUP_COLUMN)
+        spread = [frame[back_quoted(name)] for name in spreading]
+        group = key_group(keys, key_groups, spread).alias(GROUP_COLUMN)
         # Columns are renamed by position: mapInArrow fails on names with a dot or a backtick.
         names = self.spec.source_schema.names
         columns = [frame[back_quoted(name)].alias(f"c{at}") for at, name in enumerate(names)]

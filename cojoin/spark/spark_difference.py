@@ -182,6 +182,7 @@ def _static(frame: DataFrame, spec: InputSpec, tag: Any) -> BoundInput:
         watermark=spec.watermark,
         max_ahead=None,
         late=spec.late,
+        null_key=spec.null_key,
         valid_from=spec.changes.valid_from if spec.changes else None,
         valid_to=spec.changes.valid_to if spec.changes else None,
     )

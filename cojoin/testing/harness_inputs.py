@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from cojoin.engine.inputs import InputSpec, LatePolicy, check_late, reject_reasons, watermark_marks
+from cojoin.engine.inputs import (
+    InputSpec,
+    LatePolicy,
+    NullKeyPolicy,
+    check_late,
+    check_null_key,
+    reject_reasons,
+    watermark_marks,
+)
 from cojoin.engine.time.control_rows import ONE_PARTITION, Control
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
@@ -52,6 +60,7 @@ class HarnessInput:
             the rows: the test advances it with ``process_watermark``.
         max_ahead: How far a row's event time may be ahead of processing time, such as ``"1 day"``; None is no limit.
         late: How late rows are treated, ``"reject"`` or ``"apply"``; None is the default of the operation.
+        null_key: What happens to rows with a null in their key, as in ``cojoin.Input``.
 
     Raises:
         ConfigurationError: A column does not exist or has the wrong type; raised when the harness is made.
@@ -69,6 +78,7 @@ class HarnessInput:
     watermark: WatermarkStrategy = field(default_factory=WatermarkStrategy.no_watermarks)
     max_ahead: Duration | None = None
     late: LatePolicy | None = None
+    null_key: NullKeyPolicy = "reject"
 
 
 class BoundInput:
@@ -109,6 +119,7 @@ class BoundInput:
             watermark=declared.watermark,
             max_ahead_ms=None if declared.max_ahead is None else milliseconds(declared.max_ahead, "max_ahead"),
             late=declared.late,
+            null_key=declared.null_key,
         )
         self._check()
 
@@ -143,6 +154,7 @@ class BoundInput:
             msg = f"{self.what}: event time column {spec.event_time!r}: expected a timestamp, got {kind}"
             raise SchemaError(msg)
         check_late(spec.late, self.what)
+        check_null_key(spec.null_key, self.what)
         if not isinstance(spec.watermark, WatermarkStrategy):
             msg = f"{self.what}: watermark: expected a WatermarkStrategy, got {spec.watermark!r}"
             raise ConfigurationError(msg)

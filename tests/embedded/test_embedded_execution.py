@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -136,3 +137,32 @@ def connect_tables(left: Any, right: Any, **settings: Any) -> Any:
 
     columns: Any = {"key": "k", "event_time": "t"} | settings
     return cj.connect(cj.Input(left, **columns), cj.Input(right, **columns))
+
+
+@pytest.mark.parametrize("method", ["run", "to_arrow", "to_pandas"])
+def test_rows_that_are_missing_from_a_result_are_told_once_at_the_users_line(method: str) -> None:
+    """With input, reason, count and the call that returns them: a left join's result is shorter than its left."""
+    import cojoin as cj
+
+    times = pa.array([1, 2, None, None], pa.timestamp("us", "UTC"))
+    rows = pa.table({"k": [1, None, 1, None], "t": times, "v": [1, 2, 3, 4]})
+    joined = connect_tables(rows, rows.slice(0, 1).rename_columns(["k", "t", "w"])).asof_join()
+    where = "run().rejected" if method == "run" else f'{method}("rejected")'
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        getattr(joined, method)()
+        joined.to_arrow()
+    (warning,) = caught
+    assert (warning.category, warning.filename) == (cj.RejectedRowsWarning, __file__)
+    assert str(warning.message) == (
+        "3 of 4 rows of 'left' were rejected (2 whose event time is null, 1 whose key is null), so the result lacks "
+        f"them; {where} returns them with their reasons"
+    )
+
+
+def test_who_asks_for_the_rejected_rows_is_not_told_of_them() -> None:
+    rows = pa.table({"k": pa.array([None], pa.int64()), "t": pa.array([1], pa.timestamp("us", "UTC")), "v": [1]})
+    joined = connect_tables(rows, rows.rename_columns(["k", "t", "w"])).asof_join()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (joined.to_arrow("rejected").num_rows, len(joined.to_pandas("rejected"))) == (2, 2)

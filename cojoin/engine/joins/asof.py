@@ -26,6 +26,9 @@ It costs a sort of the batch's rows, a merge with the waiting rows and with the 
 two binary searches for each left row, or for each version where these are fewer; no Python for each row. Versions in
 segments are read and sorted only for touched keys.
 
+Rows whose key has a null match nothing. With ``null_key="unmatched"`` a left one comes out at its own time, in every
+direction.
+
 The semantics are those of pandas' ``merge_asof``, except that of equal following times the last one matches; backward
 they are those of DuckDB's ``ASOF JOIN``.
 """
@@ -111,7 +114,7 @@ class AsofJoin:
             SchemaError: An input has no event time, or names collide.
         """
         limit = "tolerance" if self.tolerance is not None else None if self.direction == "backward" else "direction"
-        return joined_schema(left, right, self.suffixes, timeless_right=allows_no_time(right, limit))
+        return joined_schema(left, right, self.suffixes, how=self.how, timeless_right=allows_no_time(right, limit))
 
     def create_operator(self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> AsofJoinOperator:
         """Return the operator of one key group."""

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from cojoin.engine.joins.output_columns import JoinedColumns, Suffixes, joined_schema
-from cojoin.engine.joins.search import at, expand, ranges, shift, sort_sides
+from cojoin.engine.joins.search import at, expand, ranges, shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.sorting import stable_argsort
 from cojoin.engine.table_load import refuse_refresh
@@ -120,7 +120,7 @@ class IntervalJoin:
             SchemaError: An input has no event time, or names collide.
         """
         refuse_refresh(right, "interval_join", "pairs with rows of the former version may be out already")
-        return joined_schema(left, right, self.suffixes, optional_left=self.how in {"right", "full"})
+        return joined_schema(left, right, self.suffixes, how=self.how)
 
     def create_operator(
         self, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
@@ -147,6 +147,10 @@ class IntervalJoinOperator(Operator):
         self._matched = (np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))
         # Whether the rows kept are in the total order within each key.
         self._settled = True
+
+    def unmatched(self, side: int, rows: pa.Table) -> pa.Table:
+        """Return rows with a null key as rows without a match."""
+        return self._columns.alone(side, sort_alone(self.inputs, side, rows))
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Join the due rows with the kept rows and with each other, then forget rows that can't match any more."""

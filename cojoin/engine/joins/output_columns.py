@@ -3,7 +3,8 @@
 The result has the left's columns unchanged, so the key comes once, under the left's name; then the right's columns
 without its key. The right's event time becomes ``<right's name>_event_time`` where its name is taken; any other equal
 names need ``suffixes``. The right's columns are nullable, since a row may have no match. Where a right row may stand
-without a left row, the left's columns are nullable too, except the key, which then holds the right's (SQL's ``USING``).
+without a left row, the left's columns are nullable too, except the key, which then holds the right's (SQL's ``USING``),
+and is null only in rows with a null key that are let out unmatched.
 
 It costs one Arrow ``take`` for each column, or two where rows are repeated, and no Python for each row.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +24,6 @@ from cojoin.errors import ConfigurationError, SchemaError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from cojoin.engine.inputs import InputSpec
@@ -33,13 +34,19 @@ __all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "joined_schema"]
 Suffixes: TypeAlias = tuple[str, str]
 """The suffixes for a name that both inputs have, left and right, such as ``("", "_customer")``."""
 
+_KEEPING = {
+    "left": "how='left', or 'full' of an interval join",
+    "right": "interval_join with how='right' or 'full'",
+}
+"""Which joins keep the rows of a side that have no match."""
+
 
 def joined_schema(
     left: InputSpec,
     right: InputSpec,
     suffixes: Suffixes | None,
     *,
-    optional_left: bool = False,
+    how: str = "left",
     without: Collection[str] = (),
     timeless_right: bool = False,
 ) -> pa.Schema:
@@ -49,15 +56,17 @@ def joined_schema(
         left: The left input.
         right: The right input.
         suffixes: The suffixes for names that both inputs have; None refuses such names.
-        optional_left: Whether a right row may stand in the result without a left one.
+        how: Of which sides rows without a match are in the result: ``"left"``, ``"right"``, ``"full"`` or ``"inner"``.
         without: Columns of the right that the result leaves out, besides its key.
         timeless_right: Whether a table without event time may be the right input.
 
     Raises:
-        ConfigurationError: The suffixes are not two different strings, or an input has deletes and the join takes none.
+        ConfigurationError: The suffixes are not two different strings, or an input has deletes and the join takes none,
+            or rows with a null key are to come out unmatched and the join does not keep their side.
         SchemaError: An input has no event time, or names collide; the message says what to change.
     """
     _check(suffixes)
+    _check_null_keys(left, right, how)
     for spec in (left, right):
         if spec.changes is not None and spec.deletes not in without:
             msg = (
@@ -87,7 +96,8 @@ def joined_schema(
     fields = []
     for field in left.schema:
         named = field.with_name(field.name + left_suffix) if field.name.lower() in equal - keys else field
-        fields.append(named.with_nullable(True) if optional_left and field.name not in left.key else named)
+        is_optional = how in {"right", "full"} and (field.name not in left.key or right.null_key == "unmatched")
+        fields.append(named.with_nullable(True) if is_optional else named)
     for field in payload:
         suffix = right_suffix if field.name.lower() in equal else ""
         fields.append(pa.field(renamed.get(field.name, field.name + suffix), field.type, nullable=True))
@@ -148,6 +158,16 @@ class JoinedColumns:
                 columns[place] = pc.coalesce(columns[place], key)
         return pa.Table.from_arrays([*columns, *_take(rows[1], payload, right).columns], schema=self.schema)
 
+    def alone(self, side: int, rows: tuple[SortedRows, SortedRows]) -> pa.Table:
+        """Return the result's rows for rows of one side that match none of the other.
+
+        Args:
+            side: 0 for the left input, 1 for the right.
+            rows: The sorted rows of both inputs, of which the other has none.
+        """
+        places, none = np.arange(len(rows[side])), np.full(len(rows[side]), -1)
+        return self.take(rows, *((none, places) if side else (places, none)))
+
 
 def _take(rows: SortedRows, names: Sequence[str], places: NDArray[np.int64]) -> pa.Table:
     """Return some columns of the rows at some places, nulls for -1."""
@@ -171,6 +191,18 @@ def _check(suffixes: Suffixes | None) -> None:
     if not pair or not all(isinstance(suffix, str) for suffix in suffixes) or suffixes[0] == suffixes[1]:
         msg = f'suffixes: expected two different strings such as ("", "_customer"), got {suffixes!r}'
         raise ConfigurationError(msg)
+
+
+def _check_null_keys(left: InputSpec, right: InputSpec, how: str) -> None:
+    """Check that a side whose rows with a null key come out unmatched is one whose unmatched rows the join keeps."""
+    for spec, keeping in ((left, ("left", "full")), (right, ("right", "full"))):
+        if spec.null_key == "unmatched" and how not in keeping:
+            msg = (
+                f"input {spec.name!r}: null_key='unmatched': such rows of {spec.name!r} match none, and this join, "
+                f"with how={how!r}, emits no row of {spec.name!r} without a match; leave null_key= out, so that "
+                f"they are rejected and counted, or choose a join that keeps them: {_KEEPING[keeping[0]]}"
+            )
+            raise ConfigurationError(msg)
 
 
 def _refuse_duplicates(fields: list[pa.Field], left: InputSpec, right: InputSpec) -> None:

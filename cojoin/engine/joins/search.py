@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
 
-__all__ = ["Neighbours", "SortedRows", "at", "distance", "expand", "ranges", "shift", "sort_sides"]
+__all__ = ["Neighbours", "SortedRows", "at", "distance", "expand", "ranges", "shift", "sort_alone", "sort_sides"]
 
 _SIGN = np.uint64(1 << 63)
 _LAST = np.uint64((1 << 63) - 1)
@@ -73,6 +73,23 @@ def sort_sides(
     left, right = (
         _sort(spec, table, each, rank, count)
         for spec, table, each, rank, count in zip(inputs, rows, codes, (1, 0), settled, strict=True)
+    )
+    return left, right
+
+
+def sort_alone(inputs: tuple[InputSpec, InputSpec], side: int, rows: pa.Table) -> tuple[SortedRows, SortedRows]:
+    """Return rows of one side whatever their keys, sorted by the total order, and no rows of the other side.
+
+    Args:
+        inputs: The left and the right input.
+        side: 0 for the left input, 1 for the right.
+        rows: The rows of that side.
+    """
+    left, right = (
+        _sort(spec, table, np.zeros(table.num_rows, dtype=np.int64), 1 - number, 0)
+        for number, (spec, table) in enumerate(
+            (spec, rows if number == side else spec.schema.empty_table()) for number, spec in enumerate(inputs)
+        )
     )
     return left, right
 

@@ -112,7 +112,9 @@ class TemporalJoin:
             )
             raise SchemaError(msg)
         timeless = allows_no_time(right, None if self.retention is None else "retention")
-        return joined_schema(left, right, self.suffixes, without=self.without(right), timeless_right=timeless)
+        return joined_schema(
+            left, right, self.suffixes, how=self.how, without=self.without(right), timeless_right=timeless
+        )
 
     def without(self, right: InputSpec) -> tuple[str, ...]:
         """Return the right's columns that the result leaves out, besides its key."""

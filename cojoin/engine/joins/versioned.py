@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cojoin.engine.joins.output_columns import JoinedColumns
-from cojoin.engine.joins.search import shift, sort_sides
+from cojoin.engine.joins.search import shift, sort_alone, sort_sides
 from cojoin.engine.operator import OUTPUT, Emission, Operator
 from cojoin.engine.sorting import stable_argsort
 from cojoin.engine.state.segmented_table import Expired, SegmentedTable
@@ -105,6 +105,10 @@ class VersionedJoinOperator(Operator):
     def _retainable(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which of the sorted versions may be kept if they are the newest of their keys."""
         return np.ones(len(right), dtype=bool)
+
+    def unmatched(self, side: int, rows: pa.Table) -> pa.Table:
+        """Return left rows with a null key as rows without a match."""
+        return self._columns.alone(side, sort_alone(self.inputs, side, rows))
 
     def advance(self, due: Sides, before: int, after: int, last_event: int | None) -> Iterator[Emission]:
         """Join the left rows whose emission time is reached, and remove versions that no row can match any more."""

@@ -1,7 +1,8 @@
 """Rows by key group: their groups where Spark has not told them, chunks of rows, and chunks cut into a piece a group.
 
-The group is Spark's hash of the key, modulo the number of groups, so it is the same whoever computes it. A piece keeps
-the order of its rows. It costs a hash of the keys, one sort of small integers and one copy of the rows.
+The group is Spark's hash of the key, modulo the number of groups, so it is the same whoever computes it; rows with a
+null key that are let out unmatched are spread by the hash of their content. A piece keeps the order of its rows.
+It costs a hash of the keys, one sort of small integers and one copy of the rows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from cojoin.engine.inputs import has_null_key
 from cojoin.engine.values.ipc import write_messages
 from cojoin.engine.values.xx_hashes import spark_xx_hashes
 
@@ -48,11 +50,14 @@ class Grouping:
         schema: The input's columns.
         key: The names of the key columns, of types that ``engine.values.xx_hashes.is_hashed`` accepts.
         key_groups: The number of key groups.
+        spreading: The columns by whose hash rows with a null key are distributed, of such types too; none where these
+            rows are rejected.
     """
 
     schema: pa.Schema
     key: tuple[str, ...]
     key_groups: int
+    spreading: tuple[str, ...] = ()
 
     def groups(self, rows: pa.RecordBatch | pa.Table) -> NDArray[np.int32]:
         """Return each row's key group.
@@ -60,9 +65,17 @@ class Grouping:
         Args:
             rows: Rows with the input's columns.
         """
-        places = [self.schema.get_field_index(name) for name in self.key]
-        keys = pa.table([rows.column(at) for at in places], names=[str(at) for at in places])
-        return np.mod(spark_xx_hashes(keys), self.key_groups).astype(np.int32)
+        keys = self._columns(rows, self.key)
+        hashes = spark_xx_hashes(keys)
+        if self.spreading:
+            is_null = has_null_key(keys, keys.column_names)
+            if is_null.any():
+                hashes = np.where(is_null, spark_xx_hashes(self._columns(rows, self.spreading)), hashes)
+        return np.mod(hashes, self.key_groups).astype(np.int32)
+
+    def _columns(self, rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> pa.Table:
+        places = [self.schema.get_field_index(name) for name in names]
+        return pa.table([rows.column(at) for at in places], names=[str(at) for at in places])
 
 
 def cut(rows: pa.Table, groups: NDArray[np.int32]) -> Iterator[Piece]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,9 +217,19 @@ class _Seen:
         return all(newest - timestamp <= max_apart_ms for newest, timestamp in both) if both else None
 
 
-def key_group(keys: Sequence[Column], key_groups: int) -> Column:
-    """Return the expression of a row's key group: Spark's hash of the key's values, modulo the number of groups."""
-    return F.pmod(F.xxhash64(*keys), F.lit(key_groups)).cast("int")
+def key_group(keys: Sequence[Column], key_groups: int, spreading: Sequence[Column] = ()) -> Column:
+    """Return the expression of a row's key group: Spark's hash of the key's values, modulo the number of groups.
+
+    Args:
+        keys: The key columns.
+        key_groups: The number of key groups.
+        spreading: The columns whose hash takes the place of the key's in rows with a null key; none leaves it.
+    """
+    hashed = F.xxhash64(*keys)
+    if spreading:
+        is_null = reduce(or_, (key.isNull() for key in keys))
+        hashed = F.when(is_null, F.xxhash64(*spreading)).otherwise(hashed)
+    return F.pmod(hashed, F.lit(key_groups)).cast("int")
 
 
 def read_control(payload: bytes) -> Control | None:

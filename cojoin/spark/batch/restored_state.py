@@ -144,8 +144,11 @@ def _pieces(
     schema = state.tables[name].schema
     # Columns are named by position, since names may have dots or differ only in case.
     numbered = state.rows(name).toDF(*(f"c{position}" for position in range(len(schema))))
-    hashed = [F.col(f"c{schema.names.index(key)}") for key in rescaling.key_columns(name, inputs)]
-    group = key_group(hashed, len(labels)).alias("group")
+    hashed, spread = (
+        [F.col(f"c{schema.names.index(column)}") for column in columns]
+        for columns in (rescaling.key_columns(name, inputs), rescaling.spreading_columns(name, inputs, schema))
+    )
+    group = key_group(hashed, len(labels), spread).alias("group")
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _pack(batches, name, schema, inputs, labels, query_id)

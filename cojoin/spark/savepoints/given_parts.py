@@ -131,6 +131,8 @@ class GivenParts:
             _places(spec.schema, spec.key),
             spec.event_time,
             allowed=allowed,
+            spreading=_places(spec.schema, spec.spreading),
+            null_keys=spec.null_key == "unmatched",
         )
         return _part(chosen.with_columns(columns), shape)
 

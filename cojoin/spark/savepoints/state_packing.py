@@ -95,7 +95,8 @@ def packed_contents(
 
 def _pieces(part: Part, labels: tuple[int, ...]) -> DataFrame:
     shape = part.shape
-    group = key_group([F.col(f"c{at}") for at in shape.keys], len(labels)).alias("group")
+    hashed, spread = ([F.col(f"c{at}") for at in places] for places in (shape.keys, shape.spreading))
+    group = key_group(hashed, len(labels), spread).alias("group")
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.RecordBatch] = []

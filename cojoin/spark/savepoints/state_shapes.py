@@ -47,6 +47,8 @@ class PartShape:
         event_time: The event-time column of rows of an input.
         watermark: The operator's watermark, up to which versions are in force.
         allowed: For buffered rows, what they may wait for, with the table; for timers, the domains, with the table.
+        spreading: The positions of the columns by which rows with a null key are spread over the key groups.
+        null_keys: Whether rows may have a null key, which wait for the watermark alone.
     """
 
     what: str
@@ -58,6 +60,8 @@ class PartShape:
     event_time: str | None = None
     watermark: int = 0
     allowed: Mapping[str, str] = field(default_factory=dict)
+    spreading: tuple[int, ...] = ()
+    null_keys: bool = False
 
     def convert(self, rows: pa.Table) -> pa.Table:
         """Return rows of the DataFrame with the stored types, in columns of the stored names.
@@ -88,7 +92,8 @@ class PartShape:
             if nulls is None:
                 continue
             if at in self.keys:
-                wrong.setdefault("a null key", nulls)
+                lost = self._without_lonely(rows, nulls)
+                wrong["a null key"] = pc.or_(wrong["a null key"], lost) if "a null key" in wrong else lost
             elif each.name == self.event_time:
                 wrong["a null event time"] = nulls
             elif self.kind == "timers" and each.name == TIMESTAMP:
@@ -105,6 +110,13 @@ class PartShape:
         return Counter(
             {self._told(rows, mask, why): count for why, mask in wrong.items() if (count := pc.sum(mask).as_py())}
         )
+
+    def _without_lonely(self, rows: pa.Table, nulls: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return which rows with a null key are not among those that wait for their time, to come out unmatched."""
+        if not self.null_keys:
+            return nulls
+        held = pa.array([reason for reason, name in self.allowed.items() if name.startswith("held")], pa.string())
+        return pc.and_(nulls, pc.invert(pc.is_in(rows.column(WAITS_FOR), value_set=held)))
 
     def _without_access(self, rows: pa.Table) -> pa.Array | None:
         """Return which rows of a state with a time-to-live lack a last access; None where it has none."""

@@ -186,7 +186,8 @@ def _kept(target: StateTarget, existing: QueryState, name: str) -> Part:
     schema = existing.stored.tables[name].schema
     keys = tuple(schema.names.index(each) for each in rescaling.key_columns(name, target.inputs))
     frame = existing.stored.rows(name).toDF(*(f"c{at}" for at in range(len(schema))))
-    return Part(frame, PartShape(f"table {name!r}", "table", name, schema, schema, keys))
+    spreading = tuple(map(schema.names.index, rescaling.spreading_columns(name, target.inputs, schema)))
+    return Part(frame, PartShape(f"table {name!r}", "table", name, schema, schema, keys, spreading=spreading))
 
 
 def _check_kept(plan: Plan, header: Mapping[str, Any], parts: Sequence[Part]) -> None:

@@ -103,7 +103,7 @@ def test_a_column_that_is_left_out_collides_with_nothing() -> None:
 
 def test_where_a_right_row_may_stand_alone_only_the_key_may_not_be_null() -> None:
     right = spec("customers", "id long, since timestamp", "id", "since")
-    assert schema_to_ddl(joined_schema(TRADES, right, None, optional_left=True)) == (
+    assert schema_to_ddl(joined_schema(TRADES, right, None, how="right")) == (
         "customer_id bigint NOT NULL, event_time timestamp, amount double, since timestamp"
     )
 
@@ -116,7 +116,7 @@ def in_order(table: pa.Table, order: list[int]) -> SortedRows:
 def test_rows_are_put_together_from_places_in_sorted_rows_and_the_key_from_whichever_row_there_is() -> None:
     right = spec("r", "x int, y string, at timestamp, v int", "x y", "at")
     left = spec("l", "a int, at timestamp, b string", "a b", "at")
-    columns = JoinedColumns(left, right, joined_schema(left, right, None, optional_left=True))
+    columns = JoinedColumns(left, right, joined_schema(left, right, None, how="right"))
     rows = (
         pa.table([[1, 2], [0, 0], ["p", "q"]], schema=left.schema),
         pa.table([[3, 2], ["s", "q"], [0, 0], [7, 8]], schema=right.schema).slice(0, 2),
