@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
+    from cojoin.engine.ordering import Ranks
 
 __all__ = ["Neighbours", "SortedRows", "at", "distance", "expand", "ranges", "shift", "sort_sides"]
 
@@ -60,7 +61,10 @@ class SortedRows:
 
 
 def sort_sides(
-    inputs: tuple[InputSpec, InputSpec], rows: Sides, settled: tuple[int, int] = (0, 0)
+    inputs: tuple[InputSpec, InputSpec],
+    rows: Sides,
+    settled: tuple[int, int] = (0, 0),
+    right_ranks: Ranks | None = None,
 ) -> tuple[SortedRows, SortedRows]:
     """Return the rows of both sides sorted by key, then by the total order.
 
@@ -68,19 +72,17 @@ def sort_sides(
         inputs: The left and the right input.
         rows: Their rows.
         settled: How many of each side's first rows are known to be in the total order within each key.
+        right_ranks: What else breaks ties of the right; None is what its input says.
     """
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
+    ranks = inputs[0].ranks, right_ranks or inputs[1].ranks
     left, right = (
-        _sort(spec, table, each, rank, count)
-        for spec, table, each, rank, count in zip(inputs, rows, codes, (1, 0), settled, strict=True)
+        SortedRows(
+            table, *sort_part(OrderedPart(each, spec.micros(table), place, table, spec.source_order, count, decides))
+        )
+        for spec, table, each, place, count, decides in zip(inputs, rows, codes, (1, 0), settled, ranks, strict=True)
     )
     return left, right
-
-
-def _sort(spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int, settled: int) -> SortedRows:
-    return SortedRows(
-        table, *sort_part(OrderedPart(codes, spec.micros(table), rank, table, spec.source_order, settled, spec.ranks))
-    )
 
 
 class Neighbours:
