@@ -12,7 +12,7 @@ from cojoin.engine.input_columns import check_pair
 from cojoin.engine.time.durations import milliseconds
 from cojoin.errors import ConfigurationError
 from cojoin.spark.batch.plan_text import plan_text
-from cojoin.spark.bound_input import BoundInput
+from cojoin.spark.bound_input import BoundInput, SparkAdvice
 from cojoin.spark.session.warming import warm_up
 from cojoin.spark.sources.sources import Source
 from cojoin.spark.spark_execution import SparkExecution
@@ -101,7 +101,7 @@ def _check(left: BoundInput, right: BoundInput) -> None:
         if each.refreshes and not beside:
             msg = f"refresh: input {each.name!r} is not beside a stream, so it is read once; leave refresh= out"
             raise ConfigurationError(msg)
-    check_pair(one, two, lambda column, dtype: f"col({column!r}).cast({dtype!r})")
+    check_pair(one, two, (SparkAdvice(one.schema.names), SparkAdvice(two.schema.names)))
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
