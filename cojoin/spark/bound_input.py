@@ -203,13 +203,26 @@ class BoundInput:
             try:
                 dtype = arrow_type(column.dataType)
             except (PySparkException, TypeError, ValueError) as error:
+                cure = "cast it to string"
+                if column.dataType.typeName() in ("char", "varchar"):
+                    cure = (
+                        f"make it a string without its blanks: df.withColumn({column.name!r}, F.rtrim({column.name!r}))"
+                    )
                 msg = (
                     f"{self._what}: column {column.name!r} has the type {column.dataType.simpleString()}, "
-                    f"which has no Arrow form; cast it to string, or drop it"
+                    f"which has no Arrow form; {cure}, or drop it"
                 )
                 raise SchemaError(msg) from error
             fields[column.name] = pa.field(column.name, dtype)
         return fields
+
+    def length_type(self, column: str) -> str:
+        """Return the type of a text column with its length, such as ``char(5)``; ``string`` where it has none.
+
+        Spark makes texts of such columns, pads them as it reads them, and keeps the type beside them.
+        """
+        kept = self.frame.schema[column].metadata.get("__CHAR_VARCHAR_TYPE_STRING")
+        return str(kept or self.frame.schema[column].dataType.simpleString())
 
     @property
     def collated(self) -> dict[str, str]:
