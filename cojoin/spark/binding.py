@@ -140,21 +140,22 @@ def _trimmed(bound: BoundInput, column: str) -> str:
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
     """Return both inputs with sources that know of their inputs and of each other, since Kafka's are read in step."""
-    left, right = _told(left), _told(right)
+    left, right = _told(left, "left"), _told(right, "right")
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):
         return left, right
     return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
 
 
-def _told(declared: Input) -> Input:
-    """Return an input whose source knows its key and ``max_ahead``."""
+def _told(declared: Input, default_name: str) -> Input:
+    """Return an input whose source knows its name, its key and ``max_ahead``."""
     source = getattr(declared, "source", None)
     if not isinstance(source, Source):
         return declared
     key = [declared.key] if isinstance(declared.key, str) else declared.key
     # What is no name is refused once the columns are known.
     names = key if isinstance(key, Sequence) else ()
+    source = source.of_input(declared.name or default_name)
     source = source.with_key(tuple(each for each in names if isinstance(each, str)))
     if declared.max_ahead is not None:
         source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))
