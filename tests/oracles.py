@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import duckdb
 import pandas as pd
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tests.streams import Streams
 
 NONE, END_OF_TIME = -(1 << 63), (1 << 63) - 1
+
+Deleted: TypeAlias = "Callable[[tuple[Any, ...]], bool]"
+"""Says whether a row is a tombstone."""
 
 Matches = list[int | None]
 """For each left row the position of its version, or None."""
@@ -42,15 +45,19 @@ def canonical(value: Any) -> tuple[Any, ...]:
     return (1, value)
 
 
-def total_order(streams: Streams, side: int, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Spell a row so that Python sorts the rows of a key by the declared total order."""
+def total_order(streams: Streams, side: int, row: tuple[Any, ...], deleted: Deleted | None = None) -> tuple[Any, ...]:
+    """Spell a row so that Python sorts the rows of a key by the declared total order.
+
+    What the sequence does not order, it orders by whether it is a tombstone, if that is told.
+    """
     spec = streams.inputs[side]
     by_name = dict(zip(spec.schema.names, row, strict=True))
     sequence = tuple(canonical(by_name[name]) for name in spec.source_order)
-    return (row[AT], 1 - side, sequence, tuple(map(canonical, row)))
+    dead = deleted is not None and deleted(row)
+    return (row[AT], 1 - side, not spec.sequence and dead, sequence, dead, tuple(map(canonical, row)))
 
 
-def brute_force(streams: Streams, tolerance_us: int | None, *, exact: bool) -> Matches:
+def brute_force(streams: Streams, tolerance_us: int | None, *, exact: bool, deleted: Deleted | None = None) -> Matches:
     """Match by trying all pairs."""
     matches: Matches = []
     for left in streams.rows[0]:
@@ -60,7 +67,8 @@ def brute_force(streams: Streams, tolerance_us: int | None, *, exact: bool) -> M
             if streams.key(0, left) == streams.key(1, right)
             and (right[AT] < left[AT] or (exact and right[AT] == left[AT]))
         ]
-        found = max(old_enough, key=lambda position: total_order(streams, 1, streams.rows[1][position]), default=None)
+        by_order = {position: total_order(streams, 1, streams.rows[1][position], deleted) for position in old_enough}
+        found = max(by_order, key=by_order.__getitem__, default=None)
         if found is not None and tolerance_us is not None and left[AT] - streams.rows[1][found][AT] > tolerance_us:
             found = None
         matches.append(found)
@@ -95,10 +103,10 @@ def duckdb_asof_join(streams: Streams, tolerance_us: int | None, *, exact: bool)
     return _in_left_order(streams, pairs)
 
 
-def _frames(streams: Streams) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _frames(streams: Streams, deleted: Deleted | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
     frames = []
     for side, name in enumerate(("left", "right")):
-        rows = sorted(enumerate(streams.rows[side]), key=lambda each: total_order(streams, side, each[1]))
+        rows = sorted(enumerate(streams.rows[side]), key=lambda each: total_order(streams, side, each[1], deleted))
         columns = {
             # A key with a null is null, as in SQL.
             "key": pd.Series([_spelled_key(streams.key(side, row)) for _, row in rows], dtype="string"),
@@ -181,9 +189,9 @@ def asof_moment(streams: Streams, tolerance_us: int | None, direction: str, left
     return min(ends, default=END_OF_TIME * 1_000) // 1_000
 
 
-def temporal_join(streams: Streams, retention_us: int | None, deleted: Callable[[tuple[Any, ...]], bool]) -> Matches:
+def temporal_join(streams: Streams, retention_us: int | None, deleted: Deleted) -> Matches:
     """Match by DuckDB: every version but the tombstones is in force from its time to before its successor's."""
-    left, right = _frames(streams)
+    left, right = _frames(streams, deleted)
     right = right.drop_duplicates(["key", "micros"], keep="last")
     right["deleted"] = [deleted(streams.rows[1][position]) for position in right["right"]]
     right = right.astype({"deleted": bool})

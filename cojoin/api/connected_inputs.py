@@ -117,8 +117,8 @@ class ConnectedInputs:
 
         A right row is a version of its key. It is valid from its event time until the next version or tombstone of the
         key, as in Flink's event-time temporal table join (``FOR SYSTEM_TIME AS OF``). Of several versions with the
-        same event time, in microseconds, the last in the total order is valid. Each left row is emitted once, when
-        the watermark reaches its timestamp.
+        same event time, in microseconds, the last in the total order is valid; where neither the sequence nor a commit
+        orders them, a tombstone comes last. Each left row is emitted once, when the watermark reaches its timestamp.
 
         Args:
             how: ``"left"`` emits left rows without a valid version with nulls; ``"inner"`` does not emit them.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from cojoin.comparison.comparison import right_columns
 from cojoin.comparison.row_equality import canonical, differing
 from cojoin.engine.formats import format_span, show_row
-from cojoin.engine.joins import IntervalJoin
+from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.rows import decode_column, decode_rows
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from cojoin.comparison.comparison import ComparedOutput, Comparison
     from cojoin.engine.operator import Sides
+    from cojoin.engine.plan import Plan
 
 __all__ = ["Explainer"]
 
@@ -169,7 +170,7 @@ class Explainer:
         for time in sorted(times):
             count = int((micros == time).sum())
             if count > 1:
-                orders = [", ".join((*plan.right.source_order, "the row's content")) for plan in self._plans]
+                orders = [", ".join(_tie_order(plan)) for plan in self._plans]
                 by = orders[0] if orders[0] == orders[1] else f"{orders[0]} in a, by {orders[1]} in b"
                 yield f"{count} of them have the time {_time(time)}; the last one counts, by {by}."
 
@@ -200,6 +201,14 @@ class Explainer:
             yield f"{name} emits rows with {told}{which}:"
             for row, found in zip(decode_rows(made.take(pa.array(near)), beyond=str), near.tolist(), strict=True):
                 yield f"  {show_row(row.as_dict())}{'  <- this one' if found == position else ''}"
+
+
+def _tie_order(plan: Plan) -> list[str]:
+    """Return what decides between right rows of one event time, the first first."""
+    order, right = [*plan.right.source_order], plan.right
+    if isinstance(plan.operation, TemporalJoin) and plan.operation.ranks(right) != right.ranks:
+        order.insert(len(order) if right.sequence else 0, "deletes last")
+    return [*order, "the row's content"]
 
 
 def _with_key(table: pa.Table, names: Any, values: list[pa.Scalar]) -> pa.ChunkedArray:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.embedded.frames import read_frame, size_of
+from cojoin.embedded.libraries import library_of
 from cojoin.embedded.memory import check_memory
 from cojoin.engine.input_columns import InputColumns, check_pair
 from cojoin.engine.validity import check_validity
@@ -20,29 +21,13 @@ from cojoin.engine.values.types import type_to_ddl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cojoin.embedded.libraries import Library
     from cojoin.engine.input import Input
     from cojoin.engine.inputs import InputSpec
 
 __all__ = ["bind_frames"]
 
 _TIME = pa.timestamp("us", "UTC")
-
-_TIME_CURES = {
-    "timestamp_ntz": "it has no time zone; say which is meant, such as with .dt.tz_localize('UTC') in pandas",
-    "bigint": "turn epoch numbers into one, with their unit: pandas.to_datetime(column, unit='ms', utc=True)",
-    "string": "turn it into one, such as with pandas.to_datetime(column, utc=True)",
-    "date": "turn it into one, such as with pandas.to_datetime(column, utc=True)",
-}
-"""What to do about an event-time column, by its type."""
-
-_KEY_CURES = {
-    "double": "pandas makes floats of whole numbers with nulls: .astype('Int64')",
-    "void": "it has no values, and so no type; give it one, such as with .astype('string')",
-}
-"""What to do about a key column, by its type."""
-
-_NAMES = {"tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64"}
-"""The names of Spark's types in pandas and Arrow."""
 
 
 def bind_frames(left: Input, right: Input) -> tuple[tuple[InputSpec, InputSpec], tuple[pa.Table, pa.Table]]:
@@ -56,8 +41,9 @@ def bind_frames(left: Input, right: Input) -> tuple[tuple[InputSpec, InputSpec],
     check_memory(0, size_of(left.source) + size_of(right.source), f"inputs {names[0]!r} and {names[1]!r}")
     tables = [read_frame(each.source, f"input {name!r}") for each, name in zip(declared, names, strict=True)]
     tables = _with_types(declared, tables)
-    first, second = (_spec(*each) for each in zip(declared, names, tables, strict=True))
-    check_pair(first, second, _cast)
+    libraries = [library_of(each.source, f"input {name!r}") for each, name in zip(declared, names, strict=True)]
+    first, second = (_spec(*each) for each in zip(declared, names, tables, libraries, strict=True))
+    check_pair(first, second, (libraries[0], libraries[1]))
     specs = (first, second)
     left, right = (_expanded(spec, table) for spec, table in zip(specs, tables, strict=True))
     return specs, (left, right)
@@ -77,10 +63,15 @@ def _expanded(spec: InputSpec, table: pa.Table) -> pa.Table:
 
 def _with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return both inputs' rows, where key and event-time columns without values have the types that they need."""
-    keys = [[each.key] if isinstance(each.key, str) else list(each.key or ()) for each in declared]
+    # What is no name is refused later, by ``InputColumns``.
+    keys = [each.key if isinstance(each.key, (list, tuple)) else [each.key] for each in declared]
     times = [(each.event_time, each.valid_from, each.valid_to) for each in declared]
-    wanted: list[dict[Any, pa.DataType]] = [dict.fromkeys(each, _TIME) for each in times]
+    wanted: list[dict[Any, pa.DataType]] = [
+        dict.fromkeys((name for name in each if isinstance(name, str)), _TIME) for each in times
+    ]
     for pair in zip(*keys, strict=False):
+        if not all(isinstance(each, str) for each in pair):
+            continue
         for side in (0, 1):
             other = tables[1 - side]
             if pair[1 - side] in other.column_names:
@@ -95,15 +86,11 @@ def _cast_voids(table: pa.Table, types: dict[Any, pa.DataType]) -> pa.Table:
     return table
 
 
-def _spec(declared: Input, name: str, table: pa.Table) -> InputSpec:
+def _spec(declared: Input, name: str, table: pa.Table, library: Library) -> InputSpec:
     what = f"input {name!r}"
     types = {field.name: type_to_ddl(field.type) for field in table.schema}
     fields = {field.name: field for field in table.schema}
-    columns = InputColumns(what, fields, types, _TIME_CURES, _KEY_CURES)
+    columns = InputColumns(what, fields, types, library)
     spec = columns.spec(declared, name, declared.event_time, None)
     spec.watermark.generator.check(spec.schema, what)
     return spec
-
-
-def _cast(column: str, dtype: str) -> str:
-    return f"{column!r} to {dtype}, such as with .astype({_NAMES.get(dtype, dtype)!r}) in pandas"

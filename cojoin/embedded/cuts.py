@@ -55,11 +55,6 @@ _ARRIVALS = (
 )
 """The types of columns by which rows arrive; texts are none, since "10" sorts before "9"."""
 
-_ARRIVAL_CURES = {
-    "string": "in pandas, make numbers with pandas.to_numeric(column), times with pandas.to_datetime(column, utc=True)"
-}
-"""What to do about an arrival column of another type."""
-
 _LONGEST_US = (1 << 63) - 1
 """The longest window in microseconds; no time is further from the epoch."""
 
@@ -269,13 +264,11 @@ def _arrivals(spec: InputSpec, rows: pa.Table, name: str) -> pa.ChunkedArray:
     what = f"arrival: column {name!r} of input {spec.name!r}"
     kind = type_to_ddl(column.type)
     if not any(is_kind(column.type) for is_kind in _ARRIVALS):
-        cure = _ARRIVAL_CURES.get(kind, "take another column")
+        cure = "turn its texts into such" if kind == "string" else "take another column"
         msg = f"{what} is {kind}; expected numbers, timestamps or dates, whose order is that of arrival: {cure}"
         raise SchemaError(msg)
     if pa.types.is_timestamp(column.type) and column.type.tz is None:
-        msg = (
-            f"{what} is {kind}: it has no time zone; say which is meant, such as with .dt.tz_localize('UTC') in pandas"
-        )
+        msg = f"{what} is {kind}: it has no time zone; make it a column of moments in the zone that is meant"
         raise SchemaError(msg)
     if column.null_count:
         row = pc.index(pc.is_null(column), value=True).as_py()

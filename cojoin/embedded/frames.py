@@ -13,6 +13,7 @@ from weakref import WeakSet
 import pandas as pd
 import pyarrow as pa
 
+from cojoin.embedded.libraries import decimal_faults, library_of
 from cojoin.embedded.memory import check_memory
 from cojoin.embedded.object_columns import check_objects
 from cojoin.engine.input_columns import check_names
@@ -22,6 +23,8 @@ from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cojoin.embedded.libraries import Library
 
 __all__ = ["is_frame", "read_frame", "size_of"]
 
@@ -62,26 +65,48 @@ def read_frame(source: Any, what: str) -> pa.Table:
         ConfigurationError: A reader was read before, or its rows do not fit into memory.
         SchemaError: A column has a name or a type that is not allowed.
     """
+    library = library_of(source, what)
     if isinstance(source, pd.DataFrame):
-        columns = dict(_pandas_columns(source, what))
+        columns = dict(_pandas_columns(source, what, library))
     else:
         table = _read_arrow(source, what)
         check_names(table.column_names, what)
         columns = dict(zip(table.column_names, table.columns, strict=True))
+        for field in table.schema:
+            if _is_variant(field):
+                msg = f"{what}: column {field.name!r} is a variant, in its internal bytes; take its parts as columns"
+                raise SchemaError(msg)
     typed = {}
     for name, column in columns.items():
         place = f"{what}: column {name!r}"
-        typed[name] = as_spark_column(column, place)
+        fault = decimal_faults(column)
+        if fault is not None:
+            msg = f"{place} has numbers of more digits than its type: {fault}; cast it: {library.cast(name, 'string')}"
+            raise SchemaError(msg)
+
+        def cure(dtype: pa.DataType, name: str = name) -> str:
+            return library.about_misfit(name, dtype, "make it a column of texts")
+
+        typed[name] = as_spark_column(column, place, cure)
         try:
             type_to_ddl(typed[name].type)
         except SchemaError as error:
-            msg = f"{place} has the type {column.type}, which Spark has not; cast it to string, or drop it"
+            msg = (
+                f"{place} has the type {column.type}, which Spark has not; drop it, or make it a column of texts: "
+                f"{library.text(name, column.type)}"
+            )
             raise SchemaError(msg) from error
     # Fields are nullable, as those of Spark's DataFrames from memory are.
     return pa.Table.from_arrays(list(typed.values()), names=list(typed))
 
 
-def _pandas_columns(frame: pd.DataFrame, what: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
+def _is_variant(field: pa.Field) -> bool:
+    """Return whether a field, or one within it, is a variant, which Arrow marks only beside the field's type."""
+    marked = (field.metadata or {}).get(b"ARROW:extension:name") == b"arrow.parquet.variant"
+    return marked or any(map(_is_variant, (field.type.field(place) for place in range(field.type.num_fields))))
+
+
+def _pandas_columns(frame: pd.DataFrame, what: str, library: Library) -> Iterator[tuple[str, pa.ChunkedArray]]:
     unnamed = [place for place, name in enumerate(frame.index.names) if name is None]
     if len(unnamed) < frame.index.nlevels:
         try:
@@ -97,10 +122,15 @@ def _pandas_columns(frame: pd.DataFrame, what: str) -> Iterator[tuple[str, pa.Ch
     # A copy, since the frame may be changed after the inputs are connected, and some columns would share its memory.
     frame = frame.copy()
     for name in frame.columns:
-        yield name, _pandas_column(frame[name], f"{what}: column {name!r}")
+        yield name, _pandas_column(frame[name], f"{what}: column {name!r}", library)
 
 
-def _pandas_column(values: pd.Series[Any], place: str) -> pa.ChunkedArray:
+def _pandas_column(values: pd.Series[Any], place: str, library: Library) -> pa.ChunkedArray:
+    name = str(values.name)
+    if isinstance(values.dtype, pd.SparseDtype):
+        dense = library.code(name, "{c}.sparse.to_dense()")
+        msg = f"{place} has pandas' type {values.dtype}, which Arrow has not; fill its gaps: {dense}"
+        raise SchemaError(msg)
     if values.dtype == object:
         check_objects(values, place)
     elif isinstance(values.dtype, pd.CategoricalDtype) and values.cat.categories.dtype == object:
@@ -108,7 +138,8 @@ def _pandas_column(values: pd.Series[Any], place: str) -> pa.ChunkedArray:
     try:
         made = pa.array(values, from_pandas=True)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        msg = f"{place} ({values.dtype}) can't become an Arrow column: {error}; give all its values one type"
+        texts = library.text(name, values.dtype)
+        msg = f"{place} ({values.dtype}) can't become an Arrow column: {error}; give all its values one type: {texts}"
         raise SchemaError(msg) from error
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
@@ -127,8 +158,10 @@ def _read_arrow(source: Any, what: str) -> pa.Table:
             table = _read_all(source if is_reader else pa.RecordBatchReader.from_stream(source), what)
         else:
             table = pa.Table.from_batches([pa.record_batch(source)])
-    except pa.ArrowException as error:
-        msg = f"{what}: its rows can't be read: {error}; a reader gives its rows once: table = reader.read_all()"
+    except Exception as error:
+        # A relation runs its query only now, so any error of its library's may come.
+        once = "; a reader gives its rows once: table = reader.read_all()" if is_reader else ""
+        msg = f"{what}: its rows can't be read: {error}{once}"
         raise ConfigurationError(msg) from error
     if is_reader:
         _READ.add(source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,17 +10,22 @@ import pyarrow as pa
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.row_changes import DELETED, VALID_AT, RowChanges
 from cojoin.engine.state.segments import HASH
+from cojoin.engine.values.advice import about_pair
 from cojoin.engine.values.keys import KEYABLE, is_keyable
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cojoin.engine.input import Input
     from cojoin.engine.row_changes import ChangeFeed
+    from cojoin.engine.values.advice import Advice
 
 __all__ = ["InputColumns", "check_names", "check_pair"]
+
+_LONGEST = 100
+"""How many characters of a wrong name a message shows."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,7 @@ class InputColumns:
         what: The input, for messages, such as ``"input 'trades'"``.
         fields: The columns by name; timestamps with a zone are ``timestamp[us, UTC]``.
         types: How the messages name the columns' types.
-        cures: What to do about an event-time column, by the name of its type.
-        key_cures: What to do about a key column, by the name of its type.
+        advice: What to do about columns of other types.
         default_partition: The columns that identify a source partition if the declaration names none.
         default_sequence: The columns that order the rows of a source partition if the declaration names none.
         feed: The change feed whose rows they are (``row_changes``); None where they are of none.
@@ -41,8 +45,7 @@ class InputColumns:
     what: str
     fields: Mapping[str, pa.Field]
     types: Mapping[str, str]
-    cures: Mapping[str, str]
-    key_cures: Mapping[str, str] = field(default_factory=dict)
+    advice: Advice
     default_partition: tuple[str, ...] = ()
     default_sequence: tuple[str, ...] = ()
     feed: ChangeFeed | None = None
@@ -90,12 +93,12 @@ class InputColumns:
             return (declared,)
         if isinstance(declared, (list, tuple)):
             return tuple(declared)
-        msg = f"{self.what}: {role}: expected a column's name, or a list of names, got {declared!r}"
+        msg = f"{self.what}: {role}: expected a column's name, or a list of names, got {_shown(declared)}"
         raise SchemaError(msg)
 
     def _find(self, column: Any, role: str) -> str:
         if not isinstance(column, str):
-            msg = f"{self.what}: {role}: expected a column's name, got {column!r}"
+            msg = f"{self.what}: {role}: expected a column's name, got {_shown(column)}"
             raise SchemaError(msg)
         if column in self.fields:
             return column
@@ -112,7 +115,8 @@ class InputColumns:
             raise SchemaError(msg)
         for name in key:
             if not is_keyable(self.fields[name].type):
-                cure = f"; {self.key_cures[self.types[name]]}" if self.types[name] in self.key_cures else ""
+                advised = self.advice.about_key(name, self.types[name])
+                cure = f"; {advised}" if advised else ""
                 msg = (
                     f"{self.what}: key column {name!r} has the type {self.types[name]}, which can't be a key; "
                     f"valid are {KEYABLE}{cure}"
@@ -153,7 +157,7 @@ class InputColumns:
         dtype = self.fields[name].type
         if not pa.types.is_timestamp(dtype) or dtype.tz is None:
             spelled = self.types[name]
-            cure = self.cures.get(spelled, "cast it to timestamp")
+            cure = self.advice.about_time(name, spelled, role)
             msg = f"{self.what}: {role} column {name!r}: expected a timestamp, got {spelled}; {cure}"
             raise SchemaError(msg)
         return name
@@ -183,13 +187,13 @@ def check_names(names: Sequence[str], what: str) -> None:
             raise SchemaError(msg)
 
 
-def check_pair(left: InputSpec, right: InputSpec, cast: Callable[[str, str], str]) -> None:
+def check_pair(left: InputSpec, right: InputSpec, advice: tuple[Advice, Advice]) -> None:
     """Check that two inputs have different names, and keys of the same types.
 
     Args:
         left: The left input.
         right: The right input.
-        cast: A function that says for the message how a column is cast to a type, by their names.
+        advice: For each how the message says what to do.
 
     Raises:
         ConfigurationError: Both have one name.
@@ -212,15 +216,18 @@ def check_pair(left: InputSpec, right: InputSpec, cast: Callable[[str, str], str
             msg = (
                 f"the key types differ: {first!r} of input {left.name!r} is {spelled[0]}, "
                 f"{second!r} of input {right.name!r} is {spelled[1]}; "
-                f"{_cure(first, second, spelled, cast)}"
+                f"{about_pair(((advice[0], first, spelled[0]), (advice[1], second, spelled[1])))}"
             )
             raise SchemaError(msg)
 
 
-def _cure(first: str, second: str, types: list[str], cast: Callable[[str, str], str]) -> str:
-    """Return which column to cast to the wider type, or to string, so that no value is lost."""
-    wider = [*("tinyint", "smallint", "int", "bigint"), "string"]
-    if not set(types) <= set(wider):
-        return "cast one to the other's type"
-    column, target = (first, types[1]) if wider.index(types[0]) < wider.index(types[1]) else (second, types[0])
-    return f"cast one: {cast(column, target)}"
+def _shown(value: Any) -> str:
+    """Return what was given for a column's name, in a line."""
+    name, text = getattr(value, "name", None), repr(value)
+    kind = f"a {type(value).__name__}"
+    if isinstance(name, str):
+        return f"{kind}; write its name, {name!r}"
+    one = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else None
+    if isinstance(one, str):
+        return f"{text}; write {one!r}"
+    return text if len(text) <= _LONGEST and "\n" not in text else kind

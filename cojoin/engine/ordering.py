@@ -3,7 +3,8 @@
 Rows are sorted by event time in microseconds; at equal time, input 2 (right) comes before input 1 (left); then by the
 source's own sequence; then by the row's content, column by column as declared, with nulls first, NaN last, and -0.0
 before 0.0. Rows that are equal in all of these are interchangeable. Of an input whose rows are versions and deletes,
-the ends of validity come before the sequence is looked at, and deletes before versions after it.
+the ends of validity come before the sequence is looked at, and deletes before versions after it. Of the right of a
+temporal join with ``deletes``, which nothing else orders, versions come before deletes.
 
 It costs one sort of one integer for each row, or two where key and time are long: some 20 ns a row each. Rows that a
 caller has kept in order (``OrderedPart.settled``) cost a merge, and rows that are sorted already cost a look at each.

@@ -130,6 +130,11 @@ class RowChanges:
         return self.feed is not None and self.feed.commit is not None
 
     @property
+    def orders_deletes(self) -> bool:
+        """Whether the rows of one microsecond are ordered by their commits, or by ends of validity."""
+        return self.begins_with_snapshot or self.valid_from is not None
+
+    @property
     def added(self) -> tuple[pa.Field, ...]:
         """The columns that ``expanded`` adds to the rows of the source, after theirs."""
         if self.valid_from is None:

@@ -104,6 +104,7 @@ class KafkaSource(Source):
         group: The consumer group to which the offsets of counted batches are committed; None for none.
         beside: The other input of the join, if that is read from Kafka, too.
         moves_by: The input's key columns, where the rows are Debezium's change events.
+        input_name: The input's name, for messages.
     """
 
     cluster: ClusterOptions = field(default_factory=lambda: ClusterOptions(""))
@@ -122,6 +123,7 @@ class KafkaSource(Source):
     group: str | None = None
     beside: KafkaSource | None = field(default=None, repr=False)
     moves_by: tuple[str, ...] = ()
+    input_name: str = field(default="", repr=False, compare=False)
     is_in_python: ClassVar[bool] = True
     resolved: dict[str, ResolvedFormat] = field(default_factory=dict, repr=False, compare=False)
     """The columns that formats were resolved to when the source was first opened, by the part of a record."""
@@ -178,6 +180,10 @@ class KafkaSource(Source):
     def with_key(self, key: tuple[str, ...]) -> KafkaSource:
         """Return this source for a key: a change event that moves a row to another key deletes the former one's."""
         return self if self.feed is None else replace(self, moves_by=key)
+
+    def of_input(self, name: str) -> KafkaSource:
+        """Return this source with its input's name, which the error for a record names."""
+        return replace(self, input_name=name)
 
     def with_max_ahead(self, max_ahead_ms: int) -> KafkaSource:
         """Return this source with a limit on record timestamps: those further ahead of the clock are not trusted."""
@@ -305,8 +311,12 @@ class KafkaSource(Source):
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
         layout = None if index is None else index.layout
+        fails_for = f"input {self.input_name!r}" if self.input_name else self.what
         return self._records.rows(
-            reader.format(name).load(), fails=self.undecodable == "fail", archive=layout, moves_by=self.moves_by
+            reader.format(name).load(),
+            fails_for=fails_for if self.undecodable == "fail" else None,
+            archive=layout,
+            moves_by=self.moves_by,
         )
 
     def lost_since(self, spark: SparkSession, what: str, offset: str | None) -> list[str]:

@@ -177,7 +177,7 @@ def decoded(
     schema: str | None,
     columns: Mapping[str, RecordColumn],
     *,
-    fails: bool,
+    fails_for: str | None,
     in_python: bool,
     archived: bool = False,
     value: ResolvedFormat | None = None,
@@ -193,7 +193,7 @@ def decoded(
         records: The rows that the reader returns.
         schema: DDL of the value's columns; None where there are none.
         columns: Further columns, by name.
-        fails: Whether a record that can't be decoded ends the query.
+        fails_for: The input, for the message, if a record that can't be decoded ends the query; None otherwise.
         in_python: Whether the value is decoded already.
         archived: Whether some rows come decoded from an archive.
         value: The value's format, if it is not plain JSON of the schema.
@@ -226,8 +226,9 @@ def decoded(
         wrong = column.raw().isNotNull() & column.typed().isNull()
         faults.append(F.when(wrong, _told(F.lit(f"{column} is no {column.dtype}, for column {name!r}"), column.raw())))
     fault = F.coalesce(*faults)
-    if fails:
-        place = F.format_string("topic %s partition %d offset %d: ", *(F.col(name) for name in PLACE))
+    if fails_for is not None:
+        at = (F.col(name) for name in PLACE)
+        place = F.format_string("%s: topic %s partition %d offset %d: ", F.lit(fails_for), *at)
         fault = F.when(fault.startswith("undecodable"), F.raise_error(F.concat(place, fault))).otherwise(fault)
     if change is None:
         own = [F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names]

@@ -150,13 +150,13 @@ class RecordDescription:
         return None if None in found else tuple(part for part in found if part is not None)
 
     def rows(
-        self, records: DataFrame, *, fails: bool, archive: Layout | None, moves_by: Sequence[str] = ()
+        self, records: DataFrame, *, fails_for: str | None, archive: Layout | None, moves_by: Sequence[str] = ()
     ) -> DataFrame:
         """Return what the tasks return as rows, with the columns for the join at the end.
 
         Args:
             records: What they return.
-            fails: Whether a record that can't be decoded ends the query.
+            fails_for: The input, if a record that can't be decoded ends the query; None otherwise.
             archive: The archive's columns, where there is one.
             moves_by: The key columns of change events.
         """
@@ -164,7 +164,7 @@ class RecordDescription:
             records,
             self.schema,
             self.columns,
-            fails=fails,
+            fails_for=fails_for,
             in_python=self.in_python,
             archived=archive is not None and archive.fields is not None,
             value=self.part("value"),

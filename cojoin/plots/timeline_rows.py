@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cojoin.embedded.embedded_execution import EmbeddedExecution
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
+    from cojoin.engine.ordering import Ranks
     from cojoin.engine.plan import Plan
 
 __all__ = [
@@ -179,9 +180,10 @@ def _right_rows(operation: Any, table: pa.Table, spec: InputSpec) -> list[TimedR
         rows = zip(micros, labels_of(table, spec), ranges, strict=True)
         return [Version(time, label, *span) for time, label, span in rows]
     if isinstance(operation, TemporalJoin):
+        table = _in_order(table, spec, operation.ranks(spec))
         reach = FOREVER if operation.retention is None else microseconds(operation.retention, "retention")
         labels = labels_of(table, spec, [operation.deletes, *spec.technical])
-        ranges, dead = _ranges(micros, "backward", reach), _tombstones(operation, table, spec)
+        ranges, dead = _ranges(micros, "backward", reach), operation.tombstones(table, spec).tolist()
         return [
             Version(time, "" if is_dead else label, *((time, time) if is_dead else span), is_tombstone=is_dead)
             for time, label, span, is_dead in zip(micros, labels, ranges, dead, strict=True)
@@ -211,25 +213,18 @@ def _ranges(micros: Sequence[int], direction: str, reach: int) -> list[tuple[int
     return ranges
 
 
-def _tombstones(operation: TemporalJoin, table: pa.Table, spec: InputSpec) -> list[bool]:
-    dead = np.zeros(table.num_rows, dtype=bool)
-    if operation.null_payload_deletes:
-        nulls = [table.column(name).is_null().to_numpy() for name in operation.payload(spec)]
-        dead |= np.logical_and.reduce(nulls)
-    if operation.deletes is not None:
-        dead |= pc.fill_null(table.column(operation.deletes), False).to_numpy()
-    return [bool(each) for each in dead]
-
-
 def _of_key(table: pa.Table, spec: InputSpec, key: tuple[Any, ...]) -> pa.Table:
     mask = table.column(str(spec.event_time)).is_valid()
     for name, value in zip(spec.key, key, strict=True):
         mask = pc.and_(mask, pc.fill_null(pc.equal(table.column(name), _typed(value, name, spec)), False))
-    mine = table.filter(mask).combine_chunks()
-    one_key = np.zeros(mine.num_rows, dtype=np.int64)
-    return take_rows(
-        mine, total_order([OrderedPart(one_key, spec.micros(mine), 0, mine, spec.source_order, ranks=spec.ranks)])
-    )
+    return _in_order(table.filter(mask).combine_chunks(), spec, spec.ranks)
+
+
+def _in_order(table: pa.Table, spec: InputSpec, ranks: Ranks | None) -> pa.Table:
+    """Return the rows of one key in the total order."""
+    one_key = np.zeros(table.num_rows, dtype=np.int64)
+    part = OrderedPart(one_key, spec.micros(table), 0, table, spec.source_order, ranks=ranks)
+    return take_rows(table, total_order([part]))
 
 
 def _typed(value: Any, name: str, spec: InputSpec) -> pa.Scalar:

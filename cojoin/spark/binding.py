@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from cojoin.engine.input_columns import check_pair
 from cojoin.engine.time.durations import milliseconds
-from cojoin.errors import ConfigurationError
+from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.spark.batch.plan_text import plan_text
-from cojoin.spark.bound_input import BoundInput
+from cojoin.spark.bound_input import BoundInput, SparkAdvice
 from cojoin.spark.session.warming import warm_up
 from cojoin.spark.sources.sources import Source
 from cojoin.spark.spark_execution import SparkExecution
@@ -64,7 +64,8 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
     groups = _KEY_GROUPS if key_groups is None else key_groups
     if not first.is_streaming:
         groups = min(groups, 1 + sum(_size(each) for each in (first, second)) // _BYTES_FOR_GROUP)
-    return SparkExecution(first, second), groups, [*_changed_columns(first, second), *_cost(groups, first)]
+    padded = [f"key: {told.format('only texts that fill it match')}" for told, _ in _padded(first, second)]
+    return SparkExecution(first, second), groups, [*_changed_columns(first, second), *padded, *_cost(groups, first)]
 
 
 def _size(bound: BoundInput) -> int:
@@ -101,26 +102,60 @@ def _check(left: BoundInput, right: BoundInput) -> None:
         if each.refreshes and not beside:
             msg = f"refresh: input {each.name!r} is not beside a stream, so it is read once; leave refresh= out"
             raise ConfigurationError(msg)
-    check_pair(one, two, lambda column, dtype: f"col({column!r}).cast({dtype!r})")
+    for told, never in _padded(left, right):
+        if never:
+            msg = f"the key types differ: {told.format('no two keys would be equal')}"
+            raise SchemaError(msg)
+    check_pair(one, two, (SparkAdvice(one.schema.names), SparkAdvice(two.schema.names)))
+
+
+def _padded(left: BoundInput, right: BoundInput) -> Iterator[tuple[str, bool]]:
+    """Yield a message for each key column that one side pads with blanks as the other does not, and whether none match.
+
+    Spark's own joins pad the shorter of two ``char`` columns; they compare a ``char`` with other texts as it is.
+    """
+    for one, two in zip(left.spec.key, right.spec.key, strict=False):
+        types = left.length_type(one), right.length_type(two)
+        if types[0] == types[1] or not any(each.startswith("char") for each in types):
+            continue
+        padded = [int(each[5:-1]) for each in types if each.startswith("char")]
+        limit = next((int(each[8:-1]) for each in types if each.startswith("varchar")), padded[0])
+        cures = dict.fromkeys((_trimmed(left, one), _trimmed(right, two)))
+        yield (
+            (
+                f"{one!r} of input {left.spec.name!r} is {types[0]}, {two!r} of input {right.spec.name!r} is "
+                f"{types[1]}, and a char(n) is padded with blanks to n characters: {{}}; leave the blanks out on both "
+                f"sides: "
+                f"{' and '.join(cures)}"
+            ),
+            len(padded) > 1 or limit < padded[0],
+        )
+
+
+def _trimmed(bound: BoundInput, column: str) -> str:
+    if bound.source is None:
+        return f"df.withColumn({column!r}, F.rtrim({column!r}))"
+    return f"ALTER TABLE ... ALTER COLUMN {column} TYPE string"
 
 
 def _together(left: Input, right: Input) -> tuple[Input, Input]:
     """Return both inputs with sources that know of their inputs and of each other, since Kafka's are read in step."""
-    left, right = _told(left), _told(right)
+    left, right = _told(left, "left"), _told(right, "right")
     one, two = getattr(left, "source", None), getattr(right, "source", None)
     if not (isinstance(one, Source) and isinstance(two, Source)):
         return left, right
     return replace(left, source=one.together_with(two)), replace(right, source=two.together_with(one))
 
 
-def _told(declared: Input) -> Input:
-    """Return an input whose source knows its key and ``max_ahead``."""
+def _told(declared: Input, default_name: str) -> Input:
+    """Return an input whose source knows its name, its key and ``max_ahead``."""
     source = getattr(declared, "source", None)
     if not isinstance(source, Source):
         return declared
     key = [declared.key] if isinstance(declared.key, str) else declared.key
     # What is no name is refused once the columns are known.
     names = key if isinstance(key, Sequence) else ()
+    source = source.of_input(declared.name or default_name)
     source = source.with_key(tuple(each for each in names if isinstance(each, str)))
     if declared.max_ahead is not None:
         source = source.with_max_ahead(milliseconds(declared.max_ahead, "max_ahead"))

@@ -16,6 +16,7 @@ from cojoin.engine.input_columns import InputColumns, check_names
 from cojoin.engine.inputs import DIRECT
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.time.durations import Duration, milliseconds
+from cojoin.engine.values.advice import Advice
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.spark.batch.direct_reader import DirectReader, file_ranges
@@ -41,21 +42,59 @@ from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import active_session, check_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cojoin.engine.input import Input
+    from cojoin.engine.values.advice import Kind
 
-__all__ = ["BoundInput"]
+__all__ = ["BoundInput", "SparkAdvice"]
 
 
-_CURES = {
-    "timestamp_ntz": "it has no time zone; say which is meant: to_timestamp(col || ' Europe/Berlin')",
-    "bigint": "turn epoch milliseconds into one with timestamp_millis(col)",
-    "string": "turn it into one with to_timestamp(col)",
+_TIMES: Mapping[Kind, str] = {
+    # Those that a value of a record can't fit are null, and so rejected: under ANSI others would end the query.
+    "timestamp_ntz": "F.try_to_timestamp(F.concat(F.col({n}).cast('string'), F.lit(' Europe/Berlin')))",
+    "bigint": "F.timestamp_micros(F.try_multiply({n}, F.lit(1000)))",
+    "int": "F.timestamp_seconds({n})",
+    "floating": "F.col({n}).try_cast('timestamp')",
+    "decimal": "F.col({n}).try_cast('timestamp')",
+    "string": "F.try_to_timestamp({n})",
+    "date": "F.try_to_timestamp(F.concat(F.col({n}).cast('string'), F.lit(' 00:00:00 UTC')))",
+    "interval": "F.timestamp_seconds(F.lit(0)) + F.col({n})",
 }
-"""What to do about an event-time column, by its type."""
+"""What makes a timestamp of a column, by its kind."""
 
 _NOTHING_PACKED = tuple(f"cast(null as {dtype}) as {name}" for name, dtype in map(str.split, PACKED_DDL.split(", ")))
+
+
+def _named(column: str) -> str:
+    """Return a column's name as ``F.col`` reads it, with quotes only where it needs them."""
+    return back_quoted(column) if "." in column or "`" in column else column
+
+
+class SparkAdvice(Advice):
+    """Advice for the columns of one of Spark's DataFrames.
+
+    Args:
+        names: The columns' names.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {name.lower() for name in names}
+
+    def time(self, column: str, kind: Kind, role: str) -> str | None:
+        """Return code that makes a column of a kind a ``timestamp``; None if there is none."""
+        found = _TIMES.get(kind)
+        if found is None:
+            return None
+        made = found.format(n=repr(_named(column)))
+        if role != "event time":
+            return f"df.withColumn({column!r}, {made})"
+        # An expression without an alias is named event_time.
+        return f"event_time={made}{'.alias(' + repr(column + '_utc') + ')' if 'event_time' in self._names else ''}"
+
+    def cast(self, column: str, ddl: str) -> str:
+        """Return code that casts a column to one of Spark's types."""
+        return f"df.withColumn({column!r}, F.col({_named(column)!r}).cast({ddl!r}))"
 
 
 class BoundInput:
@@ -85,7 +124,7 @@ class BoundInput:
             self._what,
             fields,
             {name: self.frame.schema[name].dataType.simpleString() for name in fields},
-            _CURES,
+            SparkAdvice(fields),
             default_partition=defaults.partition if defaults else (),
             default_sequence=defaults.sequence if defaults else (),
             feed=None if self.source is None else self.source.feed,
@@ -165,13 +204,26 @@ class BoundInput:
             try:
                 dtype = arrow_type(column.dataType)
             except (PySparkException, TypeError, ValueError) as error:
+                cure = "cast it to string"
+                if column.dataType.typeName() in ("char", "varchar"):
+                    cure = (
+                        f"make it a string without its blanks: df.withColumn({column.name!r}, F.rtrim({column.name!r}))"
+                    )
                 msg = (
                     f"{self._what}: column {column.name!r} has the type {column.dataType.simpleString()}, "
-                    f"which has no Arrow form; cast it to string, or drop it"
+                    f"which has no Arrow form; {cure}, or drop it"
                 )
                 raise SchemaError(msg) from error
             fields[column.name] = pa.field(column.name, dtype)
         return fields
+
+    def length_type(self, column: str) -> str:
+        """Return the type of a text column with its length, such as ``char(5)``; ``string`` where it has none.
+
+        Spark makes texts of such columns, pads them as it reads them, and keeps the type beside them.
+        """
+        kept = self.frame.schema[column].metadata.get("__CHAR_VARCHAR_TYPE_STRING")
+        return str(kept or self.frame.schema[column].dataType.simpleString())
 
     @property
     def collated(self) -> dict[str, str]:

@@ -203,7 +203,7 @@ REFUSED = [
     ({"arrival": ("at", "id")}, "'at' of input 'trades' is timestamp, column 'id' of input 'customers' is bigint"),
     ({"arrival": "tags"}, "column 'tags' of input 'trades' is array<bigint>; expected numbers, timestamps or dates"),
     ({"arrival": "text"}, "column 'text' of input 'trades' is string; expected numbers, timestamps or dates, whose"),
-    ({"arrival": "text"}, "make numbers with pandas.to_numeric(column), times with pandas.to_datetime(column, utc="),
+    ({"arrival": "text"}, "whose order is that of arrival: turn its texts into such"),
     ({"arrival": "raw"}, "column 'raw' of input 'trades' is binary; expected numbers, timestamps or dates"),
     ({"arrival": "flag"}, "column 'flag' of input 'trades' is boolean; expected numbers, timestamps or dates"),
     ({"arrival": "naive"}, "is timestamp_ntz: it has no time zone"),

@@ -101,14 +101,14 @@ def both(
 ) -> tuple[Any, Any, InputSpec]:
     """Return what is packed in the general way and directly, and the input."""
     batches = list(batches)
-    general = records.rows(spark.createDataFrame(pa.Table.from_batches(batches)), fails=False, archive=None)
+    general = records.rows(spark.createDataFrame(pa.Table.from_batches(batches)), fails_for=None, archive=None)
     spec = spec_of(records, general, key)
     assert why_through_spark(records, spec, has_archive=False) is None
     parts = records.parts(spec.source_schema.names)
     assert parts is not None
     packing = PackedRecords(Grouping(spec.source_schema, spec.key, GROUPS), parts, records.columns, records.json)
     ready = pa.Table.from_batches(list(packing(iter(batches))), packing.schema(batches[0].schema))
-    direct = records.rows(spark.createDataFrame(ready), fails=False, archive=None)
+    direct = records.rows(spark.createDataFrame(ready), fails_for=None, archive=None)
     return packed(general, spec), packed(direct, spec), spec
 
 

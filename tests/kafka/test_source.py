@@ -210,7 +210,8 @@ def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, br
     ]
     assert "11 undecodable" in query.progress.table()
 
-    with refused("topic source-bad-l partition 1 offset 0: undecodable", "so much for JSON", kind=cj.QueryFailedError):
+    said = "input 'left': topic source-bad-l partition 1 offset 0: undecodable"
+    with refused(said, "so much for JSON", kind=cj.QueryFailedError):
         run(join(servers, "source-bad-l", "source-bad-r", undecodable="fail"), tmp_path / "failing")
     static = cj.kafka.source(servers, "source-bad-l", schema=LEFT, tombstones="keep").open(streaming=False)
     assert static.columns == ["id", "k", "at", "topic", "partition", "offset"]

@@ -45,7 +45,7 @@ def expected(join: TemporalJoin, streams: Streams, matches: list[int | None]) ->
 
 def scanned(join: TemporalJoin, streams: Streams) -> Any:
     deleted = deleted_by(join, streams)
-    matches = brute_force(streams, join.describe()["retention_us"], exact=True)
+    matches = brute_force(streams, join.describe()["retention_us"], exact=True, deleted=deleted)
     return expected(
         join,
         streams,
@@ -79,7 +79,7 @@ def test_a_pause_keeps_no_more_than_the_versions_in_force(
     deleted, watermark = deleted_by(join, streams), streams.watermark()
     retention = join.describe()["retention_us"]
     newest: dict[Any, Any] = {}
-    for row in sorted(streams.rows[1], key=lambda row: total_order(streams, 1, row)):
+    for row in sorted(streams.rows[1], key=lambda row: total_order(streams, 1, row, deleted)):
         if row[AT] // 1_000 <= watermark:
             newest[streams.key(1, row)] = row
     kept = [

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from cojoin.spark.bound_input import BoundInput
-from tests.spark.data import MORNING, rows
+from tests.spark.data import MORNING
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:
@@ -62,12 +62,16 @@ def bind(frame: Any, **settings: Any) -> BoundInput:
             {"event_time": "trade_id"},
             (
                 "input 'trades': event time column 'trade_id': expected a timestamp, got bigint; "
-                "turn epoch milliseconds into one with timestamp_millis(col)"
+                "turn epoch numbers into one, with their unit: "
+                "event_time=F.timestamp_micros(F.try_multiply('trade_id', F.lit(1000))).alias('trade_id_utc')"
             ),
         ),
         (
             {"event_time": "amount"},
-            ("input 'trades': event time column 'amount': expected a timestamp, got double; cast it to timestamp"),
+            (
+                "input 'trades': event time column 'amount': expected a timestamp, got double; turn epoch seconds into "
+                "one: event_time=F.col('amount').try_cast('timestamp').alias('amount_utc')"
+            ),
         ),
         (
             {"partition": "partiton"},
@@ -126,25 +130,62 @@ def test_a_negative_delay_is_refused() -> None:
     assert str(caught.value) == "max_out_of_orderness: expected a duration of zero or more, got '-5 seconds'"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "cure"),
-    [
-        ("string", "turn it into one with to_timestamp(col)"),
-        ("timestamp_ntz", "it has no time zone; say which is meant: to_timestamp(col || ' Europe/Berlin')"),
-        ("date", "cast it to timestamp"),
-    ],
-)
-def test_an_event_time_of_another_type_is_refused_with_the_cure(two_frames: Any, dtype: str, cure: str) -> None:
-    frame = two_frames[0].withColumn("event_time", two_frames[0].event_time.cast(dtype))
+AS_MORNING = {
+    "timestamp_ntz": ("timestamp_ntz'2024-03-01 08:00:00.000001'", MORNING + 1),
+    "bigint": (f"{MORNING // 1000}L", MORNING),
+    "int": (f"{MORNING // 1_000_000}", MORNING),
+    "double": (f"{MORNING // 1_000_000}.5D", MORNING + 500_000),
+    "decimal(20,9)": (f"cast({MORNING // 1_000_000}.000001999 as decimal(20,9))", MORNING + 1),
+    "string": ("'2024-03-01 08:00:00+01:00'", MORNING),
+    "date": ("date'2024-03-01'", MORNING - 7 * 3_600_000_000),
+    "interval day to second": (f"make_dt_interval(0, 0, 0, {MORNING // 1_000_000})", MORNING),
+}
+"""The morning in Berlin as each type, and what the cure makes of it; a date is at midnight in UTC."""
+
+UNFIT = {
+    "bigint": "9223372036854775807L",
+    "double": "double('NaN')",
+    "decimal(20,9)": "cast(99999999999.9 as decimal(20,9))",
+    "string": "'soon'",
+}
+"""What no moment is, and what ends no query."""
+
+
+def test_the_cure_for_an_event_time_of_another_type_gives_the_moment_in_any_session_zone(spark: Any) -> None:
+    for kind, (value, micros) in AS_MORNING.items():
+        frame = spark.sql(f"select 1L customer_id, {value} at union all select 2L, {UNFIT.get(kind, 'null')}")
+        with pytest.raises(cj.SchemaError, match="'at': expected a timestamp, got ") as caught:
+            bind(frame, event_time="at")
+        code = str(caught.value).rpartition(": ")[2]
+        assert code.startswith("event_time=")
+        bound = bind(frame, event_time=eval(code.removeprefix("event_time=")))
+        made = bound.frame.select("customer_id", F.unix_micros(str(bound.spec.event_time)).alias("at")).collect()
+        found = {row.customer_id: row.at for row in made}
+        assert found[1] == micros, kind
+        assert kind == "decimal(20,9)" or found[2] is None, kind
+
+
+def test_a_begin_of_validity_of_another_type_is_made_one_by_its_own_name(spark: Any) -> None:
+    frame = spark.sql("select 1L customer_id, '2024-03-01 08:00:00+01:00' since, null::timestamp until")
+    with pytest.raises(cj.SchemaError, match="valid from column 'since': expected a timestamp, got string") as caught:
+        bind(frame, event_time=..., valid_from="since", valid_to="until")
+    made = eval(str(caught.value).rpartition(": ")[2], {"df": frame, "F": F})
+    assert bind(made, event_time=..., valid_from="since", valid_to="until").spec.changes.valid_from == "since"
+
+
+def test_a_cure_beside_a_column_named_event_time_has_a_name_of_its_own(two_frames: Any) -> None:
+    frame = two_frames[0].withColumn("event_time", two_frames[0].event_time.cast("string"))
     with pytest.raises(cj.SchemaError) as caught:
         bind(frame)
-    expected = f"input 'trades': event time column 'event_time': expected a timestamp, got {dtype}; {cure}"
-    assert str(caught.value) == expected
+    code = str(caught.value).rpartition(": ")[2]
+    assert code == "event_time=F.try_to_timestamp('event_time').alias('event_time_utc')"
+    assert bind(frame, event_time=eval(code.removeprefix("event_time="))).spec.event_time == "event_time_utc"
 
 
-def test_the_cure_for_a_time_without_zone_holds_in_any_session_zone(spark: Any) -> None:
-    frame = spark.sql("select to_timestamp(timestamp_ntz'2024-03-01 08:00:00.000001' || ' Europe/Berlin') event_time")
-    assert rows(frame) == [(MORNING + 1,)]
+def test_an_event_time_of_a_type_without_moments_is_refused(two_frames: Any) -> None:
+    frame = two_frames[0].withColumn("event_time", F.lit(True))
+    with refused("expected a timestamp, got boolean; name a column with the moments, as timestamps"):
+        bind(frame)
 
 
 def test_columns_that_cannot_travel_are_refused(spark: Any, two_frames: Any) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
+    from cojoin.engine.ordering import Ranks
 
 __all__ = ["Neighbours", "SortedRows", "at", "distance", "expand", "ranges", "shift", "sort_alone", "sort_sides"]
 
@@ -60,7 +61,10 @@ class SortedRows:
 
 
 def sort_sides(
-    inputs: tuple[InputSpec, InputSpec], rows: Sides, settled: tuple[int, int] = (0, 0)
+    inputs: tuple[InputSpec, InputSpec],
+    rows: Sides,
+    settled: tuple[int, int] = (0, 0),
+    right_ranks: Ranks | None = None,
 ) -> tuple[SortedRows, SortedRows]:
     """Return the rows of both sides sorted by key, then by the total order.
 
@@ -68,11 +72,13 @@ def sort_sides(
         inputs: The left and the right input.
         rows: Their rows.
         settled: How many of each side's first rows are known to be in the total order within each key.
+        right_ranks: What else breaks ties of the right; None is what its input says.
     """
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
+    ranks = inputs[0].ranks, right_ranks or inputs[1].ranks
     left, right = (
-        _sort(spec, table, each, rank, count)
-        for spec, table, each, rank, count in zip(inputs, rows, codes, (1, 0), settled, strict=True)
+        _sort(spec, table, each, place, count, decides)
+        for spec, table, each, place, count, decides in zip(inputs, rows, codes, (1, 0), settled, ranks, strict=True)
     )
     return left, right
 
@@ -86,7 +92,7 @@ def sort_alone(inputs: tuple[InputSpec, InputSpec], side: int, rows: pa.Table) -
         rows: The rows of that side.
     """
     left, right = (
-        _sort(spec, table, np.zeros(table.num_rows, dtype=np.int64), 1 - number, 0)
+        _sort(spec, table, np.zeros(table.num_rows, dtype=np.int64), 1 - number, 0, spec.ranks)
         for number, (spec, table) in enumerate(
             (spec, rows if number == side else spec.schema.empty_table()) for number, spec in enumerate(inputs)
         )
@@ -94,10 +100,11 @@ def sort_alone(inputs: tuple[InputSpec, InputSpec], side: int, rows: pa.Table) -
     return left, right
 
 
-def _sort(spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int, settled: int) -> SortedRows:
-    return SortedRows(
-        table, *sort_part(OrderedPart(codes, spec.micros(table), rank, table, spec.source_order, settled, spec.ranks))
-    )
+def _sort(
+    spec: InputSpec, table: pa.Table, codes: NDArray[np.int64], rank: int, settled: int, ranks: Ranks | None
+) -> SortedRows:
+    part = OrderedPart(codes, spec.micros(table), rank, table, spec.source_order, settled, ranks)
+    return SortedRows(table, *sort_part(part))
 
 
 class Neighbours:

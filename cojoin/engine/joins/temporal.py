@@ -5,7 +5,9 @@ emits each left row once, when the watermark reaches the row's timestamp.
 
 A version is in force from its own microsecond until the next version of its key. A *tombstone* (``deletes``,
 ``null_payload_deletes``) ends the version before it and matches nothing. Of several versions in one microsecond, the
-last in the total order is in force, whether it is a tombstone or not.
+last in the total order is in force, whether it is a tombstone or not. Where neither the source's sequence nor a commit
+orders them, tombstones come last. A state that an earlier release has written, which ordered them by their content,
+keeps that order: its header has no ``"deletes"``.
 
 It forgets a left row when the row is emitted, and a version when a newer one is in force. It forgets a tombstone in
 force at once, since a key without any version matches nothing either. With ``retention``, it forgets every version once
@@ -40,10 +42,13 @@ from cojoin.engine.values.tables import event_millis
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.joins.search import SortedRows
+    from cojoin.engine.ordering import Ranks
     from cojoin.engine.time.operator_watermark import TimePolicy
 
 __all__ = ["TemporalHow", "TemporalJoin", "TemporalJoinOperator"]
@@ -54,6 +59,10 @@ TemporalHow: TypeAlias = Literal["left", "inner"]
 - *left*: it is emitted with nulls for the right's columns.
 - *inner*: it is not emitted, and counted as done.
 """
+
+
+_ORDER, _LAST = "deletes", "last"
+"""In a state's header: where tombstones come among rows of one microsecond that nothing else orders."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,29 @@ class TemporalJoin:
         others = {*right.key, right.event_time, *right.source_order, *self.without(right)}
         return [name for name in right.schema.names if name not in others]
 
+    def tombstones(self, table: pa.Table, right: InputSpec) -> NDArray[np.bool_]:
+        """Return which rows of the right are tombstones."""
+        dead = np.zeros(table.num_rows, dtype=bool)
+        if self.null_payload_deletes:
+            nulls = [table.column(name).is_null().to_numpy() for name in self.payload(right)]
+            dead |= np.logical_and.reduce(nulls)
+        if self.deletes is not None:
+            dead |= pc.fill_null(table.column(self.deletes), False).to_numpy()
+        return dead
+
+    def ranks(self, right: InputSpec) -> Ranks | None:
+        """Return what decides between rows of the right of one microsecond; None if only their order at the source."""
+        orders_itself = right.changes is not None and right.changes.orders_deletes
+        if orders_itself or (self.deletes is None and not self.null_payload_deletes):
+            return right.ranks
+
+        def ranks(table: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+            dead = self.tombstones(table, right).astype(np.int8)
+            # Without a sequence the source's order is only that of the partitions' names.
+            return (dead * 0 if right.sequence else dead), dead
+
+        return ranks
+
     def _check_changes(self, left: InputSpec, right: InputSpec) -> None:
         """Check that the join takes the deletes that its inputs tell themselves."""
         if left.changes is not None:
@@ -186,6 +218,7 @@ class TemporalJoinOperator(VersionedJoinOperator):
     def __init__(self, join: TemporalJoin, left: InputSpec, right: InputSpec, time: TimePolicy | None = None) -> None:
         self._join = join
         self._retention = None if join.retention is None else microseconds(join.retention, "retention")
+        self._deletes_last = True
         schema, inner = join.output_schema(left, right), join.how == "inner"
         super().__init__((left, right), schema, time, inner=inner, age=self._retention, without=join.without(right))
 
@@ -207,11 +240,15 @@ class TemporalJoinOperator(VersionedJoinOperator):
 
     def _tombstones(self, right: SortedRows) -> NDArray[np.bool_]:
         """Return which of the sorted versions are tombstones."""
-        table, join = right.table, self._join
-        dead = np.zeros(table.num_rows, dtype=bool)
-        if join.null_payload_deletes:
-            nulls = [table.column(name).is_null().to_numpy() for name in join.payload(self.inputs[1])]
-            dead |= np.logical_and.reduce(nulls)
-        if join.deletes is not None:
-            dead |= pc.fill_null(table.column(join.deletes), False).to_numpy()
-        return dead[right.order]
+        return self._join.tombstones(right.table, self.inputs[1])[right.order]
+
+    def _right_ranks(self) -> Ranks | None:
+        return self._join.ranks(self.inputs[1]) if self._deletes_last else super()._right_ranks()
+
+    def _header(self) -> dict[str, Any]:
+        return {**super()._header(), **({_ORDER: _LAST} if self._deletes_last else {})}
+
+    def load(self, header: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
+        """Restore what ``parts`` returned, and with it the order of tombstones."""
+        super().load(header, tables)
+        self._deletes_last = header.get(_ORDER) == _LAST

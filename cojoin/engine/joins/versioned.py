@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.joins.search import SortedRows
     from cojoin.engine.operator import Sides
+    from cojoin.engine.ordering import Ranks
     from cojoin.engine.time.operator_watermark import TimePolicy
 
 __all__ = ["Decision", "VersionedJoinOperator"]
@@ -120,7 +121,7 @@ class VersionedJoinOperator(Operator):
         touched = [spec.keys(rows) for spec, rows in zip(self.inputs, (left, due[1]), strict=True)]
         taken = self._versions.take(touched)
         right = concat([taken, due[1]]).combine_chunks()
-        rows, versions = sort_sides(self.inputs, (left, right), self._settled_rows(taken))
+        rows, versions = sort_sides(self.inputs, (left, right), self._settled_rows(taken), self._right_ranks())
         versions = self._effective(versions)
         matches, emission_times = self._decide(rows, versions)
         waits = np.flatnonzero(emission_times > after)
@@ -141,6 +142,10 @@ class VersionedJoinOperator(Operator):
         rows = take_rows(versions.table.select([*right.key, *right.changes.deciding]), versions.order)
         dropped = right.changes.ineffective(rows, right.key, versions.codes, versions.micros)
         return versions.pick(np.flatnonzero(~dropped)) if dropped.any() else versions
+
+    def _right_ranks(self) -> Ranks | None:
+        """Return what decides between versions of one microsecond, besides the source's own order and their content."""
+        return self.inputs[1].ranks
 
     def _settled_rows(self, versions: pa.Table) -> tuple[int, int]:
         """Return how many of the waiting rows and of the taken versions are in the total order within their keys."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cojoin.engine.state.keyed import KeyedState, SingleState
 from cojoin.engine.values.coercion import coercer, has_mutable_parts
-from cojoin.engine.values.rows import hashable
+from cojoin.engine.values.rows import hashable, needs_freezing
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class MapState(KeyedState):
     """A map for the current key, as PyFlink's ``MapState``.
 
     As in PyFlink, ``state[key]`` is ``get``, which returns None where there is nothing, and ``del state[key]`` is
-    ``remove``, which ignores a key that does not exist.
+    ``remove``, which ignores a key that does not exist. As in Spark's maps, all NaN are one user key, also within
+    structs and arrays, and so are 0.0 and -0.0; the zero that was put first is the one that is read.
     """
 
     def __init__(self, descriptor: StateDescriptor, key_context: KeyContext, owner: str) -> None:
@@ -121,8 +122,10 @@ class MapState(KeyedState):
         self._copies = has_mutable_parts(held.item_type)
         # Converts a value to what is stored.
         self._item = self._coerce_value
-        # A plain key is looked up as it is; a struct may be given as a dict, and an array as a list.
-        self._find: Coercer = self._key if pa.types.is_nested(held.key_type) else lambda key: key
+        # Most plain keys are looked up as they are. A struct may be given as a dict, an array as a list, bytes as a
+        # bytearray; a float is rounded to what is stored, and a NaN is another object each time.
+        converts = needs_freezing(held.key_type) or pa.types.is_binary(held.key_type)
+        self._find: Coercer = self._converted if converts else lambda key: key
 
     def get(self, key: Any) -> Any:
         """Return the value of a user key, or None where there is none.
@@ -203,6 +206,10 @@ class MapState(KeyedState):
         """Raise an error if a user key that was not found does not fit its declared type; None is accepted."""
         if key is not None:
             self._key(key)
+
+    def _converted(self, key: Any) -> Any:
+        """Return a user key as it is stored; None, which is never there, stays None."""
+        return None if key is None else self._key(key)
 
     def _key(self, key: Any) -> Any:
         if key is None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from cojoin.errors import ConfigurationError, did_you_mean
 
 __all__ = ["Duration", "microseconds", "milliseconds"]
 
 Duration: TypeAlias = str | timedelta
-"""A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``."""
+"""A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``; numpy's and pandas' are taken, too."""
 
 _MICROSECONDS = {
     "microsecond": 1,
@@ -37,6 +39,15 @@ _SHORT = {
     "d": "day",
     "w": "week",
 }
+_OF_NUMPY = {
+    "W": "week",
+    "D": "day",
+    "h": "hour",
+    "m": "minute",
+    "s": "second",
+    "ms": "millisecond",
+    "us": "microsecond",
+}
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)\s*")
 
 
@@ -48,13 +59,17 @@ def microseconds(duration: Duration, what: str) -> int:
         what: What it configures, for the message, such as ``"tolerance"``.
 
     Raises:
-        ConfigurationError: It does not parse, is negative, or is a bare number.
+        ConfigurationError: It does not parse, is negative or finer than a microsecond, or is a bare number.
 
     >>> microseconds("1 minute 30 seconds", "tolerance")
     90000000
     """
-    if isinstance(duration, timedelta):
+    if isinstance(duration, np.timedelta64):
+        value = _of_numpy(duration, what)
+    elif isinstance(duration, timedelta):
         value = duration // timedelta(microseconds=1)
+        if getattr(duration, "nanoseconds", 0):
+            raise ConfigurationError(_too_fine(duration, what))
     elif isinstance(duration, str):
         value = _parse(duration, what)
     else:
@@ -84,6 +99,25 @@ def milliseconds(duration: Duration, what: str) -> int:
         msg = f"{what}: expected whole milliseconds, the unit of watermarks and timers, got {duration!r}"
         raise ConfigurationError(msg)
     return value // 1_000
+
+
+def _of_numpy(duration: np.timedelta64, what: str) -> int:
+    unit, step = np.datetime_data(duration.dtype)
+    if np.isnat(duration) or unit in ("generic", "Y", "M"):
+        why = "is none" if np.isnat(duration) else "has no unit" if unit == "generic" else "has no fixed length"
+        msg = f"{what}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}, which {why}"
+        raise ConfigurationError(msg)
+    count = int(duration.astype(np.int64)) * step
+    if unit in _OF_NUMPY:
+        return count * _MICROSECONDS[_OF_NUMPY[unit]]
+    micros, rest = divmod(count, {"ns": 10**3, "ps": 10**6, "fs": 10**9}.get(unit, 10**12))
+    if rest:
+        raise ConfigurationError(_too_fine(duration, what))
+    return micros
+
+
+def _too_fine(duration: Any, what: str) -> str:
+    return f"{what}: expected whole microseconds, the unit of event times, got {duration!r}"
 
 
 def _parse(text: str, what: str) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from cojoin.engine.values.rows import describe_row, hashable, row_class
+from cojoin.engine.values.rows import describe_row, hashable, needs_freezing, row_class
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import FunctionError
 
@@ -94,13 +94,18 @@ def _plain_converter(dtype: pa.DataType, what: str) -> Coercer:
 
 def _map_converter(dtype: pa.MapType, what: str) -> Coercer:
     key, item = _converter(dtype.key_type, f"{what} key"), coercer(dtype.item_type, f"{what} value")
-    freeze: Coercer = hashable if pa.types.is_nested(dtype.key_type) else lambda value: value
+    freeze: Coercer = hashable if needs_freezing(dtype.key_type) else lambda value: value
 
     def convert(value: Any) -> dict[Any, Any]:
         pairs = _expect(value, dict, dtype, what).items()
         if None in value:
             raise misfit(value, dtype, what)
-        return {freeze(key(k)): item(v) for k, v in pairs}
+        converted = {freeze(key(k)): item(v) for k, v in pairs}
+        if len(converted) < len(value):
+            # As two NaN, or two numbers that are one float.
+            msg = f"{misfit(value, dtype, what)}; several of its keys are one {type_to_ddl(dtype.key_type)}: leave one"
+            raise FunctionError(msg)
+        return converted
 
     return convert
 

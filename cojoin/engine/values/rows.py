@@ -8,6 +8,7 @@ Columns are decoded as a whole; only the tuples are built row by row (about 1 µ
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -22,7 +23,17 @@ from cojoin.engine.values.texts import decode_texts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Row", "Stand", "decode_column", "decode_rows", "describe_columns", "describe_row", "hashable", "row_class"]
+__all__ = [
+    "Row",
+    "Stand",
+    "decode_column",
+    "decode_rows",
+    "describe_columns",
+    "describe_row",
+    "hashable",
+    "needs_freezing",
+    "row_class",
+]
 
 Stand: TypeAlias = "Callable[[str], Any] | None"
 """Makes a value from the description of a moment outside of Python's years 1 to 9999; None raises ``OverflowError``."""
@@ -174,15 +185,25 @@ def _decode_struct(array: pa.StructArray, beyond: Stand) -> list[Any]:
 
 def _decode_map(array: pa.MapArray, beyond: Stand) -> list[Any]:
     keys, values = decode_column(array.keys, beyond), decode_column(array.items, beyond)
-    if pa.types.is_nested(array.type.key_type):
+    if needs_freezing(array.type.key_type):
         keys = [hashable(key) for key in keys]
     return _slices(array, lambda start, stop: dict(zip(keys[start:stop], values[start:stop], strict=True)))
 
 
+def needs_freezing(dtype: pa.DataType) -> bool:
+    """Return whether values of a type have another form as keys of a map (``hashable``)."""
+    return bool(pa.types.is_nested(dtype) or pa.types.is_floating(dtype))
+
+
 def hashable(value: Any) -> Any:
-    """Return a nested value in the form that it has as a key of a map: its lists become tuples."""
+    """Return a value in the form that it has as a key of a map: lists become tuples, and each NaN the same object.
+
+    Python finds a NaN in a dict only if it is the very object that was put there.
+    """
     if isinstance(value, list):
         return tuple(map(hashable, value))
+    if isinstance(value, float):
+        return value if value == value else math.nan  # noqa: PLR0124 - NaN
     return type(value)(map(hashable, value)) if isinstance(value, tuple) else value
 
 

@@ -7,10 +7,15 @@ those with a zone in UTC.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
 from cojoin.engine.values.plain_arrays import has_codes, without_codes
 from cojoin.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["as_spark_column", "spark_type"]
 
@@ -41,8 +46,10 @@ def spark_type(dtype: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for ea
     if isinstance(dtype, pa.BaseExtensionType):
         if dtype.extension_name == "arrow.bool8":
             return pa.bool_()
-        # The storage of pandas' own types is numbers that mean nothing by themselves.
-        return dtype if dtype.extension_name.startswith("pandas.") else spark_type(dtype.storage_type)
+        # The storage of pandas' own types is numbers that mean nothing by themselves, and that of an opaque type the
+        # internal bytes of another system.
+        is_readable = not dtype.extension_name.startswith(("pandas.", "arrow.opaque"))
+        return spark_type(dtype.storage_type) if is_readable else dtype
     if types.is_dictionary(dtype) or types.is_run_end_encoded(dtype):
         return spark_type(dtype.value_type)
     if types.is_timestamp(dtype):
@@ -62,21 +69,21 @@ def spark_type(dtype: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for ea
     return next((simple for is_kind, simple in _SIMPLE if is_kind(dtype)), dtype)
 
 
-def as_spark_column(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    """Return a column in the Arrow type of Spark's that holds its values.
+def as_spark_column(
+    column: pa.ChunkedArray, what: str, cure: Callable[[pa.DataType], str] = lambda _: "cast it to another type"
+) -> pa.ChunkedArray:
+    """Return a column in the Arrow type of Spark's that holds its values; one that Spark has none for stays as it is.
 
     Args:
         column: The column.
         what: The column, for messages, such as ``"input 'trades': column 'amount'"``.
+        cure: Returns what to do about values of a type that do not fit.
 
     Raises:
         SchemaError: A value does not fit, such as a time with nanoseconds.
     """
     target = spark_type(column.type)
-    if isinstance(column.type, pa.BaseExtensionType):
-        if column.type.extension_name.startswith("pandas."):
-            msg = f"{what} has pandas' type {column.type.extension_name}, which Spark has not; make it a time or a text"
-            raise SchemaError(msg)
+    if isinstance(column.type, pa.BaseExtensionType) and not target.equals(column.type):
         column = pa.chunked_array([each.storage for each in column.chunks], column.type.storage_type)
     if target.equals(column.type):
         return column
@@ -88,8 +95,5 @@ def as_spark_column(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
                 raise
         return pa.chunked_array([without_codes(each).cast(target) for each in column.chunks], target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        cure = "cast it to another type, such as string"
-        if "timestamp[ns" in str(column.type):
-            cure = "Spark's times have microseconds; round them, such as with .dt.floor('us')"
-        msg = f"{what}: its {column.type} does not fit Spark's type {target}: {error}; {cure}"
+        msg = f"{what}: its {column.type} does not fit Spark's type {target}: {error}; {cure(column.type)}"
         raise SchemaError(msg) from error

@@ -28,11 +28,12 @@ _WRAPPING = re.compile(
            | An\ error\ occurred\ while\ calling\ \w+\.\w+\.?\s*:?\s*
            | Job\ aborted\ due\ to\ stage\ failure:\ .*?:\s(?=\S+(?:Exception|Error):)
            | (?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error):\s*
+           | \[USER_RAISED_EXCEPTION\]\s*
            )""",
     re.VERBOSE | re.DOTALL,
 )
 _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
-_FROM_JAVA = "py4j.protocol.Py4JJavaError: "
+_OF_SPARK = ("py4j.protocol.Py4JJavaError: ", "pyspark.errors.")
 _FULL = "No space left on device"
 _NO_PYTHON = "Python worker failed to connect back"
 # Clients below Hadoop name a place by the store's own scheme, s3:// where the user wrote s3a://, or by none.
@@ -70,7 +71,7 @@ def explain(error: BaseException) -> str:
         users = [found for found in _FRAME.finditer(last) if is_user_file(found["file"])]
         where = " ({file}:{line}, in {name})".format(**users[-1].groupdict()) if users else ""
         end = _end_of_traceback(last)
-        told = _unwrapped(end) if end.startswith(_FROM_JAVA) else end
+        told = _unwrapped(end) if end.startswith(_OF_SPARK) else end
         return _with_cure(_tidy(told) + where, text)
     if not type(error).__module__.startswith(("pyspark", "py4j")):
         return f"{type(error).__name__}{': ' if text else ''}{text}{user_line(error)}"

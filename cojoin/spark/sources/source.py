@@ -112,6 +112,15 @@ class Source:
         del key
         return self
 
+    def of_input(self, name: str) -> Source:
+        """Return this source with its input's name, for messages of records; most sources have none.
+
+        Args:
+            name: The input's name.
+        """
+        del name
+        return self
+
     def with_max_ahead(self, max_ahead_ms: int) -> Source:
         """Return this source with a limit for its own timestamps; most sources have none and do not change.
 

@@ -8,11 +8,13 @@ import pytest
 
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins import TemporalJoin
+from cojoin.engine.operator import Batch
+from cojoin.engine.time.control_rows import Control
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from tests.engine.joins.shop import SUFFIXES, customer, joined, take, trade
 from tests.engine.joins.tombstones import Deleting, deleting
-from tests.streams import Rows, Streams, run, specs, static
+from tests.streams import Rows, Streams, run, specs, static, table
 
 CUSTOMERS = InputSpec(
     "customers",
@@ -158,3 +160,74 @@ def test_a_join_travels_to_the_workers_and_says_what_it_is() -> None:
         "null_payload_deletes": False,
         "retention_us": 5_000,
     }
+
+
+UNORDERED = InputSpec(
+    "customers", parse_schema("id long, since timestamp, tier string, closed boolean"), ("id",), "since"
+)
+PARTED = replace(UNORDERED, schema=parse_schema("id long, since timestamp, p int, tier string, closed boolean"))
+
+
+def in_force(versions: Rows, right: InputSpec = UNORDERED, **options: Any) -> Any:
+    """Return the tier that a trade of microsecond 10 gets, whatever the order in which the versions came."""
+    join = TemporalJoin(**({"deletes": "closed"} | options))
+    found = set()
+    for rows in (versions, versions[::-1]):
+        tables = (table([(7, 10, 1.0)], TRADES.schema), table(rows, right.schema))
+        operator = join.create_operator(TRADES, right)
+        emitted = [each.table for each in operator.process(Batch(tables, end_of_input=True))]
+        found |= {row["tier"] for each in emitted for row in each.to_pylist()}
+    assert len(found) == 1, f"it depends on the order of arrival: {found}"
+    return found.pop()
+
+
+def test_a_tombstone_that_nothing_orders_comes_after_a_version_of_its_microsecond() -> None:
+    """By their content alone, nulls come first, and with them the tombstone."""
+    assert in_force([(7, 10, None, True), (7, 10, "gold", False)]) is None
+    assert in_force([(7, 10, None, True), (7, 10, "gold", None)]) is None
+    assert in_force([(7, 10, None, None), (7, 10, "gold", None)], deletes=None, null_payload_deletes=True) is None
+    assert in_force([(7, 10, None, True), (7, 10, "gold", False), (7, 10, "silver", False)]) is None
+    # Another microsecond is another matter, in the same millisecond, too.
+    assert in_force([(7, 9, None, True), (7, 10, "gold", False)]) == "gold"
+
+
+def test_a_sequence_orders_tombstones_and_partitions_alone_do_not() -> None:
+    first, second = (7, 10, 1, None, True), (7, 10, 2, "gold", False)
+    assert in_force([first, second], replace(PARTED, sequence=("p",))) == "gold"
+    assert in_force([first, second], replace(PARTED, partition=("p",))) is None
+    # What ties in the sequence, too, is ordered by nothing.
+    assert in_force([first, (*second[:2], 1, *second[3:])], replace(PARTED, sequence=("p",))) is None
+    assert in_force([first, (*second[:2], 1, *second[3:])], replace(PARTED, partition=("tier",), sequence=("p",))) == (
+        "gold"
+    )
+
+
+@pytest.mark.parametrize("retention", [None, "1 day"])
+def test_a_state_of_an_earlier_release_keeps_the_order_it_was_written_with(retention: Any) -> None:
+    """By content, the version of microsecond 10 is in force: a tombstone that comes late is ordered as the others."""
+    join = TemporalJoin(deletes="closed", retention=retention)
+    version, tombstone = (7, 10_000, "gold", False), (7, 10_000, None, True)
+
+    def state(rows: Rows) -> Any:
+        operator = join.create_operator(TRADES, UNORDERED)
+        list(operator.process(batch(rows, [])))
+        return operator.parts()
+
+    def batch(right: Rows, left: Rows) -> Batch:
+        tables = (table(left, TRADES.schema), table(right, UNORDERED.schema))
+        controls = [Control(side, {"": 12 if left else 11}, rows=tables[side - 1].num_rows) for side in (1, 2)]
+        return Batch(tables, controls)
+
+    for is_old, expected in [(True, "gold"), (False, None)]:
+        header, tables = state([version, (8, 10_000, "gold", False)])
+        assert header["deletes"] == "last"
+        if is_old:
+            del header["deletes"]
+        operator = join.create_operator(TRADES, UNORDERED)
+        operator.load_parts(header, tables, keeps_counts=True)
+        for _ in range(2):
+            again = join.create_operator(TRADES, UNORDERED)
+            again.load(*operator.parts())
+            operator = again
+        emitted = list(operator.process(batch([tombstone], [(7, 11_500, 1.0)])))
+        assert [row["tier"] for each in emitted for row in each.table.to_pylist()] == [expected]

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import math
+import struct
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from cojoin.engine.state import (
@@ -191,3 +197,77 @@ def test_a_method_of_a_state_can_not_be_set() -> None:
         total.value = 5
     total.update(5)
     assert total.value() == 5.0
+
+
+NAN = float("nan")
+NOON = datetime(2026, 1, 15, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize("ttl", [None, TIMED])
+@pytest.mark.parametrize(
+    ("dtype", "make"),
+    [
+        ("double", lambda: float("nan")),
+        ("double", lambda: np.float64("nan")),
+        ("float", lambda: struct.unpack("<f", b"\x01\x00\xc0\xff")[0]),
+        ("x double, y string", lambda: (float("nan"), "a")),
+        ("x double, y string", lambda: {"x": float("nan"), "y": "a"}),
+        ("array<double>", lambda: [1.5, float("nan")]),
+        ("array<struct<x:array<double>>>", lambda: [([float("nan")],)]),
+    ],
+)
+def test_all_nan_are_one_key_of_a_map_before_and_after_a_restart(ttl: Any, dtype: str, make: Any) -> None:
+    counts = state(MapStateDescriptor("counts", dtype, "long", ttl=ttl))
+    counts.put(make(), 1)
+    counts.put(make(), 2)
+    stored, again = counts.dump(), state(counts.descriptor)
+    again.load(lambda: stored)
+    for each in (counts, again):
+        assert (each.get(make()), each.contains(make()), each.values()) == (2, True, [2])
+        each.put(make(), 3)
+        assert each.values() == [3]
+        each.remove(make())
+        assert each.is_empty()
+
+
+def test_both_zeros_are_one_key_of_a_map_and_the_first_is_read() -> None:
+    counts = state(MapStateDescriptor("counts", "double", "long"))
+    counts.put(-0.0, 1)
+    for each in (counts, restored(counts, counts.descriptor)):
+        each.put(0.0, 2)
+        assert [(str(key), value) for key, value in each.items()] == [("-0.0", 2)]
+
+
+def test_a_map_that_holds_several_nan_keeps_what_was_put_last() -> None:
+    # As a release up to 0.5.0 left it.
+    old = pa.array([[(NAN, 1), (7.0, 2), (NAN, 3)]], pa.map_(pa.float64(), pa.int64()))
+    counts = state(MapStateDescriptor("counts", "double", "long"))
+    counts.load(lambda: ([0], old))
+    assert (counts.get(NAN), counts.get(7.0), len(counts.keys())) == (3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "forms"),
+    [
+        ("float", [0.1, np.float32(0.1)]),
+        ("double", [5.0, 5, np.int64(5)]),
+        ("binary", [b"a", bytearray(b"a"), memoryview(b"a")]),
+        ("decimal(5,2)", [Decimal("1.5"), Decimal("1.50")]),
+        ("bigint", [5, np.int64(5)]),
+        ("timestamp", [NOON, NOON.astimezone(timezone(timedelta(hours=3)))]),
+    ],
+)
+def test_a_key_of_a_map_is_found_in_any_form_in_which_it_can_be_put(dtype: str, forms: list[Any]) -> None:
+    for put in forms:
+        seen = state(MapStateDescriptor("seen", dtype, "long"))
+        seen.put(put, 1)
+        assert [seen.get(form) for form in (*forms, None)] == [*([1] * len(forms)), None]
+
+
+def test_a_map_as_a_value_whose_keys_would_become_one_is_refused() -> None:
+    value = state(ValueStateDescriptor("prices", "map<float,int>"))
+    value.update({NAN: 1, 0.5: 2})
+    assert restored(value, value.descriptor).value()[math.nan] == 1
+    for keys in ({NAN: 1, float("nan"): 2}, {0.1: 1, 0.1 + 1e-12: 2}):
+        with pytest.raises(FunctionError, match=r"F: state 'prices': expected map<float,int>.*several of its keys are"):
+            value.update(keys)

@@ -204,7 +204,7 @@ def by_spark(spark: SparkSession, values: list[bytes | None]) -> list[tuple[Any,
     rows = [(number, value, "t", 0, number, None, None, None) for number, value in enumerate(values)]
     ddl = f"number int, {VALUE} binary, topic string, partition int, offset long, {MARK} long, {FAULT} string, "
     frame = spark.createDataFrame(rows, f"{ddl}{NEWEST} long")
-    found = decoded(frame, DDL, {}, fails=False, in_python=False).toArrow().sort_by("offset")
+    found = decoded(frame, DDL, {}, fails_for=None, in_python=False).toArrow().sort_by("offset")
     return [*zip(*as_lists(found.select(SCHEMA.names)), found.column(FAULT).to_pylist(), strict=True)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sysconfig
+
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -41,6 +43,19 @@ ZeroDivisionError: division by zero
 
 \tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)"""
 
+RAISED = """[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: \
+[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink. Reason: \
+An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "LIBRARIES/py4j/clientserver.py", line 2, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+                   ^^^^^^^^^^^
+  File "LIBRARIES/pyspark/errors/exceptions/captured.py", line 3, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.SparkRuntimeException: [USER_RAISED_EXCEPTION] input 'trades': topic trades \
+partition 1 offset 0: undecodable: the value is no JSON of the schema: got {. SQLSTATE: P0001
+
+\tat py4j.Protocol.getReturnValue(Protocol.java:1)"""
+
 CLIENT_ERROR = (
     "Client error accessing s3://lake/c/spark/0, failed with: Unable to execute HTTP request: The target server failed "
     "to respond (SDK Attempt Count: 2)"
@@ -53,6 +68,13 @@ CLIENT_ERROR = (
         (
             PySparkException(WORKER),
             "F.process_element1 raised ValueError: first\nsecond; input 'trades', key 1, row Row(a=1)",
+        ),
+        (
+            PySparkException(RAISED.replace("LIBRARIES", sysconfig.get_path("purelib"))),
+            (
+                "input 'trades': topic trades partition 1 offset 0: undecodable: the value is no JSON of the schema: "
+                "got {."
+            ),
         ),
         (Py4JError(FOREIGN), "ZeroDivisionError: division by zero (udf.py:3, in parse)"),
         (cj.FunctionError("in our own words"), "in our own words"),

@@ -1,0 +1,340 @@
+"""The libraries whose frames are rows in memory: their advice, and their columns that Arrow can't tell from others.
+
+Code in advice calls a frame ``df``, and an Arrow table ``table``; for a DuckDB relation it is SQL for ``.project``. A
+library that exports a column as something else than its values is asked for the columns' types before they are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from cojoin.engine.values.advice import Advice, Kind
+from cojoin.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["Library", "decimal_faults", "library_of"]
+
+
+class _Words(NamedTuple):
+    """How a library is written; ``{c}`` is the column's value, ``{n}`` its name as a Python text."""
+
+    value: str
+    change: str
+    casts: Mapping[str, str]
+    times: Mapping[Kind, str]
+    floors: Mapping[str, tuple[str, str]]
+    """For a kind of times with nanoseconds the code that rounds it down, and up."""
+
+
+_PANDAS = _Words(
+    value="df[{n}]",
+    change="df[{n}] = {e}",
+    casts={
+        "tinyint": "{c}.astype('Int8')",
+        "smallint": "{c}.astype('Int16')",
+        "int": "{c}.astype('Int32')",
+        "bigint": "{c}.astype('Int64')",
+        "string": "{c}.astype('string')",
+        "decimal": "{c}.astype(pd.ArrowDtype(pa.decimal128{d}))",
+    },
+    times={
+        "timestamp_ntz": "{c}.dt.tz_localize('UTC')",
+        "bigint": "pd.to_datetime({c}, unit='ms', utc=True)",
+        "int": "pd.to_datetime({c}, unit='s', utc=True)",
+        "floating": "pd.to_datetime({c}.astype('float64'), unit='s', utc=True).dt.round('us')",
+        "decimal": "pd.to_datetime({c}.astype('float64'), unit='s', utc=True).dt.round('us')",
+        "string": "pd.to_datetime({c}, utc=True)",
+        "date": "pd.to_datetime({c}, utc=True)",
+        "interval": "pd.Timestamp(0, tz='UTC') + {c}",
+    },
+    floors={
+        "timestamp": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
+        "duration": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
+    },
+)
+
+_POLARS = _Words(
+    value="pl.col({n})",
+    change="df.with_columns({e})",
+    casts={
+        "tinyint": "{c}.cast(pl.Int8)",
+        "smallint": "{c}.cast(pl.Int16)",
+        "int": "{c}.cast(pl.Int32)",
+        "bigint": "{c}.cast(pl.Int64)",
+        "string": "{c}.cast(pl.String)",
+        "decimal": "{c}.cast(pl.Decimal{d})",
+    },
+    times={
+        "timestamp_ntz": "{c}.dt.replace_time_zone('UTC')",
+        "bigint": "pl.from_epoch({n}, 'ms').dt.replace_time_zone('UTC')",
+        "int": "pl.from_epoch({n}, 's').dt.replace_time_zone('UTC')",
+        "floating": "({c}.cast(pl.Float64) * 1_000_000).round().cast(pl.Datetime('us', 'UTC'))",
+        "decimal": "({c}.cast(pl.Float64) * 1_000_000).round().cast(pl.Datetime('us', 'UTC'))",
+        "string": "{c}.str.to_datetime(time_zone='UTC', strict=False)",
+        "date": "{c}.cast(pl.Datetime('us')).dt.replace_time_zone('UTC')",
+        "interval": "{c}.dt.total_microseconds().cast(pl.Datetime('us', 'UTC'))",
+    },
+    floors={
+        "timestamp": ("{c}.dt.truncate('1us')", "({c} + pl.duration(nanoseconds=999)).dt.truncate('1us')"),
+        "duration": ("{c}.dt.cast_time_unit('us')", "({c} + pl.duration(nanoseconds=999)).dt.cast_time_unit('us')"),
+        "time": ("({c}.cast(pl.Int64) // 1000 * 1000).cast(pl.Time)", ""),
+    },
+)
+
+_ARROW_SECONDS = "pc.round(pc.multiply({c}.cast(pa.float64()), 1e6)).cast(pa.int64()).cast(pa.timestamp('us', 'UTC'))"
+
+_ARROW = _Words(
+    value="table[{n}]",
+    change="table.set_column({i}, {n}, {e})",
+    casts={
+        "tinyint": "{c}.cast(pa.int8())",
+        "smallint": "{c}.cast(pa.int16())",
+        "int": "{c}.cast(pa.int32())",
+        "bigint": "{c}.cast(pa.int64())",
+        "string": "{c}.cast(pa.string())",
+        "decimal": "{c}.cast(pa.decimal128{d})",
+    },
+    times={
+        "timestamp_ntz": "pc.assume_timezone({c}, 'UTC')",
+        "bigint": "{c}.cast(pa.timestamp('ms', 'UTC'))",
+        "int": "{c}.cast(pa.int64()).cast(pa.timestamp('s', 'UTC'))",
+        "floating": _ARROW_SECONDS,
+        "decimal": _ARROW_SECONDS,
+        "string": "{c}.cast(pa.timestamp('us', 'UTC'))",
+        "date": "pc.assume_timezone({c}.cast(pa.timestamp('us')), 'UTC')",
+        "interval": "{c}.cast(pa.duration('us')).cast(pa.int64()).cast(pa.timestamp('us', 'UTC'))",
+    },
+    floors={
+        "timestamp": ("pc.floor_temporal({c}, unit='microsecond')", "pc.ceil_temporal({c}, unit='microsecond')"),
+        "duration": ("{c}.cast(pa.duration('us'), safe=False)", ""),
+        "time": ("{c}.cast(pa.time64('us'), safe=False)", ""),
+    },
+)
+
+_DUCKDB = _Words(
+    value="{q}",
+    change="* REPLACE ({e} AS {q})",
+    casts={
+        "tinyint": "{c}::TINYINT",
+        "smallint": "{c}::SMALLINT",
+        "int": "{c}::INTEGER",
+        "bigint": "{c}::BIGINT",
+        "string": "{c}::VARCHAR",
+        "decimal": "{c}::DECIMAL{d}",
+    },
+    times={
+        "timestamp_ntz": "{c} AT TIME ZONE 'UTC'",
+        "bigint": "epoch_ms({c}) AT TIME ZONE 'UTC'",
+        "int": "to_timestamp({c})",
+        "floating": "to_timestamp({c})",
+        "decimal": "to_timestamp({c})",
+        "string": "TRY_CAST({c} AS TIMESTAMPTZ)",
+        "date": "{c}::TIMESTAMP AT TIME ZONE 'UTC'",
+    },
+    floors={
+        "timestamp": (
+            # Its integer division cuts, before 1970 upwards.
+            "make_timestamp(epoch_ns({c}) // 1000 - (epoch_ns({c}) % 1000 < 0)::INT) AT TIME ZONE 'UTC'",
+            "make_timestamp(epoch_ns({c}) // 1000 + (epoch_ns({c}) % 1000 > 0)::INT) AT TIME ZONE 'UTC'",
+        ),
+        "time": ("{c}::TIME", ""),
+    },
+)
+
+
+class Library(Advice):
+    """A library, and the names of the columns of one of its frames.
+
+    Args:
+        words: How it is written.
+        names: The columns' names, in their order.
+    """
+
+    def __init__(self, words: _Words, names: Sequence[Any]) -> None:
+        self._words, self._names = words, list(names)
+
+    def time(self, column: str, kind: Kind, role: str) -> str | None:
+        """Return code that makes a column of a kind a ``timestamp``; None if there is none."""
+        del role
+        found = self._words.times.get(kind)
+        return None if found is None else self._change(column, found)
+
+    def cast(self, column: str, ddl: str) -> str:
+        """Return code that casts a column to one of Spark's types."""
+        name, opening, digits = ddl.partition("(")
+        return self._change(column, self._words.casts[name], digits=(opening + digits).replace(",", ", "))
+
+    def text(self, column: str, dtype: Any) -> str:
+        """Return code that makes a column that Spark has no type for a column of texts.
+
+        Args:
+            column: The column.
+            dtype: Its type in Arrow, or in the library.
+        """
+        if self._words is _POLARS and str(dtype) == "Object":
+            return self._change(column, "pl.Series({n}, [None if each is None else str(each) for each in df[{n}]])")
+        if self._words is _ARROW and not (isinstance(dtype, pa.DataType) and pa.types.is_decimal(dtype)):
+            return self._change(column, "pa.array([None if each is None else str(each) for each in {c}.to_pylist()])")
+        return self.cast(column, "string")
+
+    def code(self, column: str, expression: str) -> str:
+        """Return code that replaces a column by an expression of its value, ``{c}``."""
+        return self._change(column, expression)
+
+    def about_misfit(self, column: str, dtype: pa.DataType, what: str) -> str:
+        """Return what to do about values that Spark's type can't hold.
+
+        Args:
+            column: The column.
+            dtype: Its type in Arrow.
+            what: What is in the way.
+        """
+        types = pa.types
+        kind = {types.is_timestamp: "timestamp", types.is_duration: "duration", types.is_time: "time"}
+        found = next((name for is_kind, name in kind.items() if is_kind(dtype)), None)
+        rounded = self._words.floors.get(found or "")
+        if rounded is None or getattr(dtype, "unit", None) != "ns":
+            if types.is_nested(dtype):
+                return "round or cast it where the column is made"
+            return f"{what}: {self.text(column, dtype)}"
+        down, up = (each and self._change(column, each) for each in rounded)
+        words = f"Spark's times have microseconds; round them down: {down}"
+        if found != "timestamp":
+            return words
+        return (
+            f"{words}. As event times, two of one microsecond are then simultaneous, so that a version up to 999 ns "
+            f"younger than a row can match it; to rule that out, round those of the right up: {up}"
+        )
+
+    def _change(self, column: str, expression: str, digits: str = "") -> str:
+        quoted = column if column.isidentifier() else '"' + column.replace('"', '""') + '"'
+        place = self._names.index(column) if column in self._names else 0
+        named = {"n": repr(column), "q": quoted, "i": place}
+        value = self._words.value.format(**named)
+        return self._words.change.format(e=expression.format(c=value, n=repr(column), d=digits), **named)
+
+
+def library_of(source: Any, what: str) -> Library:
+    """Return the library of rows in memory.
+
+    Args:
+        source: The rows.
+        what: The input, for messages, such as ``"input 'trades'"``.
+
+    Raises:
+        SchemaError: The library would export a column as something else than its values.
+    """
+    if isinstance(source, pd.DataFrame):
+        return Library(_PANDAS, list(source.columns))
+    root = type(source).__module__.partition(".")[0]
+    if root == "polars" and hasattr(source, "schema"):
+        library = Library(_POLARS, list(source.schema))
+        for name, dtype in source.schema.items():
+            _check_polars(name, dtype, library, what)
+        return library
+    if root in {"duckdb", "_duckdb"} and hasattr(source, "types"):
+        library = Library(_DUCKDB, source.columns)
+        for name, dtype in zip(source.columns, source.types, strict=True):
+            _check_duckdb(name, dtype, library, what)
+        return library
+    schema = getattr(source, "schema", None)
+    return Library(_ARROW, schema.names if isinstance(schema, pa.Schema) else ())
+
+
+_OF_POLARS = {
+    "Object": "whose values only Python knows: Polars would hand over their addresses in memory",
+    "Int128": "which Arrow has not",
+    "UInt128": "which Arrow has not",
+}
+
+_OF_DUCKDB = {
+    "bit": "which DuckDB hands over as its internal bytes",
+    "time with time zone": "whose offsets DuckDB does not hand over",
+    "uhugeint": "whose 39 digits Arrow's decimals can't hold",
+    "bignum": "which DuckDB hands over as its internal bytes",
+    "varint": "which DuckDB hands over as its internal bytes",
+    "variant": "which DuckDB hands over as its internal bytes",
+    "interval": "of months, days and time, which Spark has not",
+    "union": "which Spark has not",
+}
+
+
+def _check_polars(name: str, dtype: Any, library: Library, what: str) -> None:
+    for part in _parts_of_polars(dtype):
+        why = _OF_POLARS.get(str(part))
+        if why is None:
+            continue
+        if part is not dtype:
+            raise _refused(name, dtype, why, "cast its values where the column is made", what)
+        others = [] if str(part) == "Object" else [library.cast(name, each) for each in ("bigint", "decimal(38,0)")]
+        raise _refused(name, dtype, why, f"cast it: {', or '.join([*others, library.text(name, part)])}", what)
+
+
+def _parts_of_polars(dtype: Any) -> Iterator[Any]:
+    yield dtype
+    inner = getattr(dtype, "inner", None)
+    if inner is not None:
+        yield from _parts_of_polars(inner)
+    for field in getattr(dtype, "fields", None) or ():
+        yield from _parts_of_polars(field.dtype)
+
+
+def _check_duckdb(name: str, dtype: Any, library: Library, what: str) -> None:
+    for part in _parts_of_duckdb(dtype):
+        why = _OF_DUCKDB.get(_id(part))
+        if why is not None:
+            raise _refused(name, dtype, why, f"cast it: {library.cast(name, 'string')}", what)
+
+
+def _id(dtype: Any) -> str:
+    # A relation's types know their own kind; older versions of DuckDB know it by its text alone.
+    return str(getattr(dtype, "id", dtype)).lower()
+
+
+def _parts_of_duckdb(dtype: Any) -> Iterator[Any]:
+    yield dtype
+    if _id(dtype) in {"list", "array", "struct", "map"}:
+        for _, child in dtype.children:
+            if not isinstance(child, int):
+                yield from _parts_of_duckdb(child)
+
+
+def _refused(name: str, dtype: Any, why: str, cure: str, what: str) -> SchemaError:
+    return SchemaError(f"{what}: column {name!r} has the type {dtype}, {why}; {cure}")
+
+
+def decimal_faults(column: pa.ChunkedArray) -> str | None:
+    """Return what is wrong with a column's decimals, at any depth; None if nothing is.
+
+    Another library may hand over a number of more digits than its type has, as DuckDB does of a HUGEINT.
+    """
+    try:
+        for chunk in column.chunks:
+            for leaf in _decimals(chunk):
+                leaf.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return str(error)
+    return None
+
+
+def _decimals(array: pa.Array) -> Iterator[pa.Array]:
+    types, dtype = pa.types, array.type
+    if isinstance(dtype, pa.BaseExtensionType):
+        yield from _decimals(array.storage)
+    elif types.is_decimal(dtype):
+        yield array
+    elif types.is_dictionary(dtype):
+        yield from _decimals(array.dictionary)
+    elif types.is_struct(dtype):
+        for child in array.flatten():
+            yield from _decimals(child)
+    elif types.is_map(dtype):
+        yield from _decimals(array.keys)
+        yield from _decimals(array.items)
+    elif types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
+        yield from _decimals(array.values)
