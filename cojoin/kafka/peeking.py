@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import QueryFailedError
-from cojoin.kafka.times import Stamp
+from cojoin.kafka.times import Stamp, time_of
 
 with contextlib.suppress(ImportError):  # optional: the cluster reports that it is missing
     from confluent_kafka import TopicPartition
@@ -70,8 +70,8 @@ class Peeking:
         passed = dict.fromkeys(offsets, 0)
 
         def take(partition: Partition, message: Any) -> bool:
-            kind, stamp = message.timestamp()
-            if kind and (trusted_until is None or stamp <= trusted_until):
+            stamp = time_of(message)
+            if stamp is not None and (trusted_until is None or stamp <= trusted_until):
                 found[partition] = Stamp(message.offset(), stamp)
                 return True
             passed[partition] += 1
@@ -99,8 +99,8 @@ class Peeking:
         found: dict[Partition, list[tuple[int, int]]] = {each: [] for each in begins}
 
         def take(partition: Partition, message: Any) -> bool:
-            kind, stamp = message.timestamp()
-            if kind and (trusted_until is None or stamp <= trusted_until):
+            stamp = time_of(message)
+            if stamp is not None and (trusted_until is None or stamp <= trusted_until):
                 found[partition].append((message.offset(), stamp))
             return False
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.peeking import Peeking
 from cojoin.kafka.points import ALL, EARLIEST, LATEST, Point, name_of, nearest_point, parsed_points, time_of_all
-from cojoin.kafka.times import Times, first_records
+from cojoin.kafka.times import LAST_MILLIS, Times, first_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,7 +43,7 @@ class Range:
         to: The points at which reading ends, in the same form; None where no ``to`` was given.
         what: What is read, for messages, such as ``"input 'trades'"``.
         max_ahead_ms: How far a record's timestamp may be ahead of the clock and still be trusted, in milliseconds; None
-            trusts all.
+            trusts all that a timestamp of Spark's holds.
     """
 
     from_: Mapping[Scope, Point]
@@ -166,9 +166,10 @@ class Range:
         return {each: (offsets | asked)[each] for each in wanted}
 
     @property
-    def trusted_until(self) -> int | None:
-        """The latest record timestamp that is trusted now, in epoch milliseconds; None where all are."""
-        return None if self.max_ahead_ms is None else int(1000 * clock.time()) + self.max_ahead_ms
+    def trusted_until(self) -> int:
+        """The latest record timestamp that is trusted now, in epoch milliseconds."""
+        ahead = LAST_MILLIS if self.max_ahead_ms is None else int(1000 * clock.time()) + self.max_ahead_ms
+        return min(ahead, LAST_MILLIS)
 
     def _resolved(self, cluster: Cluster, wanted: Mapping[Partition, Point]) -> dict[Partition, int]:
         """Return the offsets of all points that are not offsets, asked together by kind."""

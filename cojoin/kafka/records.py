@@ -17,6 +17,8 @@ from cojoin.engine.values.coercion import coercer
 from cojoin.engine.values.encoding import encode_column
 from cojoin.kafka.client import Cluster
 from cojoin.kafka.fetching import fetched
+from cojoin.kafka.formats.wire_format import schema_head
+from cojoin.kafka.times import LAST_MILLIS, stamp_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from cojoin.kafka.archive.archive_index import Layout
     from cojoin.kafka.client import ClusterOptions, Partition
     from cojoin.kafka.formats.decoding import Decoder
+    from cojoin.kafka.formats.wire_format import SchemaHead
     from cojoin.kafka.tasks import Task
 
 __all__ = ["DECODED", "DECODED_KEY", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
@@ -136,7 +139,7 @@ def read_task(
 def _note_newest(messages: Sequence[Any], newest: dict[Partition, int], trusted_until: int | None) -> None:
     """Update each partition's newest trusted timestamp from a sample of records, enough to tell days from minutes."""
     for message in [*messages[::_LOOKED_AT], messages[-1]]:
-        partition, moment = (message.topic(), message.partition()), _timestamp(message)
+        partition, moment = (message.topic(), message.partition()), time_of(message)
         if moment is not None and (trusted_until is None or moment <= trusted_until):
             newest[partition] = max(newest.get(partition, moment), moment)
 
@@ -151,12 +154,15 @@ def _rows(messages: Sequence[Any], form: RecordFormat) -> pa.RecordBatch:
     faults: list[str | None] = [None] * len(messages)
     for part in form.parts:
         if part != VALUE or form.value is None:
-            columns[part] = pa.array(_part(part, messages, values), PARTS[part])
+            found = _times(messages, faults) if part == TIME else _part(part, messages, values)
+            columns[part] = pa.array(found, PARTS[part])
     if form.decode is not None and form.decoded is not None:
         columns[DECODED] = decode_all(map(_record, messages, values), form.decode, form.decoded, faults)
     elif form.decoded is not None:
         columns[DECODED] = pa.nulls(len(messages), form.decoded)
-    columns |= decode_parts(form, values, [] if form.key is None else _part(KEY, messages, values), faults)
+    keys = [] if form.key is None else _part(KEY, messages, values)
+    headers = [message.headers() for message in messages] if form.value or form.key else []
+    columns |= decode_parts(form, values, keys, faults, headers if any(headers) else None)
     if not form.keeps_tombstones:
         faults = [TOMBSTONE if value is None else fault for value, fault in zip(values, faults, strict=True)]
     columns[MARK] = columns[NEWEST] = pa.nulls(len(messages), pa.int64())
@@ -169,25 +175,35 @@ def _part(part: str, messages: Sequence[Any], values: list[bytes | None]) -> lis
         return values
     if part == KEY:
         return [message.key() for message in messages]
-    if part == TIME:
-        return [None if moment is None else 1000 * moment for moment in map(_timestamp, messages)]
     return [[{"key": key, "value": value} for key, value in message.headers() or ()] for message in messages]
 
 
-def _timestamp(message: Any) -> int | None:
-    kind, moment = message.timestamp()
-    return moment if kind else None
+def _times(messages: Sequence[Any], faults: list[str | None]) -> list[int | None]:
+    """Return the records' timestamps in microseconds; one that their column can't hold becomes a fault."""
+    stamps = [stamp_of(each) for each in messages]
+    for at, stamp in enumerate(stamps):
+        if stamp is not None and abs(stamp) > LAST_MILLIS:
+            stamps[at] = None
+            faults[at] = (
+                f"undecodable: the record's timestamp is {stamp}: expected milliseconds since 1970, of at most "
+                f"{LAST_MILLIS}; see that its producer does not write nanoseconds"
+            )
+    return [None if stamp is None else 1000 * stamp for stamp in stamps]
 
 
 def _record(message: Any, value: bytes | None) -> Record | None:
     if value is None:
         return None
     place = (message.topic(), message.partition(), message.offset())
-    return Record(*place, _timestamp(message), message.key(), value, message.headers() or ())
+    return Record(*place, stamp_of(message), message.key(), value, message.headers() or ())
 
 
 def decode_parts(
-    form: RecordFormat, values: Sequence[bytes | None], keys: Sequence[bytes | None], faults: list[str | None]
+    form: RecordFormat,
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None],
+    faults: list[str | None],
+    headers: Sequence[Sequence[tuple[str, bytes | None]] | None] | None = None,
 ) -> dict[str, pa.Array]:
     """Return the columns of decoded values and keys, if the form has decoders; what can't be decoded is a fault.
 
@@ -196,13 +212,18 @@ def decode_parts(
         values: The values; None for a tombstone.
         keys: The keys; empty where none is decoded.
         faults: The records' faults, to which new ones are added.
+        headers: The headers, which may name schemas; None where no record has one.
     """
     columns = {}
+
+    def heads(part: str) -> list[SchemaHead | None] | None:
+        return None if headers is None else [schema_head(each or (), part) for each in headers]
+
     if form.value is not None:
-        found = form.value.decode(values, faults)
+        found = form.value.decode(values, faults, heads("value"))
         columns[DECODED if pa.types.is_struct(found.type) else VALUE] = found
     if form.key is not None:
-        columns[DECODED_KEY] = form.key.decode(keys, faults)
+        columns[DECODED_KEY] = form.key.decode(keys, faults, heads("key"))
     return columns
 
 

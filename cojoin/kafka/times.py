@@ -7,14 +7,15 @@ the time of a record that is gone.
 
 So where reading is to end, the next record is looked up, and where the broker finds none, the last records are. If they
 contradict the answer, the broker's answers for this partition are only used as a lower bound, and its records are
-searched by bisection over few offsets. Timestamps further ahead of the clock than ``max_ahead`` are skipped. It costs a
+searched by bisection over few offsets. Timestamps further ahead of the clock than ``max_ahead`` are skipped, and so are
+those of -1, which stand for none, and those that no timestamp of Spark's holds, such as nanoseconds. It costs a
 lookup where a batch ends, and one at the end of a partition; where the broker's answers are wrong, some thirty more per
 batch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster
 
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.client import Cluster, Partition
 
-__all__ = ["RecordLookup", "Stamp", "Times", "first_records"]
+__all__ = ["LAST_MILLIS", "RecordLookup", "Stamp", "Times", "first_records", "stamp_of", "time_of"]
+
+LAST_MILLIS = ((1 << 63) - 1) // 1000
+"""The latest time that a timestamp of Spark's holds, in epoch milliseconds; the earliest is as far before 1970."""
+
+_NO_STAMP = -1
 
 _PIECES = 64
 """The search divides what a batch may hold into about this many pieces."""
@@ -48,6 +54,22 @@ class Stamp(NamedTuple):
 
     offset: int
     timestamp: int | None
+
+
+def stamp_of(message: Any) -> int | None:
+    """Return a record's timestamp in epoch milliseconds; None where it has none, which producers write as -1.
+
+    Args:
+        message: confluent-kafka's message.
+    """
+    kind, stamp = message.timestamp()
+    return stamp if kind and stamp != _NO_STAMP else None
+
+
+def time_of(message: Any) -> int | None:
+    """Return a record's timestamp as ``stamp_of`` does; None also for one that no timestamp of Spark's holds."""
+    stamp = stamp_of(message)
+    return stamp if stamp is not None and abs(stamp) <= LAST_MILLIS else None
 
 
 class RecordLookup(Protocol):

@@ -13,6 +13,8 @@ from confluent_kafka.admin import NewTopic
 
 import cojoin as cj
 from cojoin.kafka.client import Cluster, ClusterOptions
+from cojoin.kafka.peeking import Peeking
+from cojoin.kafka.ranges import Range
 from cojoin.kafka.reader import AlignedReader
 from cojoin.kafka.records import (
     DECODED,
@@ -27,6 +29,7 @@ from cojoin.kafka.records import (
     read_task,
 )
 from cojoin.kafka.tasks import Gap, Span, Task
+from cojoin.kafka.times import first_records
 from tests.kafka.replayed import MINUTE, SECONDS, START, Written, admin, delete_before, make, write
 from tests.kafka.test_connection import silent
 from tests.spark.refused import refused
@@ -88,6 +91,41 @@ def test_all_that_a_record_has(broker: Broker) -> None:
         None,
         "tombstone: the record has no value",
     ]
+
+
+STAMPS = [START, -1, START * 1_000_000, -5, (1 << 63) - 1, -(1 << 63), 1]
+"""What producers write as timestamps: -1 stands for none, and three are beyond what a timestamp of Spark's holds."""
+
+
+def test_a_timestamp_of_minus_one_is_none_and_one_that_no_column_holds_is_a_fault_of_its_record(broker: Broker) -> None:
+    servers, part = make(broker, "reading-stamps"), ("reading-stamps", 0)
+    write(servers, "reading-stamps", [Written(b"%d" % at, time=stamp) for at, stamp in enumerate(STAMPS)])
+    spans = [Span(part, 0, len(STAMPS))]
+    timed = RecordFormat((VALUE, TIME), None, None, keeps_tombstones=False)
+    found = read(servers, spans, timed)
+    assert found[TIME].cast(pa.int64()).to_pylist() == [1000 * START, None, None, -5_000, None, None, 1_000]
+    assert [at for at, fault in enumerate(found[FAULT].to_pylist()) if fault is not None] == [2, 4, 5]
+    assert found[FAULT][2].as_py() == (
+        f"undecodable: the record's timestamp is {START * 1_000_000}: expected milliseconds since 1970, of at most "
+        f"9223372036854775; see that its producer does not write nanoseconds"
+    )
+    # Who does not ask for the timestamp reads the record.
+    assert read(servers, spans)[FAULT].null_count == len(STAMPS)
+    seen = read(servers, spans, decoding(lambda record: (record.timestamp, "")))
+    assert [each["n"] for each in seen[DECODED].to_pylist()] == [None if stamp == -1 else stamp for stamp in STAMPS]
+    cluster = Cluster(ClusterOptions(servers), WHAT)
+    peeking = Peeking(cluster, WHAT)
+    try:
+        assert peeking.stamps({part: 0}, {part: len(STAMPS)}, None) == {part: [(0, START), (3, -5), (6, 1)]}
+        assert peeking.next_records({part: 1}, {part: 3}, None) == {part: None}
+        # The broker's answers are the records that are stamped in nanoseconds.
+        latest = Range.of(what=WHAT)
+        assert latest.span(cluster, [part]) == (START, START)
+        for moment, offset in ((1, 0), (START, 0), (START + 1, None)):
+            first = first_records(cluster, peeking, [part], moment, latest.trusted_until)[part]
+            assert (None if first is None else first[0]) == offset
+    finally:
+        peeking.close()
 
 
 def test_marks_and_gaps_are_rows_without_a_record(broker: Broker) -> None:

@@ -222,6 +222,55 @@ def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, br
     ]
 
 
+@pytest.mark.parametrize(
+    "way",
+    ["direct", pytest.param("spark", marks=pytest.mark.slow), pytest.param("without a bound", marks=pytest.mark.slow)],
+)
+def test_records_without_a_time_or_of_one_that_can_not_be_are_rejected(
+    spark: SparkSession, broker: Broker, tmp_path: Path, way: str
+) -> None:
+    left, right = f"stamped-l-{way[:6]}", f"stamped-r-{way[:6]}"
+    servers = make(broker, left, right)
+    minutes = [Written({"n": number, "k": 1}, 0, START + number * MINUTE) for number in range(4)]
+    none, nanos = [Written({"n": n, "k": 1}, 0, time) for n, time in ((90, -1), (91, START * 1_000_000))]
+    write(servers, left, [none, *minutes[:2], nanos, *minutes[2:], none])
+    # Without a time this is no version; as one of 1969 it would be in force for the first trades.
+    write(servers, right, [none, nanos, *minutes[2:]])
+
+    def side(name: str, topic: str) -> cj.Input:
+        source = cj.kafka.source(
+            servers, topic, schema=f"n long, k long, {name} string", columns={"at": cj.kafka.timestamp()}, max_records=3
+        )
+        strategy = cj.WatermarkStrategy.for_bounded_out_of_orderness("1 second")
+        more = {"max_ahead": None} if way == "without a bound" else {}
+        return cj.Input(source, key="k", event_time="at", name=name, watermark=strategy, **more)
+
+    if way == "spark":
+        spark.conf.set("spark.cojoin.kafka", "spark")
+    try:
+        joined = cj.connect(side("left", left), side("right", right), key_groups=2).asof_join(suffixes=("", "_right"))
+        query = run(joined, tmp_path, drain=True)
+    finally:
+        spark.conf.unset("spark.cojoin.kafka")
+    rows = spark.read.format("delta").load(f"{tmp_path}/out").orderBy("n").collect()
+    assert [(each.n, each.n_right) for each in rows] == [(0, None), (1, None), (2, 2), (3, 3)]
+    found = rejected(spark, tmp_path)
+    assert [(name, reason, known["topic"], known["partition"], known["offset"]) for name, reason, known in found] == [
+        ("left", "null_event_time", left, 0, 0),
+        ("left", "undecodable", left, 0, 3),
+        ("left", "null_event_time", left, 0, 6),
+        ("right", "null_event_time", right, 0, 0),
+        ("right", "undecodable", right, 0, 1),
+    ]
+    assert query.progress is not None
+    assert query.progress.is_conserved
+    # A whole topic whose producer gives no times is read in bounded batches all the same.
+    if way == "without a bound":
+        write(servers, right, [none] * 20)
+        static = cj.kafka.source(servers, right, schema="n long", columns={"at": cj.kafka.timestamp()})
+        assert [each.at for each in static.open(streaming=False).where("n = 90").collect()] == [None] * 21
+
+
 @pytest.mark.slow
 def test_key_headers_timestamp_and_a_users_own_decoding(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     servers = make(broker, "source-columns-l", "source-columns-r")

@@ -47,6 +47,7 @@ __all__ = ["Footer", "archived", "footer"]
 
 # How much of a column's pages is read at once, so that a row group is never in memory as a whole.
 _READ_BYTES = 2 << 20
+_NO_TIME = pa.scalar(-1_000, PARTS[TIME])
 
 
 class Footer(NamedTuple):
@@ -184,6 +185,8 @@ def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.Re
     topic, number = piece.partition
     made = {DECODED, DECODED_KEY}
     columns = {own.name: _column(batch, names.get(own.name), own.type) for own in form.schema if own.name not in made}
+    if TIME in columns:
+        columns[TIME] = _times(columns[TIME])
     columns["topic"] = pa.repeat(pa.scalar(topic, pa.string()), count)
     columns["partition"] = pa.repeat(pa.scalar(number, pa.int32()), count)
     faults: list[str | None] = [None] * count
@@ -202,7 +205,8 @@ def _converted(batch: pa.RecordBatch, piece: Piece, form: RecordFormat) -> pa.Re
         keys = [] if form.key is None else _column(batch, names.get(KEY), pa.binary()).to_pylist()
         in_columns = fields is not None
         raw = [None] * count if in_columns else parts[0].to_pylist()
-        decoded = decode_parts(form, raw, keys, faults)
+        headers = _headers(batch, names) if HEADERS in names else None
+        decoded = decode_parts(form, raw, keys, faults, headers)
         # The archive's own columns stay, where it has them instead of values.
         columns |= {name: each for name, each in decoded.items() if not in_columns or name == DECODED_KEY}
     columns[FAULT] = pa.array(faults, pa.string())
@@ -217,16 +221,25 @@ def _column(batch: pa.RecordBatch, name: str | None, dtype: pa.DataType) -> pa.A
     return found if found.type == dtype else found.cast(dtype)
 
 
+def _headers(batch: pa.RecordBatch, names: Mapping[str, str]) -> list[list[tuple[str, bytes | None]]]:
+    found = _column(batch, names.get(HEADERS), PARTS[HEADERS]).to_pylist()
+    return [[(each["key"], each["value"]) for each in some or ()] for some in found]
+
+
+def _times(found: pa.Array) -> pa.Array:
+    """Return timestamps, null where Spark's Kafka source has made a moment of the -1 that stands for none."""
+    return pc.if_else(pc.equal(found, _NO_TIME), pa.scalar(None, found.type), found)
+
+
 def _records(
     batch: pa.RecordBatch, piece: Piece, values: pa.Array, names: Mapping[str, str]
 ) -> Iterator[Record | None]:
     """Yield rows as records for a user's ``decode``; a tombstone is None, and so is a key or time that is not there."""
     offsets = batch.column(names["offset"]).to_pylist()
-    times = _column(batch, names[TIME], PARTS[TIME]).cast(pa.int64()).to_pylist()
+    times = _times(_column(batch, names[TIME], PARTS[TIME])).cast(pa.int64()).to_pylist()
     keys = _column(batch, names.get(KEY), pa.binary()).to_pylist()
-    headers = _column(batch, names.get(HEADERS), PARTS[HEADERS]).to_pylist()
-    for offset, time, key, value, some in zip(offsets, times, keys, values.to_pylist(), headers, strict=True):
-        named = [(each["key"], each["value"]) for each in some or ()]
+    headers = _headers(batch, names)
+    for offset, time, key, value, named in zip(offsets, times, keys, values.to_pylist(), headers, strict=True):
         if value is None:
             yield None
         else:

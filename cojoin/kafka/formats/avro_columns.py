@@ -1,8 +1,4 @@
-"""Avro's types as columns, and the values that fastavro returns as values that Arrow takes.
-
-fastavro decodes the plain types: logical types are left out of what it is given, because a time as a number becomes a
-column as it is, without a Python object for each. What remains to be done with a value is its ``prepare``; most have
-none.
+"""Avro's types as columns.
 
 ================================================  =====================================================================
 Avro                                              Spark
@@ -10,7 +6,7 @@ Avro                                              Spark
 null, boolean, int, long, float, double           void, boolean, int, bigint, float, double
 string, enum, uuid                                string
 bytes, fixed, duration                            binary
-decimal                                           decimal, of at most 38 digits
+decimal                                           decimal, of 38 digits where it may have more
 date                                              date
 timestamp-millis, timestamp-micros                timestamp
 local-timestamp-millis, local-timestamp-micros    timestamp_ntz
@@ -22,24 +18,39 @@ other unions                                      a struct with ``member0``, ``m
 ================================================  =====================================================================
 
 Debezium's own types Date, Timestamp and MicroTimestamp are date and timestamp_ntz. A type that contains itself has no
-columns, and neither has a union of types that decoded values do not distinguish.
+columns. A logical type that its type can't have, such as a decimal without a precision, is left out, as Avro says. Of
+columns that the user names only the types of those matter.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
 
+from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import SchemaError
+from cojoin.kafka.formats.avro_bytes import DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["AvroColumn", "avro_column", "plain"]
+__all__ = [
+    "NAMED",
+    "RECORDS",
+    "VARIABLE_SCALE",
+    "avro_type",
+    "conversion",
+    "exact_decimal",
+    "is_row",
+    "member_types",
+    "type_of",
+    "union_form",
+    "wanted_part",
+    "without_invalid",
+]
 
 _PLAIN = {
     "null": pa.null(),
@@ -50,6 +61,8 @@ _PLAIN = {
     "double": pa.float64(),
     "string": pa.string(),
     "bytes": pa.binary(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
 }
 _UTC = pa.timestamp("us", "UTC")
 _LOGICAL: dict[tuple[str, str], tuple[pa.DataType, int]] = {
@@ -64,209 +77,253 @@ _DEBEZIUM = {
     "io.debezium.time.Timestamp": "local-timestamp-millis",
     "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
 }
-_NAMED = ("record", "error", "enum", "fixed")
+VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
+"""The name of Debezium's record of a scale and digits as bytes, for numbers whose type has no scale."""
+
+RECORDS = ("record", "error")
+NAMED = (*RECORDS, "enum", "fixed")
+_KINDS = {*_PLAIN, *RECORDS, "array", "map"}
 _WIDEST = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
-_CLASSES = {
-    "boolean": bool,
-    "int": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "string": str,
-    "bytes": bytes,
-    "array": list,
-    "map": dict,
-    "record": dict,
-    "error": dict,
-    "enum": str,
-    "fixed": bytes,
-}
-_DIGITS = Context(prec=76)
+_MOST_DIGITS = 38
+_DIGITS = Context(prec=800)
+_LONGEST_TIME = (1 << 63) - 1
 
 
-@dataclass(frozen=True)
-class AvroColumn:
-    """How values of an Avro type become a column.
-
-    Attributes:
-        dtype: The column's type.
-        prepare: Converts a decoded value, which is not None, into one that Arrow takes; None where all are.
-    """
-
-    dtype: pa.DataType
-    prepare: Callable[[Any], Any] | None = None
-
-
-def plain(schema: Any) -> Any:
-    """Return a schema without logical types, in which fastavro decodes numbers and bytes as they are."""
+def type_of(schema: Any, named: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return a type, with what a name stands for in its place, and its kind, such as ``"record"`` or ``"union"``."""
     if isinstance(schema, list):
-        return [plain(each) for each in schema]
-    if isinstance(schema, dict):
-        own = {"logicalType", "precision", "scale", "connect.name", "connect.version", "connect.parameters"}
-        return {name: plain(value) if name in _NESTED else value for name, value in schema.items() if name not in own}
-    return schema
+        return schema, "union"
+    if isinstance(schema, str):
+        return type_of(named[schema], named) if schema in named else (schema, schema)
+    kind = schema["type"]
+    return (schema, kind) if isinstance(kind, str) and kind not in named else type_of(kind, named)
 
 
-_NESTED = {"type", "fields", "items", "values"}
+def without_invalid(schema: Any) -> Any:
+    """Return a schema, as JSON has it, without logical types that are not valid, and without objects around types."""
+    if isinstance(schema, list):
+        return [without_invalid(each) for each in schema]
+    if not isinstance(schema, dict) or "type" not in schema:
+        return schema
+    kind = schema["type"]
+    if not isinstance(kind, str) or kind not in _KINDS:
+        # A name, a union or another type.
+        return without_invalid(kind)
+    parts = {name: without_invalid(schema[name]) for name in ("items", "values") if name in schema}
+    if kind in RECORDS and "fields" in schema:
+        parts["fields"] = [{**each, "type": without_invalid(each["type"])} for each in schema["fields"]]
+    found = {**schema, **parts}
+    if found.get("logicalType") == "decimal" and not _is_decimal(found):
+        del found["logicalType"]
+    return found
 
 
-def avro_column(  # noqa: PLR0911 - one for each kind
-    schema: Any, named: Mapping[str, Any], what: str, within: tuple[str, ...] = ()
-) -> AvroColumn:
-    """Return how values of a type become a column.
+def _is_decimal(schema: Mapping[str, Any]) -> bool:
+    precision, scale, kind = schema.get("precision"), schema.get("scale", 0), schema.get("type")
+    if any(isinstance(each, bool) or not isinstance(each, int) for each in (precision, scale)):
+        return False
+    assert isinstance(precision, int)
+    size = schema.get("size", 0)
+    most = len(str((1 << max(0, 8 * size - 1)) - 1)) - 1 if kind == "fixed" and isinstance(size, int) else precision
+    return kind in ("bytes", "fixed") and 0 <= scale <= precision and 0 < precision <= most
+
+
+def avro_type(
+    schema: Any,
+    named: Mapping[str, Any],
+    what: str,
+    wanted: pa.DataType | None = None,
+    within: tuple[str, ...] = (),
+) -> pa.DataType:
+    """Return the type of the column that a type becomes.
 
     Args:
         schema: The type, as fastavro parsed it, so that names are full ones.
         named: The named types, by their full names.
         what: What has the type, for messages.
+        wanted: The type that the user names, of which only the fields matter; None wants all.
         within: The names of the records that it is in.
 
     Raises:
-        SchemaError: The type has no column.
+        SchemaError: The type has no column, or none of the type that is wanted.
     """
-    if isinstance(schema, list):
-        return _union(schema, named, what, within)
-    if isinstance(schema, str):
-        if schema in _PLAIN:
-            return AvroColumn(_PLAIN[schema])
-        return avro_column(named[schema], named, what, within)
-    kind = schema["type"]
-    if kind in ("record", "error"):
-        return _record(schema, named, what, within)
-    if kind == "enum":
-        return AvroColumn(pa.string())
-    if kind == "array":
-        return _array(avro_column(schema["items"], named, f"an element of {what}", within))
-    if kind == "map":
-        return _map(avro_column(schema["values"], named, f"a value of {what}", within))
-    return _logical(schema, kind, named, what, within)
-
-
-def _logical(schema: Any, kind: Any, named: Mapping[str, Any], what: str, within: tuple[str, ...]) -> AvroColumn:
-    logical = schema.get("logicalType") or _DEBEZIUM.get(schema.get("connect.name", ""))
-    if logical == "decimal" and kind in ("bytes", "fixed"):
-        return _decimal(schema, what)
-    if logical == "uuid" and kind == "fixed" and schema["size"] == 16:
-        return AvroColumn(pa.string(), lambda value: str(UUID(bytes=value)))
-    if kind == "fixed":
-        return AvroColumn(pa.binary())
-    if isinstance(kind, str) and (found := _LOGICAL.get((kind, logical or ""))) is not None:
-        dtype, factor = found
-        return AvroColumn(dtype, None if factor == 1 else lambda value: value * factor)
-    return avro_column(kind, named, what, within)
-
-
-def _decimal(schema: Any, what: str) -> AvroColumn:
-    precision, scale = schema["precision"], schema.get("scale", 0)
-    if precision > 38:
-        msg = f"{what}: a decimal of {precision} digits has no column of Spark's, which have 38 at most"
+    schema, kind = type_of(schema, named)
+    if kind == "union":
+        return _union(schema, named, what, wanted, within)
+    if kind in RECORDS:
+        return _record(schema, named, what, wanted, within)
+    if kind in ("array", "map"):
+        return _many(schema, kind, named, what, wanted, within)
+    if kind not in _PLAIN:
+        msg = f"{what}: there is no type {kind!r}"
         raise SchemaError(msg)
-    return AvroColumn(
-        pa.decimal128(precision, scale),
-        lambda value: Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _DIGITS),
+    logical = _logical(schema)
+    if logical == "decimal":
+        return _decimal(schema, what, wanted)
+    if logical == "uuid" and kind == "fixed" and schema["size"] == 16:
+        return pa.string()
+    found = _LOGICAL.get((kind, logical))
+    return _PLAIN[kind] if found is None else found[0]
+
+
+def _logical(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return ""
+    return str(schema.get("logicalType") or _DEBEZIUM.get(schema.get("connect.name", ""), ""))
+
+
+def conversion(schema: Any, kind: str) -> Callable[[Any], Any] | None:
+    """Return what converts a value, as it is in Avro, into one that Arrow takes; None where it is one.
+
+    Args:
+        schema: A type without parts.
+        kind: Its kind.
+
+    The conversions raise ``DamageError`` where a value can't be one of the column.
+    """
+    logical = _logical(schema)
+    if logical == "decimal":
+        scale = int(schema.get("scale", 0))
+        return lambda value: exact_decimal(value, scale)
+    if logical == "uuid" and kind == "fixed" and schema["size"] == 16:
+        return lambda value: str(UUID(bytes=value))
+    if _LOGICAL.get((kind, logical), (None, 1))[1] == 1:
+        return None
+    return _micros
+
+
+def _micros(millis: int) -> int:
+    if abs(millis) > _LONGEST_TIME // 1000:
+        msg = f"a timestamp can't hold {millis} milliseconds"
+        raise DamageError(msg)
+    return millis * 1000
+
+
+def exact_decimal(digits: bytes, scale: int) -> Decimal:
+    r"""Return the number of some digits.
+
+    Args:
+        digits: A whole number as big-endian bytes in two's complement.
+        scale: How many of its decimal digits are after the point.
+
+    >>> exact_decimal(b"\xfb\x2e", 2)
+    Decimal('-12.34')
+    """
+    if len(digits) > 256:
+        msg = f"a decimal has {len(digits)} bytes"
+        raise DamageError(msg)
+    return Decimal(int.from_bytes(digits, "big", signed=True)).scaleb(-scale, _DIGITS)
+
+
+def _decimal(schema: Any, what: str, wanted: pa.DataType | None) -> pa.DataType:
+    precision, scale = schema["precision"], schema.get("scale", 0)
+    if precision <= _MOST_DIGITS:
+        return pa.decimal128(precision, scale)
+    if wanted is not None and pa.types.is_decimal(wanted) and wanted.scale >= scale:
+        # Most have far fewer digits: Kafka Connect writes 64 for those of which it knows none.
+        return wanted
+    if scale > _MOST_DIGITS:
+        msg = f"{what}: a decimal of {scale} digits after its point has no column of Spark's, which have 38 at most"
+        raise SchemaError(msg)
+    return pa.decimal128(_MOST_DIGITS, scale)
+
+
+def _many(
+    schema: Any, kind: str, named: Mapping[str, Any], what: str, wanted: pa.DataType | None, within: tuple[str, ...]
+) -> pa.DataType:
+    is_right = pa.types.is_list if kind == "array" else pa.types.is_map
+    if wanted is not None and not is_right(wanted):
+        raise _other(what, f"an {kind}" if kind == "array" else f"a {kind}", wanted)
+    inner = wanted_part(wanted)
+    if kind == "array":
+        return pa.list_(avro_type(schema["items"], named, f"an element of {what}", inner, within))
+    return pa.map_(pa.string(), avro_type(schema["values"], named, f"a value of {what}", inner, within))
+
+
+def wanted_part(wanted: pa.DataType | None, field: str | None = None) -> pa.DataType | None:
+    """Return the type that is wanted of a struct's field, or of an array's or map's values; None wants all."""
+    if wanted is None:
+        return None
+    if pa.types.is_struct(wanted) and field is not None:
+        return wanted.field(field).type
+    return wanted.item_type if pa.types.is_map(wanted) else wanted.value_type
+
+
+def _other(what: str, there: str, wanted: pa.DataType) -> SchemaError:
+    return SchemaError(f"{what} is {there} there and {type_to_ddl(wanted)} here")
+
+
+def _record(
+    schema: Any, named: Mapping[str, Any], what: str, wanted: pa.DataType | None, within: tuple[str, ...]
+) -> pa.DataType:
+    name = schema["name"]
+    if name == VARIABLE_SCALE and wanted is not None and pa.types.is_decimal(wanted):
+        return wanted
+    if wanted is not None and not pa.types.is_struct(wanted):
+        raise _other(what, f"the record {name}", wanted)
+    if wanted is None and name in within:
+        msg = f"{what}: the record {name} contains itself, and no column of Spark's does; give the columns as DDL"
+        raise SchemaError(msg)
+    if wanted is None and not schema["fields"]:
+        msg = f"{what}: the record {name} has no field, and a struct of Spark's has at least one"
+        raise SchemaError(msg)
+    return pa.struct(
+        [
+            (own, avro_type(each["type"], named, f"field {own!r} of {name}", wanted_part(wanted, own), (*within, name)))
+            for each in schema["fields"]
+            if (own := each["name"]) in _names(wanted, schema)
+        ]
     )
 
 
-def _array(item: AvroColumn) -> AvroColumn:
-    prepare = item.prepare
-    if prepare is None:
-        return AvroColumn(pa.list_(item.dtype))
-    return AvroColumn(pa.list_(item.dtype), lambda value: [None if one is None else prepare(one) for one in value])
+def _names(wanted: pa.DataType | None, schema: Any) -> set[str]:
+    return {each["name"] for each in schema["fields"]} if wanted is None else {each.name for each in wanted}
 
 
-def _map(item: AvroColumn) -> AvroColumn:
-    prepare, dtype = item.prepare, pa.map_(pa.string(), item.dtype)
-    if prepare is None:
-        return AvroColumn(dtype, lambda value: list(value.items()))
-    return AvroColumn(dtype, lambda value: [(k, None if one is None else prepare(one)) for k, one in value.items()])
+def member_types(schema: list[Any], named: Mapping[str, Any]) -> list[Any]:
+    """Return the types of a union other than null."""
+    return [each for each in schema if type_of(each, named)[1] != "null"]
 
 
-def _record(schema: Any, named: Mapping[str, Any], what: str, within: tuple[str, ...]) -> AvroColumn:
-    name = schema["name"]
-    if name in within:
-        msg = f"{what}: the record {name} contains itself, and no column of Spark's does; give the columns as DDL"
-        raise SchemaError(msg)
-    if not schema["fields"]:
-        msg = f"{what}: the record {name} has no field, and a struct of Spark's has at least one"
-        raise SchemaError(msg)
-    inner = (*within, name)
-    fields = {
-        each["name"]: avro_column(each["type"], named, f"field {each['name']!r} of {name}", inner)
-        for each in schema["fields"]
-    }
-    prepared = [(each, column.prepare) for each, column in fields.items() if column.prepare is not None]
-    dtype = pa.struct([(each, column.dtype) for each, column in fields.items()])
-    if not prepared:
-        return AvroColumn(dtype)
+def union_form(members: list[Any]) -> str:
+    """Return what a union becomes: ``"null"``, ``"one"``, the wider of two numbers, or ``"several"``.
 
-    def prepare(value: dict[str, Any]) -> dict[str, Any]:
-        # fastavro returns the same object for each record that lacks a field with a default.
-        value = dict(value)
-        for each, convert in prepared:
-            found = value[each]
-            if found is not None:
-                value[each] = convert(found)
-        return value
-
-    return AvroColumn(dtype, prepare)
+    Args:
+        members: Its types other than null.
+    """
+    if len(members) < 2:
+        return "one" if members else "null"
+    if all(isinstance(each, str) for each in members):
+        return next((widest for together, widest in _WIDEST if set(members) == together), "several")
+    return "several"
 
 
-def _union(schema: list[Any], named: Mapping[str, Any], what: str, within: tuple[str, ...]) -> AvroColumn:
-    members = [each for each in schema if each != "null"]
-    if not members:
-        return AvroColumn(pa.null())
-    kinds = [_kind(each, named) for each in members]
-    if len(members) == 1:
-        return _nullable(avro_column(members[0], named, what, within), kinds[0])
-    for together, widest in _WIDEST:
-        if set(kinds) == together and members == kinds:
-            return AvroColumn(_PLAIN[widest])
-    columns = [avro_column(each, named, f"member {at} of {what}", within) for at, each in enumerate(members)]
-    # fastavro returns a value of a named type with its name, so only those of the others must differ by their class.
-    places: dict[Any, int] = {}
-    for at, (member, kind) in enumerate(zip(members, kinds, strict=True)):
-        told = _full_name(member) if kind in _NAMED else _CLASSES[kind]
-        if told in places:
-            msg = f"{what}: a union of {' and '.join(kinds)} has no columns; give those that you read as DDL"
-            raise SchemaError(msg)
-        places[told] = at
-    # Without the name, where the writer's type was no union, or has this named type alone.
-    classes = [_CLASSES[kind] for kind in kinds]
-    dtype = pa.struct([(f"member{at}", column.dtype) for at, column in enumerate(columns)])
-
-    def prepare(value: Any) -> dict[str, Any]:
-        if isinstance(value, tuple):
-            at, value = places[value[0]], value[1]
-        else:
-            at = classes.index(type(value))
-            if classes.count(type(value)) > 1:
-                msg = f"a value of {kinds[at]} that was written without its type, in a union of {' and '.join(kinds)}"
-                raise ValueError(msg)
-        convert = columns[at].prepare
-        return {f"member{at}": value if convert is None else convert(value)}
-
-    return AvroColumn(dtype, prepare)
+def _union(
+    schema: list[Any], named: Mapping[str, Any], what: str, wanted: pa.DataType | None, within: tuple[str, ...]
+) -> pa.DataType:
+    members = member_types(schema, named)
+    form = union_form(members)
+    if form == "one":
+        return avro_type(members[0], named, what, wanted, within)
+    if form != "several":
+        return _PLAIN[form]
+    if wanted is not None and not pa.types.is_struct(wanted):
+        raise _other(what, f"a union of {' and '.join(type_of(each, named)[1] for each in members)}", wanted)
+    names = [f"member{at}" for at in range(len(members))]
+    return pa.struct(
+        [
+            (name, avro_type(each, named, f"{name} of {what}", wanted_part(wanted, name), within))
+            for name, each in zip(names, members, strict=True)
+            if wanted is None or wanted.get_field_index(name) >= 0
+        ]
+    )
 
 
-def _nullable(column: AvroColumn, kind: str) -> AvroColumn:
-    """Return the column of a union with null alone, in which a value of a named type may come with its name."""
-    if kind not in _NAMED:
-        return column
-    prepare = column.prepare
-
-    def prepared(value: Any) -> Any:
-        own = value[1] if isinstance(value, tuple) else value
-        return own if prepare is None else prepare(own)
-
-    return AvroColumn(column.dtype, prepared)
-
-
-def _kind(schema: Any, named: Mapping[str, Any]) -> str:
-    if isinstance(schema, str):
-        return schema if schema in _PLAIN else _kind(named[schema], named)
-    kind = schema["type"]
-    return kind if isinstance(kind, str) else _kind(kind, named)
-
-
-def _full_name(schema: Any) -> str:
-    return str(schema if isinstance(schema, str) else schema["name"])
+def is_row(schema: Any, named: Mapping[str, Any]) -> bool:
+    """Return whether a type has columns of its own; any other is one column."""
+    schema, kind = type_of(schema, named)
+    if kind != "union":
+        return kind in RECORDS
+    members = member_types(schema, named)
+    form = union_form(members)
+    return form == "several" or (form == "one" and is_row(members[0], named))

@@ -1,100 +1,316 @@
-"""What fastavro leaves open where a record was written with another schema than it is read by.
+"""Readers of records of one schema as values of another, as Avro resolves the two, made once for a pair of schemas.
 
-- It takes a default as JSON has it, where bytes are a text: ``with_defaults`` makes bytes of them.
-- It is given no logical types (``avro_columns``), so it does not see that a number has another scale or unit in the two
-  schemas: ``changed_units`` finds that. Such records are rejected, because Avro does not convert them either.
-- It says of a union's value which named type it has where several do. Where one does, it need not
-  (``tells_by_class``), and then a value is the same whether the writer's type was a union or not.
+Fields are found by name or alias, those that the writer lacks have their defaults, numbers become wider, and a member
+of a union becomes the reader's first one that it matches, of the same type before wider ones. A number of another scale
+or unit is refused, because Avro does not convert it either. What can never be read is told when the readers are made;
+a member of a union that can't be read, only where a record has it. Fields that nobody wants are passed over, whatever
+their types are.
 """
 
 from __future__ import annotations
 
+from struct import error as StructError  # noqa: N812 - as classes are named
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from cojoin.kafka.formats.avro_bytes import (
+    PLAIN_READERS,
+    DamageError,
+    Reader,
+    array_reader,
+    damage,
+    enum_reader,
+    fixed_reader,
+    map_reader,
+    union_reader,
+)
+from cojoin.kafka.formats.avro_columns import (
+    NAMED,
+    RECORDS,
+    conversion,
+    exact_decimal,
+    member_types,
+    type_of,
+    union_form,
+    wanted_part,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["changed_units", "tells_by_class", "with_defaults"]
+__all__ = ["Resolution"]
 
-_NAMED = ("record", "error", "enum", "fixed")
-_ALIKE = {"enum": {"string"}, "fixed": {"bytes"}, "record": {"map"}, "error": {"map"}}
-"""The types whose values are of the same class as those of a named one."""
-
-
-def with_defaults(parsed: Any, named: Mapping[str, Any]) -> None:
-    """Make the defaults of a reader's schema, which fastavro has parsed, values as they are decoded."""
-    for record in _records(parsed, named):
-        for field in record["fields"]:
-            if "default" in field:
-                field["default"] = _decoded(field["default"], field["type"], named)
-
-
-def _decoded(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
-    schema, kind = _of(schema, named)
-    if kind == "union":
-        # A default is of the union's first type.
-        return _decoded(default, schema[0], named)
-    if kind in ("bytes", "fixed") and isinstance(default, str):
-        return default.encode("latin-1")
-    if kind == "array":
-        return [_decoded(each, schema["items"], named) for each in default]
-    if kind == "map":
-        return {name: _decoded(each, schema["values"], named) for name, each in default.items()}
-    if kind in ("record", "error"):
-        missing = {each["name"]: each["default"] for each in schema["fields"] if "default" in each}
-        types = {each["name"]: each["type"] for each in schema["fields"]}
-        return {name: _decoded(each, types[name], named) for name, each in (missing | default).items() if name in types}
-    return default
+_WIDER = {
+    ("int", "long"),
+    ("int", "float"),
+    ("int", "double"),
+    ("long", "float"),
+    ("long", "double"),
+    ("float", "double"),
+    ("string", "bytes"),
+    ("bytes", "string"),
+}
+_WRONG_BYTES = (DamageError, IndexError, StructError, UnicodeDecodeError)
 
 
-def changed_units(
-    written: Any, reader: Any, of_writer: Mapping[str, Any], of_reader: Mapping[str, Any], place: str = "the value"
-) -> list[str]:
-    """Return a text for each number that has another scale or unit in the writer's schema than in the reader's.
+class Resolution:
+    """Makes readers.
 
     Args:
-        written: The writer's schema with its logical types, as fastavro parsed it.
-        reader: The reader's.
         of_writer: The writer's named types, by their full names.
         of_reader: The reader's.
-        place: What the schemas are of, for the texts.
     """
-    return list(_changed(written, reader, of_writer, of_reader, place, ()))
+
+    def __init__(self, of_writer: Mapping[str, Any], of_reader: Mapping[str, Any]) -> None:
+        self._of_writer, self._of_reader = of_writer, of_reader
+        self._passing: dict[str, Reader] = {}
+
+    def reader(  # noqa: PLR0911 - one for each kind
+        self, written: Any, reader: Any, place: str, wanted: pa.DataType | None
+    ) -> Reader:
+        """Return the reader of the values of a column (``avro_columns``).
+
+        Args:
+            written: The writer's type.
+            reader: The reader's type.
+            place: What has these types, for messages.
+            wanted: The type that the user names; None wants all.
+
+        Raises:
+            ValueError: The writer's type can't become the reader's.
+        """
+        theirs, kind = type_of(written, self._of_writer)
+        ours, own = type_of(reader, self._of_reader)
+        if own == "union":
+            return self._into_union(written, ours, place, wanted)
+        if kind == "union":
+            return self._of_each(theirs, lambda member: self.reader(member, ours, place, wanted))
+        if self._rank(theirs, ours) is None:
+            there, here = self._spelled(theirs, self._of_writer), self._spelled(ours, self._of_reader)
+            msg = f"{place} is {there} there and {here} here"
+            raise ValueError(msg)
+        if own in RECORDS:
+            if wanted is not None and pa.types.is_decimal(wanted):
+                return _variable_scale(self._record(theirs, ours, None))
+            return self._record(theirs, ours, wanted)
+        if own == "array":
+            item = self.reader(theirs["items"], ours["items"], f"an element of {place}", wanted_part(wanted))
+            return array_reader(item, takes_bytes=self._takes_bytes(theirs["items"]))
+        if own == "map":
+            return map_reader(self.reader(theirs["values"], ours["values"], f"a value of {place}", wanted_part(wanted)))
+        _check_unit(theirs, ours, place)
+        found = self._leaf(theirs, kind, ours, own)
+        convert = conversion(ours, own)
+        return found if convert is None else _converting(found, convert)
+
+    def _leaf(self, theirs: Any, kind: str, ours: Any, own: str) -> Reader:
+        """Return the reader of a type without parts, before its logical type is looked at."""
+        if own == "enum":
+            known = set(ours["symbols"])
+            values = [each if each in known else ours.get("default") for each in theirs["symbols"]]
+            return enum_reader(theirs["symbols"], values)
+        if own == "fixed":
+            return fixed_reader(theirs["size"])
+        if {kind, own} == {"string", "bytes"}:
+            return PLAIN_READERS[own]
+        found = PLAIN_READERS[kind]
+        return _converting(found, float) if own in ("float", "double") and kind in ("int", "long") else found
+
+    def _into_union(self, written: Any, ours: list[Any], place: str, wanted: pa.DataType | None) -> Reader:
+        theirs, kind = type_of(written, self._of_writer)
+        if kind == "union":
+            return self._of_each(theirs, lambda member: self._into_union(member, ours, place, wanted))
+        ranks = [rank for each in ours if (rank := self._rank(theirs, each)) is not None]
+        if not ranks:
+            here = " or ".join(self._spelled(each, self._of_reader) for each in ours)
+            msg = f"{place} is {self._spelled(theirs, self._of_writer)} there and {here} here"
+            raise ValueError(msg)
+        chosen = next(each for each in ours if self._rank(theirs, each) == min(ranks))
+        members = member_types(ours, self._of_reader)
+        if chosen not in members or union_form(members) != "several":
+            return self.reader(theirs, chosen, place, wanted)
+        name = f"member{members.index(chosen)}"
+        if wanted is not None and wanted.get_field_index(name) < 0:
+            return _converting(self.passing(theirs), lambda _: {})
+        return _converting(self.reader(theirs, chosen, place, wanted_part(wanted, name)), lambda value: {name: value})
+
+    def _of_each(self, members: Sequence[Any], make: Callable[[Any], Reader]) -> Reader:
+        """Return the reader of a writer's union; a member that can't be read is a fault of the records that have it."""
+        choices: list[Reader] = []
+        refused: list[ValueError] = []
+        for each in members:
+            try:
+                choices.append(make(each))
+            except ValueError as error:  # noqa: PERF203 - each member is tried
+                refused.append(error)
+                choices.append(_refusing(str(error)))
+        if len(refused) == len(members) and refused:
+            raise refused[-1]
+        return union_reader(choices)
+
+    def _record(self, theirs: Any, ours: Any, wanted: pa.DataType | None) -> Reader:
+        named = {each["name"]: each for each in ours["fields"]}
+        if wanted is not None:
+            named = {name: each for name, each in named.items() if wanted.get_field_index(name) >= 0}
+        found: dict[str, str] = {}
+        there = {each["name"] for each in theirs["fields"]}
+        for name, each in named.items():
+            own = next((one for one in (name, *each.get("aliases", ())) if one in there), None)
+            if own is not None:
+                found.setdefault(own, name)
+        steps: list[tuple[str, str | None, Reader]] = []
+        for each in theirs["fields"]:
+            name = found.get(each["name"])
+            if name is None:
+                steps.append((each["name"], None, self.passing(each["type"])))
+                continue
+            place = f"field {name!r}"
+            steps.append((name, name, self.reader(each["type"], named[name]["type"], place, wanted_part(wanted, name))))
+        missing = [each for name, each in named.items() if name not in found.values()]
+        for each in missing:
+            if "default" not in each:
+                msg = f"field {each['name']!r} is not there, and has no default here"
+                raise ValueError(msg)
+        given = {each["name"]: self._default(each["default"], each["type"]) for each in missing}
+        return _record_reader(steps, given)
+
+    def _default(self, default: Any, schema: Any) -> Any:
+        """Return a default, as JSON has it, as a value of its column."""
+        ours, own = type_of(schema, self._of_reader)
+        if own == "union":
+            # A default is of the union's first type, or, since Avro 1.12, of any.
+            members = member_types(ours, self._of_reader)
+            chosen = next((each for each in ours if self._is_default(default, each)), ours[0])
+            value = self._default(default, chosen)
+            several = chosen in members and union_form(members) == "several"
+            return {f"member{members.index(chosen)}": value} if several else value
+        if own == "array":
+            return [self._default(each, ours["items"]) for each in default]
+        if own == "map":
+            return [(name, self._default(each, ours["values"])) for name, each in default.items()]
+        if own in RECORDS:
+            given = {each["name"]: each["default"] for each in ours["fields"] if "default" in each} | dict(default)
+            return {each["name"]: self._default(given[each["name"]], each["type"]) for each in ours["fields"]}
+        if own in ("bytes", "fixed") and isinstance(default, str):
+            default = default.encode("latin-1")
+        convert = conversion(ours, own)
+        return default if convert is None or default is None else convert(default)
+
+    def _is_default(self, default: Any, schema: Any) -> bool:
+        kind = type_of(schema, self._of_reader)[1]
+        classes: dict[str, Any] = {"null": type(None), "boolean": bool, "array": list, "float": float, "double": float}
+        classes |= dict.fromkeys(("int", "long"), int) | dict.fromkeys(("map", *RECORDS), dict)
+        expected = classes.get(kind, str)
+        return isinstance(default, expected) and isinstance(default, bool) == (kind == "boolean")
+
+    def passing(self, written: Any) -> Reader:  # noqa: PLR0911 - one for each kind
+        """Return a reader that returns None, for values that nobody wants."""
+        theirs, kind = type_of(written, self._of_writer)
+        if kind in PLAIN_READERS:
+            return PLAIN_READERS[kind]
+        if kind == "union":
+            return self._of_each(theirs, self.passing)
+        if kind == "array":
+            return array_reader(self.passing(theirs["items"]), takes_bytes=self._takes_bytes(theirs["items"]))
+        if kind == "map":
+            return map_reader(self.passing(theirs["values"]))
+        if kind == "enum":
+            return enum_reader(theirs["symbols"], theirs["symbols"])
+        if kind == "fixed":
+            return fixed_reader(theirs["size"])
+        name = theirs["name"]
+        if name not in self._passing:
+            # A record that contains itself finds its own reader.
+            self._passing[name] = lambda data, at: self._passing[name](data, at)  # noqa: PLW0108 - set below
+            parts = [self.passing(each["type"]) for each in theirs["fields"]]
+            self._passing[name] = _passing(parts)
+        return self._passing[name]
+
+    def _takes_bytes(self, written: Any, within: tuple[str, ...] = ()) -> bool:
+        """Return whether each value of a type takes a byte or more."""
+        theirs, kind = type_of(written, self._of_writer)
+        if kind == "fixed":
+            return bool(theirs["size"])
+        if kind not in RECORDS:
+            return kind != "null"
+        inner = (*within, theirs["name"])
+        return theirs["name"] not in within and any(self._takes_bytes(each["type"], inner) for each in theirs["fields"])
+
+    def _rank(self, written: Any, reader: Any) -> int | None:
+        """Return 0 where two types match, 1 where the reader's is wider, None where it does not match."""
+        theirs, kind = type_of(written, self._of_writer)
+        ours, own = type_of(reader, self._of_reader)
+        if kind != own:
+            return 1 if (kind, own) in _WIDER else None
+        if own in NAMED:
+            names = {_last(each) for each in (ours["name"], *ours.get("aliases", ()))}
+            if _last(theirs["name"]) not in names or (own == "fixed" and theirs["size"] != ours["size"]):
+                return None
+        return 0
+
+    def _spelled(self, schema: Any, named: Mapping[str, Any]) -> str:
+        found, kind = type_of(schema, named)
+        if kind == "union":
+            return "a union"
+        return f"the {kind} {found['name']}" if kind in NAMED else kind
 
 
-def _changed(  # noqa: C901 - one for each kind
-    written: Any,
-    reader: Any,
-    of_writer: Mapping[str, Any],
-    of_reader: Mapping[str, Any],
-    place: str,
-    within: tuple[str, ...],
-) -> Iterator[str]:
-    ours, our_kind = _of(reader, of_reader)
-    theirs, their_kind = _of(written, of_writer)
-    if "union" in (our_kind, their_kind):
-        for one in theirs if their_kind == "union" else [theirs]:
-            for two in ours if our_kind == "union" else [ours]:
-                if _of(one, of_writer)[1] == _of(two, of_reader)[1]:
-                    yield from _changed(one, two, of_writer, of_reader, place, within)
-    elif our_kind != their_kind:
-        return
-    elif our_kind in ("record", "error"):
-        if ours["name"] in within:
-            return
-        fields = {each["name"]: each["type"] for each in theirs["fields"]}
-        for field in ours["fields"]:
-            name = next((each for each in (field["name"], *field.get("aliases", ())) if each in fields), None)
-            if name is not None:
-                inner = f"field {field['name']!r}"
-                yield from _changed(fields[name], field["type"], of_writer, of_reader, inner, (*within, ours["name"]))
-    elif our_kind in ("array", "map"):
-        part = "items" if our_kind == "array" else "values"
-        yield from _changed(theirs[part], ours[part], of_writer, of_reader, place, within)
-    else:
-        there, here = _unit(theirs), _unit(ours)
-        if there is not None and here is not None and there != here:
-            yield f"{place} is {_spelled(theirs)} there and {_spelled(ours)} here; give the columns as DDL"
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _record_reader(steps: Sequence[tuple[str, str | None, Reader]], given: Mapping[str, Any]) -> Reader:
+    def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+        row, field = {**given}, ""
+        try:
+            for field, name, part in steps:  # noqa: B007 - told where it fails
+                value, at = part(data, at)
+                if name is not None:
+                    row[name] = value
+        except _WRONG_BYTES as error:
+            msg = f"field {field!r}: {damage(error)}"
+            raise DamageError(msg) from None
+        return row, at
+
+    return read
+
+
+def _passing(parts: Sequence[Reader]) -> Reader:
+    def read(data: bytes, at: int) -> tuple[None, int]:
+        for part in parts:
+            _, at = part(data, at)
+        return None, at
+
+    return read
+
+
+def _converting(found: Reader, convert: Callable[[Any], Any]) -> Reader:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        value, at = found(data, at)
+        return convert(value), at
+
+    return read
+
+
+def _refusing(why: str) -> Reader:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        del data, at
+        raise DamageError(why)
+
+    return read
+
+
+def _variable_scale(found: Reader) -> Reader:
+    return _converting(found, lambda row: exact_decimal(row["value"], row["scale"]))
+
+
+def _check_unit(theirs: Any, ours: Any, place: str) -> None:
+    """Check that a number has the same scale or unit in both schemas."""
+    there, here = _unit(theirs), _unit(ours)
+    if there is not None and here is not None and there != here:
+        msg = f"{place} is {_spelled(theirs)} there and {_spelled(ours)} here; give the columns as DDL"
+        raise ValueError(msg)
 
 
 def _unit(schema: Any) -> tuple[str, int] | None:
@@ -109,42 +325,3 @@ def _unit(schema: Any) -> tuple[str, int] | None:
 def _spelled(schema: Any) -> str:
     logical = str(schema["logicalType"])
     return f"{logical}({schema['precision']},{schema.get('scale', 0)})" if logical == "decimal" else logical
-
-
-def tells_by_class(parsed: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether the class of each union's value tells its type, where one of the types alone has a name."""
-    return all(_is_told(union, named) for union in _unions(parsed, named, ()))
-
-
-def _is_told(union: list[Any], named: Mapping[str, Any]) -> bool:
-    kinds = [_of(each, named)[1] for each in union]
-    alone = [kind for kind in kinds if kind in _NAMED]
-    return len(alone) != 1 or not _ALIKE[alone[0]] & {*kinds}
-
-
-def _unions(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[list[Any]]:
-    schema, kind = _of(schema, named)
-    if kind == "union":
-        yield schema
-    parts: list[Any] = schema if kind == "union" else []
-    if kind in ("record", "error") and schema["name"] not in within:
-        parts, within = [each["type"] for each in schema["fields"]], (*within, schema["name"])
-    elif kind in ("array", "map"):
-        parts = [schema["items" if kind == "array" else "values"]]
-    for each in parts:
-        yield from _unions(each, named, within)
-
-
-def _records(parsed: Any, named: Mapping[str, Any]) -> list[Any]:
-    own = [parsed] if isinstance(parsed, dict) and "fields" in parsed else []
-    return [*own, *(each for each in named.values() if "fields" in each and each is not parsed)]
-
-
-def _of(schema: Any, named: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return a type, with what a name stands for in its place, and its kind."""
-    if isinstance(schema, list):
-        return schema, "union"
-    if isinstance(schema, str):
-        return _of(named[schema], named) if schema in named else (schema, schema)
-    kind = schema["type"]
-    return (schema, kind) if isinstance(kind, str) and kind not in named else _of(kind, named)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from cojoin.kafka.formats.schema_lookup import SchemaLookup
+from cojoin.kafka.formats.schema_lookup import MissingReferenceError, SchemaLookup
 from cojoin.kafka.formats.wire_format import HEADER, by_schema, undecodable
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from cojoin.kafka.formats.registry import Registry
     from cojoin.kafka.formats.schema_lookup import FoundSchema
+    from cojoin.kafka.formats.wire_format import SchemaHead, SchemaName
+
+    Heads: TypeAlias = "Sequence[SchemaHead | None] | None"
 
 __all__ = ["Decoder", "FramedJson", "Reading", "RegistryDecoder", "in_order", "rows_by_themselves"]
 
@@ -33,7 +36,7 @@ Reading: TypeAlias = "Callable[[list[bytes]], tuple[pa.StructArray | None, Fault
 """Decodes whole values of one schema: a row for each value, null where it has a fault; None where all have one."""
 
 _MOST_KEPT = 1_000
-_READINGS: dict[tuple[str, int], Any] = {}
+_READINGS: dict[tuple[str, SchemaName], Any] = {}
 
 
 class Decoder(Protocol):
@@ -44,8 +47,14 @@ class Decoder(Protocol):
         """The type of what it returns: a struct of columns, or ``binary`` for JSON that Spark parses."""
         ...
 
-    def decode(self, values: Sequence[bytes | None], faults: list[str | None]) -> pa.Array:
-        """Return the decoded values; one that can't be decoded is null and becomes a fault."""
+    def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
+        """Return the decoded values; one that can't be decoded is null and becomes a fault.
+
+        Args:
+            values: The values or keys.
+            faults: The records' faults, to which new ones are added.
+            heads: What the records' headers say of their schemas; None where none says anything.
+        """
         ...
 
 
@@ -76,7 +85,7 @@ class RegistryDecoder:
         """The type of the decoded values."""
         return self.columns
 
-    def decode(self, values: Sequence[bytes | None], faults: list[str | None]) -> pa.Array:
+    def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
         """Return the decoded values.
 
         Raises:
@@ -84,7 +93,8 @@ class RegistryDecoder:
             ConfigurationError: It refuses the login.
         """
         parts: list[tuple[list[int], pa.Array]] = []
-        for number, places in by_schema(values, faults, self.part).items():
+        values = [*values]
+        for number, places in by_schema(values, faults, self.part, heads).items():
             reading = self._reading(number)
             if isinstance(reading, str):
                 for at in places:
@@ -98,12 +108,15 @@ class RegistryDecoder:
                 parts.append((places, rows))
         return in_order(parts, len(values), self.columns)
 
-    def _reading(self, number: int) -> Reading | str:
-        """Return the reading of an id, or why there is none."""
+    def _reading(self, number: SchemaName) -> Reading | str:
+        """Return the reading of a schema, or why there is none."""
         kept = _READINGS.get((self.number, number))
         if kept is not None:
             return kept  # type: ignore[no-any-return]
-        found = SchemaLookup(self.registry, self.what).by_id(number)
+        try:
+            found = SchemaLookup(self.registry, self.what).by_id(number)
+        except MissingReferenceError as error:
+            return f"the {self.part}'s schema {number} can't be read: {error}"
         if found is None:
             # Not kept, since it may be registered a moment later.
             return f"the {self.part}'s schema {number} is not in the registry {self.registry.title}"
@@ -139,16 +152,20 @@ class FramedJson:
         """The type of JSON."""
         return pa.binary()
 
-    def decode(self, values: Sequence[bytes | None], faults: list[str | None]) -> pa.Array:
+    def decode(self, values: Sequence[bytes | None], faults: list[str | None], heads: Heads = None) -> pa.Array:
         """Return the JSON of values."""
         found: list[bytes | None] = [None] * len(values)
-        lookup = SchemaLookup(self.registry, self.what)
-        for number, places in by_schema(values, faults, self.part).items():
-            schema = lookup.by_id(number)
-            if schema is None or schema.kind != "JSON":
-                why = (
-                    f"not in the registry {self.registry.title}" if schema is None else f"{schema.kind}, expected JSON"
-                )
+        lookup, values = SchemaLookup(self.registry, self.what), [*values]
+        for number, places in by_schema(values, faults, self.part, heads).items():
+            why: str | None = f"not in the registry {self.registry.title}"
+            try:
+                schema = lookup.by_id(number)
+            except MissingReferenceError:
+                why = None  # the columns are known, and JSON needs no schema to be parsed
+            else:
+                if schema is not None:
+                    why = None if schema.kind == "JSON" else f"{schema.kind}, expected JSON"
+            if why is not None:
                 for at in places:
                     faults[at] = undecodable(f"the {self.part}'s schema {number} is {why}")
                 continue

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from cojoin.kafka.formats.registry import Registry
+    from cojoin.kafka.formats.wire_format import SchemaName
 
-__all__ = ["FoundSchema", "SchemaLookup", "check_packages"]
+__all__ = ["FoundSchema", "MissingReferenceError", "SchemaLookup", "check_packages"]
 
 _AT_START = {"timeout": 4, "max.retries": 1, "retries.wait.ms": 200}
 _RUNNING = {"timeout": 10, "max.retries": 8, "retries.wait.ms": 500, "retries.max.wait.ms": 8_000}
@@ -43,6 +44,10 @@ _CLIENTS: dict[tuple[object, ...], Any] = {}
 _FOUND: dict[tuple[object, ...], FoundSchema] = {}
 _UNKNOWN: dict[tuple[object, ...], float] = {}
 _LOCK = threading.Lock()
+
+
+class MissingReferenceError(QueryFailedError):
+    """A schema refers to another one that the registry does not have."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,12 @@ class SchemaLookup:
         self._registry, self._at_start = registry, at_start
         self._place, self._known_by = f"{what}: schema registry {registry.title}", (*registry.known_by, at_start)
 
-    def by_id(self, number: int) -> FoundSchema | None:
-        """Return the schema of an id; None where the registry does not know it.
+    def by_id(self, number: SchemaName) -> FoundSchema | None:
+        """Return the schema of an id or a GUID; None where the registry does not know it.
 
         Raises:
             ConfigurationError: The registry refuses the login, or there is none at the address.
+            MissingReferenceError: The schema refers to one that is not there.
             QueryFailedError: It does not answer.
         """
         place = (*self._registry.known_by, number)
@@ -86,7 +92,11 @@ class SchemaLookup:
                 return known
             if time.monotonic() < _UNKNOWN.get(place, 0.0):
                 return None
-            answer = self.ask(lambda client: client.get_schema(number), {_NO_SCHEMA})
+            if isinstance(number, int):
+                answer = self.ask(lambda client: client.get_schema(number), {_NO_SCHEMA})
+            else:
+                # A registry without GUIDs has nothing at this address.
+                answer = self.ask(lambda client: client.get_schema_by_guid(str(number)), {_NO_SCHEMA, 404})
             if answer is None:
                 _forget_some(_UNKNOWN)
                 _UNKNOWN[place] = time.monotonic() + _UNKNOWN_SECONDS
@@ -160,7 +170,7 @@ class SchemaLookup:
                     f"{self._place}: a schema refers to version {each.version} of subject {each.subject!r}, which is "
                     f"not there; register it again"
                 )
-                raise QueryFailedError(msg)
+                raise MissingReferenceError(msg)
             self._add_references(answer.schema, found)
             found[each.name] = str(answer.schema.schema_str)
 
@@ -177,7 +187,7 @@ class SchemaLookup:
         try:
             return question(self._client())
         except SchemaRegistryError as error:
-            if error.error_code in absent:
+            if error.error_code in absent or error.http_status_code in absent:
                 return None
             status, said = error.http_status_code, str(error.error_message)
             raise answer_problem(self._registry, self._place, status, said) from None

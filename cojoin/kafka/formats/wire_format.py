@@ -1,48 +1,128 @@
 """The wire format of values and keys whose schema is in a registry: a zero byte, an id of four bytes, then the record.
 
+Newer serializers may write a schema's GUID into a header of the record instead: a byte of one, then 16 bytes. What
+follows there, or after the id, is the same. Apicurio's own forms, ids of eight bytes and headers of other names, number
+schemas differently from the API of Confluent's, so they are refused.
+
 Protobuf has, after the id, the place of the message's type in its file: how many numbers follow, and the numbers, as
 zigzag varints; a zero alone is the first type.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["HEADER", "by_schema", "head_of", "message_place", "undecodable"]
+__all__ = ["HEADER", "SchemaHead", "SchemaName", "by_schema", "head_of", "message_place", "schema_head", "undecodable"]
 
 HEADER = 5
 _SHOWN = 24
+_GUID = 17
+_LARGEST = (1 << 31) - 1
+
+SchemaName: TypeAlias = "int | UUID"
+"""What a registry knows a schema by: its id or its GUID."""
+
+SchemaHead: TypeAlias = "bytes | str"
+"""What a record's header says of its schema; a text is the name of a header that only Apicurio's serializers know."""
+
+_FOUR_BYTES = (
+    "have them write ids of 4 bytes before the {part}: headers.enabled=false, and the id handler Legacy4ByteIdHandler "
+    "(version 2) or Default4ByteIdHandler (version 3)"
+)
 
 
-def by_schema(values: Sequence[bytes | None], faults: list[str | None], part: str) -> dict[int, list[int]]:
-    r"""Return the places of values by the ids of their schemas; a value without such a header becomes a fault.
+def schema_head(headers: Iterable[tuple[str, bytes | None]], part: str) -> SchemaHead | None:
+    r"""Return what a record's headers say of the schema of its value or key; None where they say nothing.
 
     Args:
-        values: The values or keys; None is in no list.
+        headers: The headers; the last one of a name counts.
+        part: ``"value"`` or ``"key"``.
+
+    >>> schema_head([("__key_schema_id", b"\1"), ("trace", b"7")], "value")
+    """
+    found: SchemaHead | None = None
+    for name, value in headers:
+        if name == f"__{part}_schema_id":
+            found = value
+        elif name in (f"apicurio.{part}.globalId", f"apicurio.{part}.contentId") and not isinstance(found, bytes):
+            found = name
+    return found
+
+
+def by_schema(
+    values: list[bytes | None],
+    faults: list[str | None],
+    part: str,
+    heads: Sequence[SchemaHead | None] | None = None,
+) -> dict[SchemaName, list[int]]:
+    r"""Return the places of values by their schemas; a value that names none becomes a fault.
+
+    Args:
+        values: The values or keys; None is in no list. Where a header names the schema, five bytes, and what follows
+            the GUID, are set before a value, so that all have the same form.
         faults: The records' faults, to which new ones are added.
         part: ``"value"`` or ``"key"``, for messages.
+        heads: What the records' headers say of their schemas; None where none says anything.
 
     >>> faults = [None, None]
     >>> by_schema([b"\0\0\0\0\7abc", b"{}"], faults, "value"), faults[1]
     ({7: [0]}, "undecodable: the value has no schema id: expected a zero byte and an id of four bytes, got b'{}'")
     """
-    heads: dict[bytes, list[int]] = {}
+    found: dict[SchemaName, list[int]] = {}
+    named = set() if heads is None else _take_heads(values, heads, faults, part, found)
+    prefixes: dict[bytes, list[int]] = {}
     for at, value in enumerate(values):
-        if value is not None:
-            heads.setdefault(value[:HEADER], []).append(at)
-    found: dict[int, list[int]] = {}
-    for head, places in heads.items():
+        if value is not None and at not in named:
+            prefixes.setdefault(value[:HEADER], []).append(at)
+    for head, places in prefixes.items():
+        number = int.from_bytes(head[1:], "big")
+        if len(head) == HEADER and not head[0] and 0 < number <= _LARGEST:
+            found.setdefault(number, []).extend(places)
+            continue
         if len(head) == HEADER and not head[0]:
-            found[int.from_bytes(head[1:], "big")] = places
+            own = f"it may be one of 8 bytes of Apicurio's serializers: {_FOUR_BYTES.format(part=part)}"
+            why = own if not number else "no registry has such a one"
+            for at in places:
+                faults[at] = undecodable(f"the {part}'s schema id is {number}, expected 1 to {_LARGEST}; {why}")
             continue
         for at in places:
             got = (values[at] or b"")[:_SHOWN]
             msg = f"the {part} has no schema id: expected a zero byte and an id of four bytes, got {got!r}"
             faults[at] = undecodable(msg)
     return found
+
+
+def _take_heads(
+    values: list[bytes | None],
+    heads: Sequence[SchemaHead | None],
+    faults: list[str | None],
+    part: str,
+    found: dict[SchemaName, list[int]],
+) -> set[int]:
+    """Add values whose header names their schema, or make them faults, and return the places of both."""
+    named: set[int] = set()
+    for at, (value, head) in enumerate(zip(values, heads, strict=True)):
+        if value is None or head is None:
+            continue
+        if isinstance(head, bytes) and len(head) >= HEADER and not head[0]:
+            # An id in the header, which deserializers take as well, has the form of one before the value.
+            values[at] = head + value
+            continue
+        named.add(at)
+        if isinstance(head, str):
+            own = f"the header {head!r} names the {part}'s schema, as only Apicurio's serializers do"
+            faults[at] = undecodable(f"{own}; {_FOUR_BYTES.format(part=part)}")
+        elif len(head) >= _GUID and head[0] == 1:
+            values[at] = bytes(HEADER) + head[_GUID:] + value
+            found.setdefault(UUID(bytes=head[1:_GUID]), []).append(at)
+        else:
+            expected = f"the header '__{part}_schema_id': expected a byte of 1 and a GUID of 16 bytes"
+            faults[at] = undecodable(f"{expected}, got {head[:_SHOWN]!r}")
+    return named
 
 
 def message_place(value: bytes) -> tuple[tuple[int, ...], int]:

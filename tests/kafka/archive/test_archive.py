@@ -24,7 +24,7 @@ from cojoin.kafka.archive.archive_index import ArchivedPartition, ArchiveIndex, 
 from cojoin.kafka.archive.hybrid_cluster import HybridCluster, connected
 from cojoin.kafka.client import ClusterOptions
 from cojoin.kafka.fetching import PIECE_BYTES
-from cojoin.kafka.records import TIME, VALUE, RecordFormat
+from cojoin.kafka.records import DECODED, TIME, VALUE, RecordFormat
 from cojoin.kafka.tasks import ArchivedSpan, make_tasks
 from tests.kafka.archives import decoded, delete_records, raw
 from tests.kafka.history import History, fill, make_history, make_producer, record_keys, record_times
@@ -491,6 +491,22 @@ def test_an_archive_of_large_records_is_read_page_by_page(tmp_path: Path) -> Non
     assert [each for batch in batches for each in batch["offset"].to_pylist()] == list(range(3, rows))
     assert max(batch.nbytes for batch in batches) < PIECE_BYTES + (1 << 20)
     assert held == {partition: set(range(3, rows))}
+
+
+def test_a_moment_that_stands_for_no_timestamp_is_none(tmp_path: Path) -> None:
+    moments = pa.array([1_000 * START, -1_000, -2_000, None], pa.timestamp("us", "UTC"))
+    table = pa.table({"offset": range(4), "value": [b"{}"] * 4, "timestamp": moments})
+    pq.write_table(table, tmp_path / "a.parquet")
+    layout = Layout({"offset": "offset", VALUE: "value", TIME: "timestamp", "topic": "topic", "partition": "p"}, None)
+    span = ArchivedSpan(("trades", 0), 0, 4, (Piece(f"file:{tmp_path}/a.parquet", ("trades", 0), 0, 4),), False)
+    wanted = [1_000 * START, None, -2_000, None]
+    form = RecordFormat((VALUE, TIME), None, None, keeps_tombstones=False, archive=layout)
+    (batch,) = archived_rows([span], form, "x", {})
+    assert batch[TIME].cast(pa.int64()).to_pylist() == wanted
+    millis = pa.struct([("n", pa.int64())])
+    form = RecordFormat((), lambda record: (record.timestamp,), millis, keeps_tombstones=False, archive=layout)
+    (batch,) = archived_rows([span], form, "x", {})
+    assert [each["n"] for each in batch[DECODED].to_pylist()] == [each and each // 1_000 for each in wanted]
 
 
 def test_an_archive_that_grew_is_counted_again(spark: SparkSession, refusing: str, tmp_path: Path) -> None:
