@@ -102,10 +102,10 @@ def pipeline_refusals(what: str) -> Iterator[None]:
         if _IN_PIPELINE not in f"{error}{error.__cause__ or ''}":
             raise
         msg = (
-            f"{what} within a function of a Spark Declarative Pipeline: Spark forbids there what has to look at columns "
+            f"{what} within a function of a Spark Declarative Pipeline: Spark forbids whatever looks at columns there "
             f"({_IN_PIPELINE}); make the join at the level of the module, outside of the function, and return it in "
             f"the function: joined = cj.connect(...).asof_join().to_dataframe(); its sources are files with schema=, "
-            f"topics and tables that exist before the pipeline runs, not datasets of the same pipeline"
+            f"or tables that are there before the pipeline runs, and not datasets of the same pipeline"
         )
         raise ConfigurationError(msg) from error
 

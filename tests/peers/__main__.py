@@ -16,7 +16,8 @@ def report() -> str:
     lines = [f"{'peer':<16}" + "".join(f"{each:>8}" for each in VERDICTS)]
     for peer, version in head.versions.items():
         lines.append(f"{f'{peer} {version}':<16}" + "".join(f"{counts[peer, each]:>8}" for each in VERDICTS))
-    lines.append(f"{'all':<16}" + "".join(f"{sum(each.verdict == verdict for each in cases):>8}" for verdict in VERDICTS))
+    every = Counter(each.verdict for each in cases)
+    lines.append(f"{'all':<16}" + "".join(f"{every[each]:>8}" for each in VERDICTS))
     reasons = Counter((each.verdict, each.reason) for each in cases if each.reason)
     lines += ["", *(f"{verdict:<8} {count:>6}  {reason}" for (verdict, reason), count in sorted(reasons.items()))]
     lines += ["", "left out"]
@@ -26,4 +27,4 @@ def report() -> str:
 
 
 if __name__ == "__main__":
-    print(report())
+    print(report())  # noqa: T201
