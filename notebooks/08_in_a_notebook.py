@@ -59,8 +59,21 @@ pair = cj.connect(cj.Input(trades, **columns, name="trades"), cj.Input(customers
 pair.asof_join().to_pandas()
 
 # %% [markdown]
-# `to_pandas()` and `to_arrow()` return one output. `run()` returns all outputs of one run with the counts. A run goes
-# to the end of time: no row is late, and nothing waits at the end.
+# `to_pandas()` and `to_arrow()` return one output; Polars takes the latter: `pl.from_arrow(joined.to_arrow())`. `run()`
+# returns all outputs of one run with the counts. A run goes to the end of time: no row is late, and nothing waits at
+# the end.
+#
+# What is different from `pandas.merge_asof` and Polars' `join_asof`:
+#
+# | there | here |
+# |---|---|
+# | both frames must be sorted by time | in any order |
+# | the result has the left's order | the rows of a key come in the order of time, and keys as it happens: sort the result |
+# | no key is needed | a key is; for none, add a column that is the same in all rows of both: `trades.assign(all=0)` |
+# | any number can be the time | a time with a zone; epoch numbers by `pd.to_datetime(column, unit="ms", utc=True)` |
+# | rows without a time are refused, or come out unmatched | they are rejected, as rows without a key: `run()` counts them |
+# | of versions of one time, the last in the frame | the last by `sequence=`, a column of the input; else by their content |
+# | at equal distance Polars' nearest takes the later version | the earlier one, as pandas |
 
 # %%
 pair.asof_join().run()

@@ -16,7 +16,7 @@ from cojoin.spark.bound_input import BoundInput, SparkAdvice
 from cojoin.spark.session.warming import warm_up
 from cojoin.spark.sources.sources import Source
 from cojoin.spark.spark_execution import SparkExecution
-from cojoin.storage.session_settings import active_session, is_connect, parallel_tasks
+from cojoin.storage.session_settings import active_session, is_connect, parallel_tasks, pipeline_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,8 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
     if session is not None:
         warm_up(session)
     left, right = _together(left, right)
-    first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
+    with pipeline_refusals("connect()"):
+        first, second = BoundInput(left, "left", 1), BoundInput(right, "right", 2)
     _check(first, second)
     groups = _KEY_GROUPS if key_groups is None else key_groups
     if not first.is_streaming:

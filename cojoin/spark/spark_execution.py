@@ -21,7 +21,7 @@ from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.storage.arrow_types import arrow_schema
 from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import is_left_to_spark
+from cojoin.storage.session_settings import is_left_to_spark, pipeline_refusals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,9 +100,10 @@ class SparkExecution:
                     f"joined, which only a query with a checkpoint sees to; use start(...)"
                 )
                 raise ConfigurationError(msg)
-        check_present_validity(self.bound)
-        emitted = self._emitted(plan) if self.is_streaming else self._emitted_once(plan)
-        return unpack(emitted, *plan.outputs[name])
+        with pipeline_refusals("to_dataframe()"):
+            check_present_validity(self.bound)
+            emitted = self._emitted(plan) if self.is_streaming else self._emitted_once(plan)
+            return unpack(emitted, *plan.outputs[name])
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:
         """Start a plan as a query; see ``Joined.start``."""

@@ -7,7 +7,8 @@ check, the first use of an unusable one fails with an error of Java's or of the 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.errors import PySparkException
@@ -17,6 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.errors import ConfigurationError
 from cojoin.storage.spark_versions import spark_version
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "active_session",
     "check_session",
@@ -25,12 +29,16 @@ __all__ = [
     "is_left_to_spark",
     "is_set",
     "parallel_tasks",
+    "pipeline_refusals",
 ]
 
 _CONNECT = "pyspark.sql.connect"
 _MANY: dict[str, int] = {}
 _CHECKED: set[str] = set()
 """The sessions of Spark Connect whose servers were asked for their version."""
+
+_IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+"""Spark's name of the error with which a pipeline's function refuses whatever must ask the server."""
 
 
 def check_session(session: Any, what: str) -> None:
@@ -76,6 +84,30 @@ def _check_server(session: Any, what: str) -> None:
         )
         raise ConfigurationError(msg)
     _CHECKED.add(session.session_id)
+
+
+@contextmanager
+def pipeline_refusals(what: str) -> Iterator[None]:
+    """Translate the error with which Spark refuses a join within a function of a declarative pipeline.
+
+    Args:
+        what: What was called there, for the message, such as ``"connect()"``.
+
+    Raises:
+        ConfigurationError: It was called within such a function.
+    """
+    try:
+        yield
+    except (PySparkException, ConfigurationError) as error:
+        if _IN_PIPELINE not in f"{error}{error.__cause__ or ''}":
+            raise
+        msg = (
+            f"{what} within a function of a Spark Declarative Pipeline: Spark forbids whatever looks at columns there "
+            f"({_IN_PIPELINE}); make the join at the level of the module, outside of the function, and return it in "
+            f"the function: joined = cj.connect(...).asof_join().to_dataframe(); its sources are files with schema=, "
+            f"or tables that are there before the pipeline runs, and not datasets of the same pipeline"
+        )
+        raise ConfigurationError(msg) from error
 
 
 def _stopped(what: str) -> ConfigurationError:
