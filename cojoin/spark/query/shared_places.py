@@ -26,6 +26,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.output_places import local_places
 from cojoin.storage.place_tokens import Fault, ListedFile, Tokens, files_in, find_files, this_host, told_faults
+from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect, parallel_tasks
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class SharedPlaces:
 
         tasks = max(parallel_tasks(spark), len(executors) - 1)
         try:
-            rows = spark.range(0, tasks, 1, tasks).mapInArrow(asked, "told string").collect()
+            rows = spark.range(0, tasks, 1, tasks).mapInArrow(for_workers(asked), "told string").collect()
         except PySparkException as error:
             raise ConfigurationError(explain(error)) from error
         told = [json.loads(row.told) for row in rows]

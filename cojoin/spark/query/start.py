@@ -63,7 +63,7 @@ from cojoin.storage.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
     from cojoin.engine.plan import Plan
@@ -128,9 +128,7 @@ def start_query(
         None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
         for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
     ]
-    check_workers(spark)
-    if is_connect(spark):
-        check_server(spark, files)
+    _check_surroundings(spark, files)
     with SharedPlaces.begun(spark, files, sinks, inputs) as places:
         claim_checkpoint(files, description, described)
         lease = Lease.acquire(files)
@@ -161,6 +159,18 @@ def start_query(
                 raise ConfigurationError(explain(error)) from error
             raise
     return query
+
+
+def _check_surroundings(spark: SparkSession, files: Store) -> None:
+    """Check what the workers have, and that a server of Spark Connect sees the checkpoint.
+
+    Raises:
+        ConfigurationError: The server does not see the checkpoint's files.
+        EnvironmentSetupError: A worker has another cojoin, or none.
+    """
+    check_workers(spark)
+    if is_connect(spark):
+        check_server(spark, files)
 
 
 def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool) -> None:
