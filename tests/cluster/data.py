@@ -24,11 +24,11 @@ def make_rows(rng: np.random.Generator, count: int) -> pd.DataFrame:
     return pd.DataFrame({"customer_id": keys, "event_time": pd.to_datetime(micros, unit="us", utc=True).as_unit("us")})
 
 
-def write(folder: Path, rows: pd.DataFrame) -> None:
+def write(folder: Path, rows: pd.DataFrame, files: int = FILES) -> None:
     """Write files that a stream takes in order of time: by their age, which is given here."""
-    folder.mkdir()
-    for number, part in enumerate(np.array_split(np.arange(len(rows)), FILES)):
-        path = folder / f"part-{number}.parquet"
+    folder.mkdir(parents=True)
+    for number, part in enumerate(np.array_split(np.arange(len(rows)), files)):
+        path = folder / f"part-{number:0{len(str(files - 1))}}.parquet"
         pq.write_table(pa.Table.from_pandas(rows.iloc[part], preserve_index=False), path)
         os.utime(path, (1_700_000_000 + number,) * 2)
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cojoin as cj
@@ -56,27 +57,46 @@ def inputs(folder: str, kind: str) -> cj.ConnectedInputs:
     return cj.connect(trades, read("customers", "customer_id string, event_time timestamp, tier string"), key_groups=4)
 
 
+def start(job: dict[str, Any], trigger: cj.Trigger) -> cj.Query:
+    """Start the job's query."""
+    kind, _, place = job["output"].partition(":")
+    others = {name: getattr(cj.sinks, kind)(other) for name, other in job.get("others", {}).items()}
+    joined = inputs(job["inputs"], job.get("kind", "files")).asof_join()
+    return joined.start(output=getattr(cj.sinks, kind)(place), checkpoint=job["checkpoint"], trigger=trigger, **others)
+
+
 def run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     """Run the job's query to its end, and return what it counted."""
-    kind, _, place = job["output"].partition(":")
     started = time.perf_counter()
-    query = (
-        inputs(job["inputs"], job.get("kind", "files"))
-        .asof_join()
-        .start(
-            output=getattr(cj.sinks, kind)(place),
-            checkpoint=job["checkpoint"],
-            trigger=cj.Trigger.available_now(drain=True),
-            **{name: getattr(cj.sinks, kind)(place) for name, place in job.get("others", {}).items()},
-        )
-    )
+    query = start(job, cj.Trigger.available_now(drain=True))
     took = time.perf_counter() - started
     query.await_termination(progress=False)
     progress = query.progress
     assert progress is not None
     if "copy_to" in job:
-        spark.read.format("delta").load(place).write.parquet(job["copy_to"])
+        spark.read.format("delta").load(job["output"].partition(":")[2]).write.parquet(job["copy_to"])
     return {"conserved": progress.is_conserved, "drained": progress.drained, "start": took}
+
+
+def run_live(job: dict[str, Any]) -> None:
+    """Run the query while files come, one a second, until all are there and read; say when the first batch is done."""
+    query = start(job, cj.Trigger.processing_time("1 second"))
+    coming = sorted(Path(job["inputs"], "coming").iterdir())
+    while query.is_active and coming:
+        coming[0].rename(Path(job["inputs"], "trades", coming.pop(0).name))
+        time.sleep(1)
+        if query.batches:
+            tell("running")
+    query.stop()
+    error = query.exception()
+    if error is not None:
+        raise error
+
+
+def tell(what: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
 
 
 def main(master: str, text: str) -> None:
@@ -86,11 +106,12 @@ def main(master: str, text: str) -> None:
         if job.get("kind") == "delta":
             make_tables(job["inputs"])
         try:
+            if job.get("live"):
+                run_live(job)
             said = run(spark, job)
         except cj.CojoinError as error:
             said = {"error": type(error).__name__, "message": str(error)}
-        sys.stdout.write(f"{json.dumps(said)}\n")
-        sys.stdout.flush()
+        tell(json.dumps(said))
     spark.stop()
 
 

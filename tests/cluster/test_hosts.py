@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ from tests.servers.hosts import PRIVATE, SHARED, HostsCluster, why_not
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.servers import Server
+
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROWS = 20_000
 
@@ -26,19 +30,24 @@ def cluster() -> Iterator[HostsCluster]:
     """A master, a driver's host and two workers' ones; the inputs are in the folder that they share."""
     if why_not():
         pytest.skip(str(why_not()))
-    with HostsCluster() as running:
+    with HostsCluster(workers=3, start=2) as running:
         make_inputs(running.shared / "inputs")
         yield running
 
 
-def make_inputs(folder: Path) -> None:
+def make_inputs(folder: Path, *, coming: int = 0) -> None:
+    """Make files of trades and customers, of which so many files of trades are still to come."""
     rng = np.random.default_rng(7)
     trades, customers = make_rows(rng, ROWS), make_rows(rng, ROWS // 4)
     trades.insert(0, "trade_id", range(ROWS))
     trades["amount"] = rng.integers(1, 1000, ROWS) / 8
     customers["tier"] = rng.choice(["basic", "silver", "gold"], len(customers))
-    folder.mkdir()
-    write(folder / "trades", trades)
+    folder.mkdir(parents=True)
+    if coming:
+        write(folder / "coming", trades, coming)
+        (folder / "trades").mkdir()
+    else:
+        write(folder / "trades", trades)
     write(folder / "customers", customers)
     expected = pd.merge_asof(
         trades.sort_values("event_time"),
@@ -64,9 +73,36 @@ def run(cluster: HostsCluster, *jobs: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()[-len(jobs) :]]
 
 
-def check_rows(cluster: HostsCluster, folder: str) -> None:
+def start_live(cluster: HostsCluster, place: str, *, coming: int) -> Server:
+    """Start a query of which files come one by one, and wait for its first batch."""
+    make_inputs(cluster.shared / place / "inputs", coming=coming)
+    jobs = [live(place)]
+    command = [sys.executable, hosts_driver.__file__, cluster.master_url, json.dumps(jobs)]
+    driver = cluster.server("driver", f"driver-{place}", command)
+    driver.wait_until(lambda: "running\n" in cluster.log(driver.name), 300)
+    return driver
+
+
+def live(place: str) -> dict[str, Any]:
+    folder = f"{SHARED}/{place}"
+    output = f"parquet:{folder}/written/out"
+    return {"inputs": f"{folder}/inputs", "checkpoint": f"{folder}/written/checkpoint", "output": output, "live": True}
+
+
+def ended(cluster: HostsCluster, driver: Server, seconds: float) -> dict[str, Any]:
+    """Wait for a driver to end, and return what it says."""
+    deadline = time.monotonic() + seconds
+    while not (lines := [line for line in cluster.log(driver.name).splitlines() if line.startswith("{")]):
+        assert time.monotonic() < deadline, driver.report("goes on")
+        time.sleep(0.5)
+    said: dict[str, Any] = json.loads(lines[-1])
+    driver.stop()
+    return said
+
+
+def check_rows(cluster: HostsCluster, folder: str, inputs: str = "inputs") -> None:
     """Compare the rows of an output in the shared folder with those of pandas."""
-    expected = pd.read_pickle(cluster.shared / "inputs" / "expected")
+    expected = pd.read_pickle(cluster.shared / inputs / "expected")
     found = read(cluster.shared / folder).drop(columns="batch_id", errors="ignore")
     pd.testing.assert_frame_equal(found, expected[found.columns])
 
@@ -145,3 +181,37 @@ def test_what_all_hosts_share_passes(cluster: HostsCluster) -> None:
     for folder in ("shared/0/out", "shared/1/out", "shared/2/copy"):
         check_rows(cluster, folder)
     assert not list(cluster.shared.rglob(".cojoin-place*"))
+
+
+def test_an_executor_on_another_host_that_comes_later_is_refused(cluster: HostsCluster) -> None:
+    driver = start_live(cluster, "later", coming=60)
+    cluster.run("worker-3", "mount", "-t", "tmpfs", "tmpfs", f"{SHARED}/later/written")
+    cluster.start_worker("worker-3")
+    said = ended(cluster, driver, 200)
+    assert said["error"] == "QueryFailedError"
+    assert f"{SHARED}/later/written/checkpoint: host worker-3 (user root) has no such folder" in said["message"]
+    assert f"output file:{SHARED}/later/written/out: host worker-3 (user root) has no such folder" in said["message"]
+    assert MOUNTED in said["message"]
+    assert not cluster.run("worker-3", "find", f"{SHARED}/later/written", "-type", "f").stdout
+    # With the right folder there, the query goes on, and no row is lost or doubled.
+    cluster.run("worker-3", "umount", f"{SHARED}/later/written")
+    (said,) = run(cluster, live("later"))
+    assert said.get("drained"), said
+    check_rows(cluster, "later/written/out", "later/inputs")
+    assert not list(cluster.shared.rglob(".cojoin-place*"))
+
+
+def test_killed_executors_and_workers_and_a_host_cut_off_change_no_row(cluster: HostsCluster) -> None:
+    driver = start_live(cluster, "kills", coming=150)
+    cluster.kill("worker-1", of="CoarseGrainedExecutorBackend")
+    time.sleep(15)
+    cluster.kill("worker-2")
+    time.sleep(15)
+    cluster.start_worker("worker-2")
+    time.sleep(10)
+    cluster.cut("worker-1")
+    time.sleep(60)
+    cluster.join("worker-1")
+    said = ended(cluster, driver, 400)
+    assert said.get("drained"), said
+    check_rows(cluster, "kills/written/out", "kills/inputs")

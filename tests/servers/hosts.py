@@ -274,7 +274,7 @@ class HostsCluster(Hosts):
             command = ["org.apache.spark.deploy.master.Master", "--host", "master", "--port", str(_PORT)]
             master = self.server("master", "master", [_launcher(), *command, "--webui-port", "0"])
             self._servers.append(master)
-            master.wait_until(lambda: "New state: ALIVE" in self._log("master"), START_SECONDS)
+            master.wait_until(lambda: "New state: ALIVE" in self.log("master"), START_SECONDS)
             for number in range(self._start):
                 self.start_worker(f"worker-{number + 1}", wait=False)
             for number in range(self._start):
@@ -308,7 +308,7 @@ class HostsCluster(Hosts):
     def wait_for_worker(self, name: str) -> None:
         """Wait until the master knows the worker of a host."""
         server = next(each for each in reversed(self._servers) if each.name == name)
-        server.wait_until(lambda: "Successfully registered with master" in self._log(name), START_SECONDS)
+        server.wait_until(lambda: "Successfully registered with master" in self.log(name), START_SECONDS)
 
     def driver(
         self,
@@ -323,7 +323,8 @@ class HostsCluster(Hosts):
         command = [sys.executable, str(script), self.master_url, *arguments]
         return self.run(host, *command, seconds=seconds, check=check, env=environment() | dict(env or {}))
 
-    def _log(self, what: str) -> str:
+    def log(self, what: str) -> str:
+        """Return what a server has said so far, by the name of its log."""
         return (self.folder / f"{what}.log").read_text(errors="replace")
 
 

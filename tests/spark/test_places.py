@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from cojoin.spark.query.output_places import shared_places
+from cojoin.spark.session.shared_places import SharedPlaces, begun
+from cojoin.storage.place_tokens import Place
+from cojoin.storage.stores import open_store
 from tests.spark.data import Folders, asof, connect
 
 if TYPE_CHECKING:
@@ -77,3 +81,26 @@ def test_outputs_that_can_not_be_made_are_refused(start: Callable[..., cj.Query]
 def test_what_is_nowhere_holds_no_checkpoint(spark: SparkSession) -> None:
     with pytest.raises(cj.CheckpointError, match="there is no such directory"):
         cj.read_state(spark, NOWHERE)
+
+
+def test_workers_look_for_the_tokens_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    # They are this process's children, so that a query asks nothing.
+    assert shared_places(spark, open_store(spark, f"{tmp_path}/checkpoint"), {}) is None
+    (tmp_path / "trades").mkdir()
+    (tmp_path / "trades" / "part-0").touch()
+    written = [Place("checkpoint", f"{tmp_path}/checkpoint"), Place("output", f"{tmp_path}/lake/out")]
+    read = [Place("input 'trades'", f"{tmp_path}/trades")]
+    with begun(SharedPlaces.of(written, read), spark, to_the_end=True):
+        # Those of the workers were found and removed.
+        assert [len(list((tmp_path / each).iterdir())) for each in ("checkpoint", "lake/out", "trades")] == [1, 1, 1]
+    assert [each.name for each in tmp_path.iterdir()] == ["trades"]
+    places = SharedPlaces.of(written, read)
+    places.put()
+    (token,) = (tmp_path / "lake" / "out").iterdir()
+    token.unlink()
+    told(
+        lambda: places.ask(spark),
+        f"output file:{tmp_path}/lake/out: host ",
+        "another folder",
+        kind=cj.ConfigurationError,
+    )

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
-    from cojoin.spark.query.shared_places import SharedPlaces
     from cojoin.spark.query.table_loads import TableLoads
+    from cojoin.spark.session.shared_places import SharedPlaces
 
 __all__ = ["BatchWriter"]
 

@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.spark.session.shared_places import SharedPlaces, has_other_hosts
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
 from cojoin.spark.sources.sources import Source
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from cojoin.spark.sinks.sinks import Sink
     from cojoin.storage.store import Store
 
-__all__ = ["check_places", "check_unchanged", "local_places"]
+__all__ = ["check_places", "check_unchanged", "shared_places"]
 
 _KINDS = ("delta", "parquet", "kafka", "callable")
 
@@ -88,17 +89,28 @@ def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], i
             _refuse(name, *outputs[name], other, *outputs[other])
 
 
-def local_places(
-    spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]
-) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
-    """Return the local paths that the workers of a query reach by themselves: those it writes to, and those it reads.
+def shared_places(
+    spark: SparkSession,
+    files: Store,
+    sinks: Mapping[str, Sink],
+    inputs: Sequence[BoundInput] = (),
+    *,
+    is_client: bool = False,
+) -> SharedPlaces | None:
+    """Return the local paths that the workers of a query reach by themselves; None if they are the driver's children.
 
     Args:
         spark: The session.
         files: The query's checkpoint.
         sinks: The sink of each output, by the output's name.
         inputs: The inputs.
+        is_client: Whether this process is a client of Spark Connect, which writes to the checkpoint only; the outputs
+            may be out of its reach, and the process that writes the batches looks after them.
     """
+    if not has_other_hosts(spark):
+        return None
+    if is_client:
+        return SharedPlaces.of(_local(spark, [Place("checkpoint", files.root)]))
     written = [Place("checkpoint", files.root)]
     for output, sink in sinks.items():
         location = sink.location if isinstance(sink, DeltaSink) else sink.directory()
@@ -114,7 +126,7 @@ def local_places(
         for location in (*_locations_read(bound), *_tables_read(bound))
         if (found := _of_table(spark, location)) is not None
     ]
-    return _local(spark, written), _local(spark, read)
+    return SharedPlaces.of(_local(spark, written), _local(spark, read))
 
 
 def _local(spark: SparkSession, places: Sequence[Place]) -> tuple[Place, ...]:

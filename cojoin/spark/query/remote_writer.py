@@ -12,7 +12,6 @@ properties.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,8 +25,9 @@ from cojoin.spark.batch.pickling import pickling_error
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.history import HistoryHolds
 from cojoin.spark.query.opened_outputs import open_outputs
-from cojoin.spark.query.shared_places import SharedPlaces
+from cojoin.spark.query.output_places import shared_places
 from cojoin.spark.query.table_loads import TableLoads
+from cojoin.spark.session.shared_places import begun
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.spark.query.history import InputStreams
     from cojoin.spark.query.table_loads import StaticSide
+    from cojoin.spark.session.shared_places import SharedPlaces
     from cojoin.spark.sinks.sink import Sink
 
     _Opened: TypeAlias = tuple[BatchWriter, HistoryHolds, TableLoads | None, SharedPlaces | None]
@@ -107,7 +108,7 @@ class RemoteWriter:
         facts = BatchFacts(batch_id, limits, writer.state_before(batch_id), loads, places=told)
         session.conf.set(setting_of(self.query_id), facts.to_json())
         # The server may end this process after any batch.
-        with contextlib.nullcontext() if places is None else places.held(session):
+        with begun(places, session, to_the_end=True):
             writer.and_then(tables)(emitted, batch_id)
         writer.finish()
 
@@ -125,7 +126,7 @@ class RemoteWriter:
         outputs = open_outputs(session, self.sinks, opened, self.plan)
         writer = BatchWriter(self.plan, opened, outputs, _ignore, self.retained, row_limit_only=False)
         tables = None if self.side is None else TableLoads(self.side, files, lease.check)
-        places = SharedPlaces.open(session, files, self.sinks)
+        places = shared_places(session, files, self.sinks)
         return writer, HistoryHolds(self.streams, files, self.begins_at), tables, places
 
 

@@ -41,12 +41,11 @@ from cojoin.spark.query.failures import explain
 from cojoin.spark.query.feed_positions import check_feeds
 from cojoin.spark.query.history import HistoryHolds, InputStreams
 from cojoin.spark.query.opened_outputs import open_outputs
-from cojoin.spark.query.output_places import check_places, check_unchanged
+from cojoin.spark.query.output_places import check_places, check_unchanged, shared_places
 from cojoin.spark.query.outside import Outside
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
-from cojoin.spark.query.shared_places import SharedPlaces
 from cojoin.spark.query.source_columns import check_source_columns
 from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
@@ -54,6 +53,7 @@ from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
 from cojoin.spark.restore.source_logs import check_logs
 from cojoin.spark.session.connect_server import check_server
+from cojoin.spark.session.shared_places import begun
 from cojoin.spark.session.worker_check import check_workers
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.sealed import for_workers
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Trigger
+    from cojoin.spark.session.shared_places import SharedPlaces
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store
 
@@ -129,7 +130,7 @@ def start_query(
         for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
     ]
     _check_surroundings(spark, files)
-    with SharedPlaces.begun(spark, files, sinks, inputs) as places:
+    with begun(places := shared_places(spark, files, sinks, inputs, is_client=is_connect(spark)), spark):
         claim_checkpoint(files, description, described)
         lease = Lease.acquire(files)
         try:

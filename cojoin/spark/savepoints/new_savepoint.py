@@ -24,7 +24,10 @@ from cojoin.checkpoints.written_state import WrittenState, check_free, delete_un
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.spark.restore import source_logs
+from cojoin.spark.session.shared_places import SharedPlaces, begun, has_other_hosts
 from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.place_tokens import Place
 from cojoin.storage.sealed import for_workers
 from cojoin.storage.table_version import read_table
 
@@ -132,8 +135,17 @@ class NewSavepoint:
         Raises:
             CheckpointError: The directory holds something else, or another process writes into it.
         """
-        files, manifest = self.files, self.positions.of(report)
+        files = self.files
         check_free(files, self.note.by)
+        is_local = isinstance(files, LocalStore) and has_other_hosts(self.spark)
+        places = SharedPlaces.of([Place("checkpoint", files.root.removeprefix("file:"))]) if is_local else None
+        with begun(places, self.spark, to_the_end=True):
+            self._write(contents, headers, report, check)
+
+    def _write(
+        self, contents: DataFrame, headers: Mapping[int, str], report: BatchReport, check: Callable[[], None]
+    ) -> None:
+        files, manifest = self.files, self.positions.of(report)
         lease = Lease.acquire(files)
         try:
             check_free(files, self.note.by)

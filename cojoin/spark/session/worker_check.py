@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cojoin.errors import EnvironmentSetupError
+from cojoin.spark.session.shared_places import has_other_hosts
 from cojoin.storage.sealed import ours, refusal, worker_trouble
 from cojoin.storage.session_settings import is_connect, parallel_tasks
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_workers"]
 
-_LOCAL = re.compile(r"local(\[|$)")
 _PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
 _ALIKE: set[str] = set()
 """The applications, and sessions of Spark Connect, whose workers were asked."""
@@ -41,7 +41,7 @@ def check_workers(session: Any) -> None:
     """
     if is_connect(session):
         name, where = str(session.session_id), "the Spark Connect server's workers"
-    elif _LOCAL.match(session.sparkContext.master):
+    elif not has_other_hosts(session):
         return
     else:
         name, where = str(session.sparkContext.applicationId), f"the workers of {session.sparkContext.master}"

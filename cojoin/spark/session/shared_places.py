@@ -1,4 +1,4 @@
-"""The places of a query that its workers reach by themselves: all of them see what the driver sees, or it is refused.
+"""The places that a query's workers reach by themselves: all of them see there what the driver sees, or it is refused.
 
 With ``local[...]`` the workers are the driver's own children. With any other master they may run on other hosts, or in
 containers with disks of their own, where a local path leads somewhere else: the files of an output would lie on the
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING
 
@@ -23,22 +24,20 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.query.failures import explain
-from cojoin.spark.query.output_places import local_places
 from cojoin.storage.place_tokens import Fault, ListedFile, Tokens, files_in, find_files, this_host, told_faults
 from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect, parallel_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
-    from cojoin.spark.bound_input import BoundInput
-    from cojoin.spark.sinks.sink import Sink
-    from cojoin.storage.store import Store
+    from cojoin.storage.place_tokens import Place
 
-__all__ = ["SharedPlaces", "has_other_hosts"]
+__all__ = ["SharedPlaces", "begun", "has_other_hosts"]
+
+_PYTHON_ERROR = re.compile(r"^[\w.]+Error: .+$", re.MULTILINE)
 
 
 class SharedPlaces:
@@ -54,42 +53,17 @@ class SharedPlaces:
         self._asked: frozenset[str] = frozenset()
 
     @classmethod
-    def open(
-        cls, spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput] = ()
-    ) -> SharedPlaces | None:
-        """Return the places of a query, in which nothing was put yet; None where its workers are this one's children.
+    def of(cls, written: Sequence[Place], read: Sequence[Place] = ()) -> SharedPlaces:
+        """Return the places that workers write to and read, in which nothing was put yet."""
+        return cls(Tokens(tuple(written)), [each for place in read for each in files_in(place)])
 
-        Args:
-            spark: The session.
-            files: The query's checkpoint.
-            sinks: The sink of each output, by the output's name.
-            inputs: The inputs.
-        """
-        if not has_other_hosts(spark):
-            return None
-        outputs, read = local_places(spark, files, sinks, inputs)
-        return cls(Tokens(outputs), [each for place in read for each in files_in(place)])
-
-    @classmethod
-    @contextlib.contextmanager
-    def begun(
-        cls, spark: SparkSession, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]
-    ) -> Iterator[SharedPlaces | None]:
-        """Yield the places of a query after all have answered; the tokens stay, unless the block raises an error.
-
-        The arguments and what is returned are those of ``open``, the errors those of ``put`` and ``ask``.
-        """
-        # With Spark Connect, the process that writes the batches looks at the others.
-        places = cls.open(spark, files, *(({}, ()) if is_connect(spark) else (sinks, inputs)))
-        if places is None:
-            yield None
-            return
-        places.put()
+    def begin(self, spark: SparkSession) -> None:
+        """Put the tokens, and have all workers look for them; the errors are those of ``put`` and ``ask``."""
+        self.put()
         try:
-            places.ask(spark)
-            yield places
+            self.ask(spark)
         except BaseException:
-            places.remove()
+            self.remove()
             raise
 
     def told(self) -> str:
@@ -126,7 +100,10 @@ class SharedPlaces:
         try:
             rows = spark.range(0, tasks, 1, tasks).mapInArrow(for_workers(asked), "told string").collect()
         except PySparkException as error:
-            raise ConfigurationError(explain(error)) from error
+            raised = _PYTHON_ERROR.findall(str(error))
+            reason = raised[-1] if raised else str(error).strip().partition("\n")[0]
+            msg = f"a task that looks whether all workers see the places of the query has failed: {reason}"
+            raise ConfigurationError(msg) from error
         told = [json.loads(row.told) for row in rows]
         faults = [Fault(*each) for one in told for each in one["faults"]]
         # Files that are gone by now, such as those that a table's owner has removed, say nothing.
@@ -134,16 +111,6 @@ class SharedPlaces:
         faults = [each for each in faults if not (each.is_read and each.path in gone)]
         _raise(faults or self._tokens.find({(one["host"], one["own"]) for one in told}), self._tokens.driver)
         self._asked = executors or frozenset({""})
-
-    @contextlib.contextmanager
-    def held(self, spark: SparkSession) -> Iterator[None]:
-        """Keep the tokens in their places during the block; the errors are those of ``put`` and ``ask``."""
-        self.put()
-        try:
-            self.ask(spark)
-            yield
-        finally:
-            self.remove()
 
     def before_batch(self, spark: SparkSession) -> None:
         """Look after the tokens before a batch; the errors are those of ``ask``."""
@@ -153,6 +120,32 @@ class SharedPlaces:
     def remove(self) -> None:
         """Remove the tokens, and folders that were made for them."""
         self._tokens.remove()
+
+
+@contextlib.contextmanager
+def begun(places: SharedPlaces | None, spark: SparkSession, *, to_the_end: bool = False) -> Iterator[None]:
+    """Have all workers look for the tokens before the block; those stay after it, unless it raises an error.
+
+    Args:
+        places: The places; with None, nothing is done.
+        spark: The session.
+        to_the_end: Whether the tokens are removed after the block in any case.
+
+    Raises:
+        CheckpointError: A host has another checkpoint, or none, or the driver can't write to a place.
+        ConfigurationError: A host has another output or input, or none.
+    """
+    if places is None:
+        yield
+        return
+    places.begin(spark)
+    try:
+        yield
+    except BaseException:
+        places.remove()
+        raise
+    if to_the_end:
+        places.remove()
 
 
 class _Asking:
