@@ -53,7 +53,6 @@ from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
 from cojoin.spark.restore.source_logs import check_logs
 from cojoin.spark.session.connect_server import check_server
-from cojoin.spark.session.worker_check import check_workers
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect
@@ -127,7 +126,6 @@ def start_query(
         None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
         for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
     ]
-    check_workers(spark)
     if is_connect(spark):
         check_server(spark, files)
     claim_checkpoint(files, description, described)
