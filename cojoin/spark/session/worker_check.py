@@ -3,7 +3,7 @@
 Everything that is sent to workers is sealed (``cojoin.storage.sealed``): a worker with another cojoin refuses it, and
 Spark tries its task again elsewhere, until one has failed four times. So a query would fail in the middle, or go on
 with the other hosts. This check asks the workers before anything is written, by one job with a task for each core, once
-an application. What executors that come later have is known only at their first task.
+for the executors that are there. What later ones have is known at their first task.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["check_workers"]
 
 _LOCAL = re.compile(r"local(\[|$)")
 _PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
-_ALIKE: set[str] = set()
-"""The applications, and sessions of Spark Connect, whose workers were asked."""
+_ASKED: dict[str, frozenset[str]] = {}
+"""The executors that were asked, by application; none of a session of Spark Connect, whose executors are not known."""
 
 
 def check_workers(session: Any) -> None:
@@ -40,18 +40,20 @@ def check_workers(session: Any) -> None:
             pyarrow; or none works.
     """
     if is_connect(session):
-        name, where = str(session.session_id), "the Spark Connect server's workers"
+        name, where, executors = str(session.session_id), "the Spark Connect server's workers", frozenset[str]()
     elif _LOCAL.match(session.sparkContext.master):
         return
     else:
         name, where = str(session.sparkContext.applicationId), f"the workers of {session.sparkContext.master}"
-    if name in _ALIKE:
+        status = session.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - there is no public way
+        executors = frozenset(str(status.keySet().mkString("\n")).splitlines())
+    if name in _ASKED and executors <= _ASKED[name]:
         return
     told = _told(session)
     if told:
         msg = f"{where} must have what this process has, since they execute its queries: {'. Also '.join(told)}"
         raise EnvironmentSetupError(msg)
-    _ALIKE.add(name)
+    _ASKED[name] = executors
 
 
 def _told(session: Any) -> list[str]:
