@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 
 import cojoin
+from cojoin.storage.spark_versions import delta_package
 from tests.cluster import versions_driver
 from tests.cluster.data import make_rows, write
+from tests.servers import ServerError
 from tests.servers.cluster import PROJECT, Cluster
+from tests.servers.jars import delta_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,11 +29,28 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 PACKAGE = Path(cojoin.__file__).parent
 TRADES = 400
+WITHOUT_CACHES = shutil.ignore_patterns("__pycache__")
 WITHOUT_COJOIN = """
 import sys
 from pathlib import Path
 
-sys.path[:] = [each for each in sys.path if not Path(each, "cojoin").exists()]
+sys.path[:] = [each for each in sys.path if "environment" in each or not Path(each, "cojoin").exists()]
+"""
+MODULE = """
+import cojoin as cj
+
+
+class PassOn(cj.KeyedCoProcessFunction):
+    def process_element1(self, trade, ctx):
+        yield (trade.trade_id,)
+
+    def process_element2(self, customer, ctx):
+        pass
+"""
+# The Python of an environment in an archive: this one, with the archive's own packages first.
+PYTHON = f"""#!/bin/sh
+export PYTHONPATH="$(cd "$(dirname "$0")/../lib" && pwd):$PYTHONPATH"
+exec {sys.executable} "$@"
 """
 
 
@@ -54,6 +75,8 @@ def folder(tmp_path: Path) -> Path:
     customers["tier"] = "gold"
     write(tmp_path / "trades", trades)
     write(tmp_path / "customers", customers)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "passing.py").write_text(MODULE)
     return tmp_path
 
 
@@ -65,7 +88,7 @@ def install(site: Path, what: str) -> None:
         return
     if what == "same":
         return
-    shutil.copytree(PACKAGE, site / "cojoin", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, site / "cojoin", ignore=WITHOUT_CACHES)
     version, rule = site / "cojoin" / "__init__.py", site / "cojoin" / "engine" / "joins" / "asof.py"
     if what == "old":
         # As the release that had neither this version nor this module.
@@ -75,8 +98,8 @@ def install(site: Path, what: str) -> None:
         rule.write_text(rule.read_text() + "\n# Another rule.\n")
 
 
-def run(cluster: Cluster, folder: Path, what: str) -> tuple[str, int]:
-    cluster.run_driver(Path(versions_driver.__file__), str(folder), what)
+def run(cluster: Cluster, folder: Path, what: str, *submit: str) -> tuple[str, int]:
+    cluster.run_driver(Path(versions_driver.__file__), str(folder), what, submit=submit)
     told = json.loads((folder / f"{what}.json").read_text())
     return told["error"], told["rows"]
 
@@ -121,3 +144,27 @@ def test_a_module_of_the_users_that_hosts_lack_is_named_and_can_be_sent(
     assert "spark.submit.pyFiles" in error
     assert "Traceback" not in error
     assert run(cluster, folder, "sent") == ("", TRADES)
+
+
+def test_spark_submit_sends_an_environment_and_a_module(cluster: Cluster, site: Path, folder: Path) -> None:
+    """As guide 06 shows it: the second host has no cojoin but that of the archive."""
+    install(site, "none")
+    environment = folder / "env"
+    shutil.copytree(PACKAGE, environment / "lib" / "cojoin", ignore=WITHOUT_CACHES)
+    (environment / "bin").mkdir()
+    (environment / "bin" / "python").write_text(PYTHON)
+    (environment / "bin" / "python").chmod(0o755)
+    shutil.make_archive(str(environment), "gztar", environment)
+    submit = ["--jars", ",".join(map(str, delta_jars())), "--py-files", f"{folder}/modules/passing.py"]
+    submit += ["--archives", f"{environment}.tar.gz#environment"]
+    submit += ["--conf", "spark.pyspark.python=./environment/bin/python"]
+    submit += ["--conf", f"spark.pyspark.driver.python={sys.executable}"]
+    assert run(cluster, folder, "submitted", *submit) == ("", TRADES)
+
+
+def test_spark_submit_without_delta_says_which_package_is_missing(cluster: Cluster, folder: Path) -> None:
+    with pytest.raises(ServerError) as failed:
+        run(cluster, folder, "start", "--conf", "spark.ui.enabled=false")
+    said = str(failed.value)
+    assert "EnvironmentSetupError: this Spark" in said
+    assert f"spark-submit --packages {delta_package()}" in said

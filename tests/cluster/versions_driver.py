@@ -1,8 +1,8 @@
 """The driver of jobs on a cluster whose second host has something else installed: ``python ... MASTER FOLDER WHAT``.
 
 ``start`` starts a query, ``later`` executes a plain DataFrame, without the check before a start. ``lacking`` runs a
-function of a module that only this process can import, and ``sent`` sends that module first. Writes what was raised, or
-the rows that came out, as JSON for the test.
+function of a module that only this process can import, ``sent`` sends that module first, ``submitted`` has it from
+``spark-submit``. Writes what was raised, or the rows that came out, as JSON for the test.
 """
 
 from __future__ import annotations
@@ -17,18 +17,6 @@ from tests.cluster.application import EXECUTORS, connect, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-MODULE = """
-import cojoin as cj
-
-
-class PassOn(cj.KeyedCoProcessFunction):
-    def process_element1(self, trade, ctx):
-        yield (trade.trade_id,)
-
-    def process_element2(self, customer, ctx):
-        pass
-"""
 
 
 def main(master: str, folder: str, what: str) -> None:
@@ -50,9 +38,7 @@ def _run(spark: SparkSession, folder: str, what: str) -> int:
         return cj.connect(*sides, key_groups=4).asof_join().to_dataframe().count()
     pair = connect(folder, key_groups=4)
     joined = pair.asof_join()
-    if what in {"lacking", "sent"}:
-        Path(f"{folder}/modules").mkdir(exist_ok=True)
-        Path(f"{folder}/modules/passing.py").write_text(MODULE)
+    if what not in {"start", "later"}:
         sys.path.append(f"{folder}/modules")
         if what == "sent":
             spark.sparkContext.addPyFile(f"{folder}/modules/passing.py")
