@@ -75,8 +75,8 @@ CLIENT_ERROR = (
             Py4JError(
                 LOST.format(
                     told="pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in "
-                    "worker has different version: 3.10 than that in driver: 3.12, PySpark cannot run with different minor "
-                    "versions.\nPlease check environment variables PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON."
+                    "worker has different version: 3.10 than that in driver: 3.12, PySpark cannot run with different "
+                    "minor versions.\nPlease check environment variables PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON."
                 )
             ),
             f"host 10.0.0.5: expected Python 3.12, as of the driver, found 3.10 on a Python worker: {INSTALL}",
