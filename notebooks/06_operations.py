@@ -751,6 +751,14 @@ refusal(count_one, "string", 2_000, old)
 # only with a copy: end the run, copy the checkpoint, upgrade, start. PySpark may be 4.0.1 to 4.2.0, which are the versions
 # that delta-spark 4.4.0 allows; `cj.spark_session()` takes the one that fits. `cojoin.kafka` needs 4.2.
 #
+# On several hosts, or with a Spark Connect server, the order is: install the new release beside the old one, in an
+# environment of its own; end the queries (`query.stop()`); copy their checkpoints; point `PYSPARK_PYTHON` of all hosts,
+# and of the server, to the new environment; start the queries. Every task runs the driver's release: before it takes a
+# row, a Python worker compares cojoin's version, a digest of its sources, Python's minor version and pyarrow's major
+# version with the driver's. A start asks all hosts first and is refused with the host, what it has and what is expected.
+# So where hosts are exchanged one by one under a query that runs, tasks on an exchanged host fail, Spark tries them on
+# other hosts, and after four failures of one the query ends with that message: never with rows of two releases.
+#
 # **A batch that a crash interrupted** is run again first. Do that with the settings and the code that it was run with,
 # and change them after that run: where the second execution gives other rows, an output that has the batch already
 # refuses it.
@@ -817,6 +825,53 @@ refusal(count_one, "string", 2_000, old)
 # Where that may happen, let Delta's own `S3DynamoDBLogStore` write the log (`io.delta:delta-storage-s3-dynamodb:4.4.0`
 # and `spark.delta.logStore.s3a.impl`). And leave `fs.s3a.performance.flags=create` out: with it, Hadoop does not
 # even look whether a file is there.
+#
+# ## How do I run it on a cluster?
+#
+# Three things must be the same for the driver and for every host: Delta's jars, Python's packages, and the places.
+#
+# **Jars.** A plain Python program needs nothing: `cj.spark_session(master="spark://host:7077")` fetches Delta's package
+# and sends it to the executors. In a program that `spark-submit` starts, the JVM runs before the program does, so the
+# command line names the package; without it `cj.spark_session()` says which one is missing.
+#
+# ```shell
+# spark-submit --master spark://host:7077 \
+#     --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
+#     --archives environment.tar.gz#environment \
+#     --conf spark.pyspark.python=./environment/bin/python \
+#     --conf spark.pyspark.driver.python=/opt/jobs/bin/python \
+#     --py-files my_functions.py \
+#     enrich_trades.py
+# ```
+#
+# **Python's packages.** Either each host has an environment at the same path, named by `PYSPARK_PYTHON`, or an archive
+# is sent with the job: `conda pack -o environment.tar.gz` or `venv-pack -o environment.tar.gz` makes it, and each
+# executor unpacks it as the folder behind the `#`. (A venv keeps its base: the hosts need the same Python at the same
+# path. An environment of conda brings its own.) What hosts do not share is told with the host before a row is out:
+#
+# | the message says | cause | what to do |
+# |---|---|---|
+# | expected cojoin 0.6.0, found none, or another version, or other sources | another environment on that host | the same environment for all |
+# | expected Python 3.12, found 3.11; expected pyarrow 26, found 25.0.0 | as above; minor versions of Python and major ones of pyarrow must be equal | as above |
+# | lacks a module of the query's functions: No module named 'my_functions' | your function's module is only where the driver is | `--py-files` (`spark.submit.pyFiles`), `spark.sparkContext.addPyFile`, or in the environment |
+#
+# A function of the program's own file, or of a notebook, travels with the query and needs none of that.
+#
+# **Places.** Checkpoint and outputs lie where the driver and all hosts reach them by one path: on an object store
+# (*How do I keep a query on S3?*), on HDFS, or on a file system that all hosts mount. A path on each host's own disk is
+# none of these, however equal it looks.
+#
+# | cluster | what is particular |
+# |---|---|
+# | standalone (tried) | as above; workers may have different things installed, so an archive is safest |
+# | YARN, `--deploy-mode client` | `spark.pyspark.driver.python` is the Python of the machine that submits |
+# | YARN, `--deploy-mode cluster` | the driver is on a host, too: leave `spark.pyspark.driver.python` out, so that it has the archive's Python; Spark finds HDFS by the cluster's own settings |
+# | Kubernetes | put Python, cojoin and Delta's jars (in `$SPARK_HOME/jars`) into the image, one for driver and executors (`spark.kubernetes.container.image`); a pod's disk ends with it, so all places are on an object store or a shared volume |
+# | Spark Connect | the server's command line names the package and the environment; modules are sent with `spark.addArtifacts("my_functions.py", pyfile=True)` |
+#
+# The lease takes a driver for dead half a minute after its last sign of life, so a job that the cluster starts again on
+# another host goes on by itself. Standalone was tried with two workers, with kills, with other releases on one of them,
+# with an archive and a module sent by `spark-submit`; YARN and Kubernetes follow Spark's documentation.
 #
 # ## What does the command line do?
 #
@@ -914,6 +969,12 @@ EnvironmentSetupError | Spark needs Java 17 or later, and there is no java on th
   install it as the message says; JAVA_HOME wins over the PATH
 EnvironmentSetupError | could not fetch io.delta:... | no way to Maven Central on the first start | a mirror in
   spark.jars.repositories, a proxy, or copy the folder of jars (COJOIN_JARS) from another machine
+EnvironmentSetupError | this Spark 4.2.0 has no Delta: expected the jars of io.delta:... | spark-submit, or a session of
+  your own, without Delta's package | --packages as the message names it
+EnvironmentSetupError | the workers of spark://... must have what this process has ... host b: expected cojoin 0.6.0,
+  found ... | a host has another cojoin, Python or pyarrow, or none | the same environment on all hosts
+QueryFailedError | the Python worker on host b lacks a module of the query's functions: ... | your function's module is
+  not on that host | addPyFile, --py-files, or the same environment
 ConfigurationError | ...: its Spark session was stopped; make another ... | DataFrames of a session that has ended |
   make the session and the DataFrames anew
 SchemaError | input 'trades' has no key column 'custmer'; did you mean 'customer'? | a wrong name | take the proposal

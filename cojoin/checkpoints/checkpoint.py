@@ -12,7 +12,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.storage.locations import as_location, without_login
-from cojoin.storage.session_settings import check_session
+from cojoin.storage.session_settings import check_delta, check_session
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -73,10 +73,11 @@ def open_files(spark: SparkSession, path: str) -> Store:
     """Return the files of a checkpoint directory.
 
     Raises:
-        ConfigurationError: ``spark`` is not a running session.
+        ConfigurationError: ``spark`` is not a running session, or it has no Delta.
         CheckpointError: The directory is not a checkpoint.
     """
     check_session(spark, "spark")
+    check_delta(spark)
     files = open_store(spark, path)
     read_query(files)
     return files

@@ -19,9 +19,10 @@ from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
+from cojoin.spark.session.worker_check import check_workers
 from cojoin.storage.arrow_types import arrow_schema
 from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import is_left_to_spark, pipeline_refusals
+from cojoin.storage.session_settings import check_delta, is_left_to_spark, pipeline_refusals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,8 +108,11 @@ class SparkExecution:
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:
         """Start a plan as a query; see ``Joined.start``."""
+        spark = self._left.frame.sparkSession
         # A value that it can't have is an error now, and not in the first batch.
-        is_left_to_spark(self._left.frame.sparkSession, OUTPUT_SETTING)
+        is_left_to_spark(spark, OUTPUT_SETTING)
+        check_delta(spark)
+        check_workers(spark)
 
         def emit(*arguments: Any) -> DataFrame:
             return self._emitted(plan, *arguments)

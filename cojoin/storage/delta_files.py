@@ -22,7 +22,7 @@ from cojoin.errors import QueryFailedError
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.java_classes import java_class
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import is_connect, is_set
+from cojoin.storage.session_settings import check_delta, is_connect, is_set
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def table_log(session: SparkSession, location: str) -> Any:
     Returns:
         The log; None where the location is a name that no table has.
     """
+    check_delta(session)
     _LOADED.add(session.sparkContext.applicationId)
     # Delta's Python package has no access to the log.
     log, inner = java_class(session, "org.apache.spark.sql.delta.DeltaLog"), session._jsparkSession  # noqa: SLF001

@@ -11,18 +11,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.errors import ConfigurationError
-from cojoin.storage.spark_versions import spark_version
+from cojoin.errors import ConfigurationError, EnvironmentSetupError
+from cojoin.storage.java_classes import java_class
+from cojoin.storage.spark_versions import delta_package, spark_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "DELTA_SETTINGS",
     "active_session",
+    "check_delta",
     "check_session",
     "hadoop_setting",
     "is_connect",
@@ -34,6 +38,16 @@ __all__ = [
 
 _CONNECT = "pyspark.sql.connect"
 _MANY: dict[str, int] = {}
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
+}
+"""The settings without which a session does not know Delta's tables."""
+
+_WITH_DELTA: set[str] = set()
+"""The applications whose JVMs have Delta's classes."""
+
 _CHECKED: set[str] = set()
 """The sessions of Spark Connect whose servers were asked for their version."""
 
@@ -108,6 +122,34 @@ def pipeline_refusals(what: str) -> Iterator[None]:
             f"or tables that are there before the pipeline runs, and not datasets of the same pipeline"
         )
         raise ConfigurationError(msg) from error
+
+
+def check_delta(session: Any) -> None:
+    """Check that a session's JVM has Delta's classes; without them its first use of a table ends with Java's stack.
+
+    Args:
+        session: The session; in one of Spark Connect the server has the classes, and says itself what it lacks.
+
+    Raises:
+        EnvironmentSetupError: It has not; the message names the package.
+    """
+    if is_connect(session) or session.sparkContext.applicationId in _WITH_DELTA:
+        return
+    loader = java_class(session, "java.lang.Thread").currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(_DELTA_CATALOG)
+    except Py4JJavaError:
+        package = delta_package(session.version)
+        msg = (
+            f"this Spark {session.version} has no Delta: expected the jars of {package}, found no {_DELTA_CATALOG}; "
+            f"start the program with spark-submit --packages {package} (where there is no way to a Maven repository, "
+            f"with --jars and that package's jars), and with a session of cojoin.spark_session() or the settings "
+            f"spark.sql.extensions={DELTA_SETTINGS['spark.sql.extensions']} and "
+            f"spark.sql.catalog.spark_catalog={_DELTA_CATALOG}. Started as a plain Python program, "
+            f"cojoin.spark_session() fetches the package itself"
+        )
+        raise EnvironmentSetupError(msg) from None
+    _WITH_DELTA.add(session.sparkContext.applicationId)
 
 
 def _stopped(what: str) -> ConfigurationError:

@@ -22,7 +22,7 @@ import pyspark
 from tests.servers import Server, ServerError, free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -34,7 +34,12 @@ class Cluster:
     """A master and its workers on this machine, running inside the `with` block."""
 
     def __init__(
-        self, workers: int = 2, cores: int = 1, memory: str = "2g", hosts: Sequence[str] = ("127.0.0.1",)
+        self,
+        workers: int = 2,
+        cores: int = 1,
+        memory: str = "2g",
+        hosts: Sequence[str] = ("127.0.0.1",),
+        paths: Sequence[str] = (),
     ) -> None:
         """Choose the addresses; nothing runs yet.
 
@@ -44,8 +49,9 @@ class Cluster:
             memory: The memory each of them offers to executors.
             hosts: This machine's own addresses, which the workers take in turn: Spark runs no second try of a slow task
                 on the first one's host.
+            paths: Each worker's PYTHONPATH; those beyond have the project's.
         """
-        self.workers, self._hosts = workers, hosts
+        self.workers, self._hosts, self._paths = workers, hosts, paths
         self._worker_options = ["-c", str(cores), "-m", memory]
         self._port, self._page_port = free_ports(2)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -80,7 +86,8 @@ class Cluster:
                 host = self._hosts[number % len(self._hosts)]
                 place = ["--host", host, "--webui-port", "0", "-d", str(Path(self._folder.name) / name)]
                 worker = ["org.apache.spark.deploy.worker.Worker", *place, *self._worker_options, self.master_url]
-                self._launch(name, worker)
+                own = {"PYTHONPATH": self._paths[number]} if number < len(self._paths) else {}
+                self._launch(name, worker, own)
             for number, server in enumerate(self._servers[1:], start=1):  # each, so that a dead one shows its log
                 server.wait_until(partial(self._has_registered, number), START_SECONDS)
         except BaseException:
@@ -95,13 +102,27 @@ class Cluster:
             self._folder.cleanup()
             self._folder = None
 
-    def run_driver(self, script: Path, *arguments: str, seconds: float = 300) -> str:
+    def run_driver(self, script: Path, *arguments: str, submit: Sequence[str] = (), seconds: float = 300) -> str:
         """Run a Python program in its own folder, the master's address its first argument; return what it printed.
+
+        Args:
+            script: The program.
+            arguments: Its other arguments.
+            submit: Options with which ``spark-submit`` runs it; without any it is run as a plain program.
+            seconds: How long it may take.
 
         Raises:
             ServerError: If it fails or takes longer than `seconds`; the message holds the end of its log.
         """
-        command = [sys.executable, str(script), self.master_url, *arguments]
+        launcher = [sys.executable]
+        if submit:
+            launcher = [
+                str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+                "--master",
+                self.master_url,
+                *submit,
+            ]
+        command = [*launcher, str(script), self.master_url, *arguments]
         env = _environment()
         try:
             run = subprocess.run(
@@ -115,12 +136,14 @@ class Cluster:
             raise ServerError(msg)
         return run.stdout
 
-    def _launch(self, name: str, arguments: list[str]) -> None:
+    def _launch(self, name: str, arguments: list[str], own: Mapping[str, str] | None = None) -> None:
         if self._folder is None:
             msg = "the cluster is not running: use it inside its `with` block"
             raise ServerError(msg)
         launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"  # it becomes the Java process: same id
-        self._servers.append(Server(name, [str(launcher), *arguments], Path(self._folder.name), _environment()))
+        self._servers.append(
+            Server(name, [str(launcher), *arguments], Path(self._folder.name), _environment() | (own or {}))
+        )
 
     def _has_registered(self, workers: int) -> bool:
         """Return whether the master's page calls at least so many workers alive; it does not while it is not whole."""

@@ -54,7 +54,6 @@ from cojoin.spark.restore.restore import check_restore, finish_restoration, writ
 from cojoin.spark.restore.source_logs import check_logs
 from cojoin.spark.session.connect_server import check_server
 from cojoin.spark.session.shared_places import begun
-from cojoin.spark.session.worker_check import check_workers
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect
@@ -63,7 +62,7 @@ from cojoin.storage.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming import DataStreamWriter
 
     from cojoin.engine.plan import Plan
@@ -129,7 +128,8 @@ def start_query(
         None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
         for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
     ]
-    _check_surroundings(spark, files)
+    if is_connect(spark):
+        check_server(spark, files)
     with begun(places := shared_places(spark, files, sinks, inputs, is_client=is_connect(spark)), spark):
         claim_checkpoint(files, description, described)
         lease = Lease.acquire(files)
@@ -160,18 +160,6 @@ def start_query(
                 raise ConfigurationError(explain(error)) from error
             raise
     return query
-
-
-def _check_surroundings(spark: SparkSession, files: Store) -> None:
-    """Check what the workers have, and that a server of Spark Connect sees the checkpoint.
-
-    Raises:
-        ConfigurationError: The server does not see the checkpoint's files.
-        EnvironmentSetupError: A worker has another cojoin, or none.
-    """
-    check_workers(spark)
-    if is_connect(spark):
-        check_server(spark, files)
 
 
 def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from cojoin.storage.place_tokens import Place
 
-__all__ = ["SharedPlaces", "begun", "has_other_hosts"]
+__all__ = ["SharedPlaces", "begun", "has_other_hosts", "known_executors"]
 
 _PYTHON_ERROR = re.compile(r"^[\w.]+Error: .+$", re.MULTILINE)
 
@@ -88,7 +88,7 @@ class SharedPlaces:
             CheckpointError: A host has another checkpoint, or none.
             ConfigurationError: It has another output or input, or none; or its Python can't look.
         """
-        executors = _executors(spark)
+        executors = known_executors(spark)
         if self._asked and executors <= self._asked:
             return
         asking = _Asking(self._tokens.to_json(), self._files)
@@ -168,7 +168,7 @@ def has_other_hosts(spark: SparkSession) -> bool:
     return master != "local" and not master.startswith("local[")
 
 
-def _executors(spark: SparkSession) -> frozenset[str]:
+def known_executors(spark: SparkSession) -> frozenset[str]:
     """Return the executors that the driver knows, and the driver, by their addresses; none with Spark Connect."""
     if is_connect(spark):
         return frozenset()

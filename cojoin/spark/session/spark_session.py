@@ -56,13 +56,16 @@ def spark_session(
         The session.
 
     Raises:
-        EnvironmentSetupError: Java 17 or later is missing, or the jars can't be fetched; or Spark Connect's packages
-            are missing (``pip install "cojoin[connect]"``), or no server answers.
+        EnvironmentSetupError: Java 17 or later is missing, or the jars can't be fetched; a program that
+            ``spark-submit`` has started has no Delta; or Spark Connect's packages are missing
+            (``pip install "cojoin[connect]"``), or no server answers.
 
     Example:
         ``spark = cj.spark_session("enrich", master="local[4]", conf={"spark.driver.memory": "4g"})``
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - Java is checked before Spark is touched
+
+    from cojoin.storage.session_settings import DELTA_SETTINGS, check_delta  # noqa: PLC0415 - as above
 
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -79,8 +82,7 @@ def spark_session(
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     cores = os.cpu_count() or 1
     settings: dict[str, Any] = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **DELTA_SETTINGS,
         # Spark's default of 200 is for large clusters, and the number can't change after a query's first batch.
         "spark.sql.shuffle.partitions": cores,
         # The logs of small tables need few tasks, not Delta's default of 50.
@@ -104,6 +106,9 @@ def spark_session(
         builder = builder.config(name, str(value))
     with without_jars():
         session: SparkSession = builder.getOrCreate()
+    # An empty string says that the user wants no packages of ours.
+    if (conf or {}).get("spark.jars.packages") != "":
+        check_delta(session)
     return session
 
 

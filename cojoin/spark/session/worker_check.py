@@ -3,7 +3,7 @@
 Everything that is sent to workers is sealed (``cojoin.storage.sealed``): a worker with another cojoin refuses it, and
 Spark tries its task again elsewhere, until one has failed four times. So a query would fail in the middle, or go on
 with the other hosts. This check asks the workers before anything is written, by one job with a task for each core, once
-an application. What executors that come later have is known only at their first task.
+for the executors that are there. What later ones have is known at their first task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cojoin.errors import EnvironmentSetupError
-from cojoin.spark.session.shared_places import has_other_hosts
+from cojoin.spark.session.shared_places import has_other_hosts, known_executors
 from cojoin.storage.sealed import ours, refusal, worker_trouble
 from cojoin.storage.session_settings import is_connect, parallel_tasks
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["check_workers"]
 
 _PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
-_ALIKE: set[str] = set()
-"""The applications, and sessions of Spark Connect, whose workers were asked."""
+_ASKED: dict[str, frozenset[str]] = {}
+"""The executors that were asked, by application; none of a session of Spark Connect, whose executors are not known."""
 
 
 def check_workers(session: Any) -> None:
@@ -45,13 +45,14 @@ def check_workers(session: Any) -> None:
         return
     else:
         name, where = str(session.sparkContext.applicationId), f"the workers of {session.sparkContext.master}"
-    if name in _ALIKE:
+    executors = known_executors(session)
+    if name in _ASKED and executors <= _ASKED[name]:
         return
     told = _told(session)
     if told:
         msg = f"{where} must have what this process has, since they execute its queries: {'. Also '.join(told)}"
         raise EnvironmentSetupError(msg)
-    _ALIKE.add(name)
+    _ASKED[name] = executors
 
 
 def _told(session: Any) -> list[str]:

@@ -12,7 +12,7 @@ from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.secrets import without_login
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import active_session
+from cojoin.storage.session_settings import active_session, check_delta
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class Source:
             The rows.
 
         Raises:
-            ConfigurationError: There is no active session.
+            ConfigurationError: There is no active session, or it has no Delta.
         """
         spark = active_session()
         if spark is None:
@@ -262,6 +262,8 @@ class Source:
                 f"make one with cojoin.spark_session()"
             )
             raise ConfigurationError(msg)
+        if self.format == "delta":
+            check_delta(spark)
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)

@@ -56,6 +56,21 @@ partition 1 offset 0: undecodable: the value is no JSON of the schema: got {. SQ
 
 \tat py4j.Protocol.getReturnValue(Protocol.java:1)"""
 
+LOST = """An error occurred while calling o1.start.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent \
+failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.5 executor 2): org.apache.spark.api.python.PythonException: \
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+{told}
+
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)"""
+
+INSTALL = (
+    "install the same in the Python of every host (spark.pyspark.python, PYSPARK_PYTHON), or send all of them one "
+    "environment (spark.archives), and start the query again"
+)
+
 CLIENT_ERROR = (
     "Client error accessing s3://lake/c/spark/0, failed with: Unable to execute HTTP request: The target server failed "
     "to respond (SDK Attempt Count: 2)"
@@ -78,6 +93,38 @@ CLIENT_ERROR = (
         ),
         (Py4JError(FOREIGN), "ZeroDivisionError: division by zero (udf.py:3, in parse)"),
         (cj.FunctionError("in our own words"), "in our own words"),
+        (
+            Py4JError(
+                LOST.format(
+                    told="pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in "
+                    "worker has different version: 3.10 than that in driver: 3.12, PySpark cannot run with different "
+                    "minor versions.\nPlease check environment variables PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON."
+                )
+            ),
+            f"host 10.0.0.5: expected Python 3.12, as of the driver, found 3.10 on a Python worker: {INSTALL}",
+        ),
+        (
+            Py4JError(LOST.format(told="ModuleNotFoundError: No module named 'pyarrow'")),
+            f"host 10.0.0.5: a Python worker lacks what it needs: No module named 'pyarrow'; {INSTALL}",
+        ),
+        (
+            Py4JError(LOST.format(told="ModuleNotFoundError: No module named 'shop.parsing'; 'shop' is not a package")),
+            (
+                "host 10.0.0.5: a Python worker lacks a module of the query's functions: No module named "
+                "'shop.parsing'; 'shop' is not a package; send it with spark.sparkContext.addPyFile(...) (with Spark "
+                "Connect: spark.addArtifacts(..., pyfile=True)) before the query is built, name it in "
+                "spark.submit.pyFiles, or install it in the Python of every host"
+            ),
+        ),
+        (
+            Py4JError(
+                LOST.format(
+                    told="cojoin.errors.EnvironmentSetupError: the Python worker on host b (python) has not what the "
+                    "driver has"
+                )
+            ),
+            "the Python worker on host b (python) has not what the driver has",
+        ),
         (KeyError("tier"), "KeyError: 'tier'"),
         (AssertionError(), "AssertionError"),
         (
