@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -42,6 +43,7 @@ from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
 from cojoin.spark.batch.plan_text import plan_text
 from cojoin.spark.sources.changed_files import files_in_commit
 from cojoin.storage.delta_files import table_log
+from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
@@ -297,18 +299,31 @@ def _logs(bound: BoundInput) -> tuple[tuple[str, bool] | None, ...]:
 
     There is one line for each stream that the plan of its DataFrame reads.
     """
-    count, source = _streams_read(bound.frame), bound.source
-    if count != 1 or source is None or source.format != "delta":
-        return (None,) * count
-    return ((str(source.location), _reads_changes(source.options)),)
+    if is_connect(bound.frame.sparkSession):
+        found: list[tuple[str, bool] | None] = [None] * _streams_told(bound.frame)
+    else:
+        leaves = bound.frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
+        each = [leaves.apply(at) for at in range(leaves.size())]
+        found = [_log_of(leaf) for leaf in each if leaf.isStreaming()]
+    if len(found) == 1 and bound.source is not None and bound.source.format == "delta":
+        return ((str(bound.source.location), _reads_changes(bound.source.options)),)
+    return tuple(found)
 
 
-def _streams_read(frame: DataFrame) -> int:
-    """Return how many lines of the offset log belong to a DataFrame: one for each stream that its plan reads."""
-    if is_connect(frame.sparkSession):
-        return _streams_told(frame)
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
-    return sum(1 for at in range(leaves.size()) if leaves.apply(at).isStreaming())
+def _log_of(leaf: Any) -> tuple[str, bool] | None:
+    """Return the same of a stream of the user's own, as a leaf of an analysed plan in the JVM."""
+    try:
+        if leaf.sourceName() != "delta":
+            return None
+        given, options = leaf.dataSource().options().iterator(), {}
+        while given.hasNext():
+            option = given.next()
+            options[str(option._1())] = str(option._2())  # noqa: SLF001 - Scala's names
+    except Py4JError:
+        # It is a stream of another kind, whose offsets are no positions in a Delta table.
+        return None
+    path = {name.lower(): value for name, value in options.items()}.get("path")
+    return None if path is None else (path if is_path(path) else f"./{path}", _reads_changes(options))
 
 
 def _streams_told(frame: DataFrame) -> int:

@@ -34,6 +34,7 @@ class DailyTable(ChangedTable):
     """A table of customers, and orders as files."""
 
     def __init__(self, spark: SparkSession, folder: Path, layout: str = "") -> None:
+        folder.mkdir(exist_ok=True)
         super().__init__(spark, folder, random.Random(SEED), layout=layout)
         self.through = 0
         (folder / "orders").mkdir()
@@ -61,9 +62,9 @@ class DailyTable(ChangedTable):
         self.through = commits[-1]
         self.trade(self.begin + 60 * MINUTE)
 
-    def plainly(self, key_groups: int = 2, **options: Any) -> cj.Joined:
+    def plainly(self, key_groups: int = 2, location: str = "", **options: Any) -> cj.Joined:
         """Return the join as its plainest user builds it: nothing is set that has to do with time."""
-        customers = cj.sources.delta(f"{self.folder}/customers", changes=True, options=options)
+        customers = cj.sources.delta(location or f"{self.folder}/customers", changes=True, options=options)
         orders = cj.sources.files(f"{self.folder}/orders", "parquet", schema=DDL)
         pair = cj.connect(
             cj.Input(orders, "customer_id", "event_time", "orders"),
@@ -170,6 +171,43 @@ def test_what_was_read_to_its_end_holds_nothing_whatever_the_commit(
     assert table.rows("daily") == table.due(), f"at {position(tmp_path / 'daily')}"
     assert query.progress is not None
     assert sum(each.late_applied + each.rejected.get("late", 0) for each in query.progress.inputs) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["a stream", "options"])
+def test_a_feed_that_the_user_opens_holds_nothing_either(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    table = DailyTable(spark, tmp_path)
+    options = {"readChangeFeed": "true", "startingVersion": "0"}
+    place = f"{tmp_path}/customers"
+    table.insert(0, 1)
+    for day in range(2):
+        table.day(*([merge(f"day {day}", 1, 2)] if day else []))
+        frame = spark.readStream.format("delta").options(**options).load(place).where("_change_type != 'delete'")
+        customers = frame if way == "a stream" else cj.sources.delta(place, options=options)
+        orders = cj.sources.files(f"{tmp_path}/orders", "parquet", schema=DDL)
+        pair = cj.connect(
+            cj.Input(orders, "customer_id", "event_time", "orders"),
+            cj.Input(customers, "customer_id", COMMITTED, "customers"),
+            key_groups=2,
+        )
+        table.run(pair.asof_join(), "daily", drain=False)
+        assert [row[0] for row in table.rows("daily")] == [row[0] for row in table.due()], f"day {day}"
+
+
+@pytest.mark.slow
+def test_a_table_by_name_with_mapped_columns_holds_nothing_either(spark: SparkSession, tmp_path: Path) -> None:
+    table = DailyTable(spark, tmp_path / "a folder of mine")
+    spark.sql(f"alter table {table.customers} set tblproperties ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"create table daily_customers using delta location '{table.folder}/customers'")
+    try:
+        table.insert(0, 1)
+        table.starts()
+        for day in range(2):
+            table.day(*([merge(f"day {day}", 1, 2)] if day else []))
+            table.run(table.plainly(location="daily_customers"), "daily", drain=False)
+            assert table.rows("daily") == table.due(), f"day {day}"
+    finally:
+        spark.sql("drop table daily_customers")
 
 
 @pytest.mark.slow
