@@ -21,7 +21,7 @@ from cojoin.engine.values.tables import event_millis
 from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.debugging.recorded_batches import RecordedBatch
     from cojoin.debugging.watched_function import Call, WatchedProcess
@@ -74,7 +74,9 @@ def cuts_of(stepper: Stepper, batch: RecordedBatch, rows: Sides) -> Iterator[Row
     for side, (spec, table) in enumerate(zip(inputs, rows, strict=True)):
         for place in range(table.num_rows):
             row = table.slice(place, 1)
-            step = run_batch(stepper, batch, (row, nothing[1]) if side == 0 else (nothing[0], row), (), ends=False)
+            cut = (row, nothing[1]) if side == 0 else (nothing[0], row)
+            # More rows of the same commit may come, so what is rejected of it is remembered.
+            step = run_batch(stepper, batch, cut, (), ends=False, holds={1: NONE, 2: NONE})
             waiting, reached = step.waiting, step.watermark
             if step.rejected.num_rows:
                 yield from _rejected(batch, step)
@@ -102,6 +104,7 @@ def run_batch(
     controls: Sequence[Control] | None = None,
     *,
     ends: bool = True,
+    holds: Mapping[int, int] | None = None,
 ) -> Step:
     """Run a batch, or a cut of one.
 
@@ -111,6 +114,7 @@ def run_batch(
         rows: The key's rows.
         controls: What is known of time; None is what was recorded after the batch.
         ends: Whether this is the batch's last cut.
+        holds: The upper bounds of the inputs' watermarks in this cut, in epoch milliseconds, by input number.
     """
     # Batches without content are left out, so numbers may be missing.
     stepper.batch_id = batch.batch_id - 1
@@ -119,6 +123,7 @@ def run_batch(
         processing_time=batch.processing_time,
         end_of_input=ends and batch.drained,
         controls=recorded_controls(batch) if controls is None else controls,
+        holds=holds,
     )
 
 

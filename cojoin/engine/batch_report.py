@@ -65,8 +65,11 @@ class InputReport:
             many that has; None where the whole snapshot is read, where the input is no such stream, and where the
             table's statistics lack these numbers.
         reads_changes: Whether its rows are the changes of a table.
+        has_idleness: Whether they are, and its watermark strategy has an idleness.
         tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
             ``rows_in`` and ``done``, too.
+        unchanged: Rows of a table that keep their former state, since their new one was rejected; the new ones are
+            counted in ``rejected``.
         reading: For ``cojoin.sources.files(..., "parquet")`` and ``cojoin.kafka.source`` how the rows are read:
             ``"direct"`` where the Python workers read them, else the reason for which Spark does. None for others.
     """
@@ -87,7 +90,9 @@ class InputReport:
     table: Mapping[str, Any] | None = None
     snapshot_rows: tuple[int, int] | None = None
     reads_changes: bool = False
+    has_idleness: bool = False
     tombstones: int = 0
+    unchanged: int = 0
     reading: str | None = None
 
     @property
@@ -226,6 +231,8 @@ class BatchReport:
         told = [f"rejected {', '.join(rejected)}"] if rejected else []
         told += [f"passed over {', '.join(repeated)}"] if repeated else []
         told += [f"applied {', '.join(late)} that came late"] if late else []
+        former = [f"{_rows(each.unchanged)} of {each.name!r}" for each in self.inputs if each.unchanged]
+        told += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
         text = self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
         tables = [
             f"{each.name!r} is version {each.table['version']} of its table, loaded at "
@@ -255,7 +262,7 @@ class BatchReport:
             f"{they_come} out when the next run moves it, or with drain=True"
         )
         for each in self.inputs:
-            if each.reads_changes and each.name == self.holding_input:
+            if each.reads_changes and not each.has_idleness and each.name == self.holding_input:
                 text += (
                     f". {each.name!r} is the changes of a table, which tell no time while the table does not change: "
                     f"with_idleness(...) in its watermark strategy lets time go on without it"
@@ -369,7 +376,8 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
     told = dict(groups[0]["input_watermarks"][position])
-    counts["tombstones"] = sum(group["inputs"][position].get("tombstones", 0) for group in groups)
+    for rare in ("tombstones", "unchanged"):
+        counts[rare] = sum(group["inputs"][position].get(rare, 0) for group in groups)
     rows = groups[0].get("loads", {}).get(str(position + 1))
     return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
 

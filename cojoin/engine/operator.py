@@ -175,7 +175,8 @@ class Operator(RestorableOperator):
             limit = NONE if side and batch.load is not None else before
             fresh, rejections = self._admit(side, batch.rows[side], limit, batch.snapshots.get(side + 1))
             yield from rejections
-            waiting.append(self._without_superseded(side, concat([self._held[side], fresh])))
+            is_within = side + 1 in batch.holds
+            waiting.append(self._without_superseded(side, concat([self._held[side], fresh]), is_within=is_within))
         last_event = self.watermark.max_timestamp()
         ends = after == END_OF_TIME
         yield from self._advance_to((waiting[0], waiting[1]), before, after, last_event if ends else None)
@@ -215,13 +216,25 @@ class Operator(RestorableOperator):
             name = self.inputs[control.input - 1].name
             yield Emission(REJECTED, fault_table(control.faults, name, watermark))
 
-    def _without_superseded(self, side: int, waiting: pa.Table) -> pa.Table:
-        """Return rows without the deletes that are replaced in their own commit, which are counted as done."""
-        spec = self.inputs[side]
+    def _without_superseded(self, side: int, waiting: pa.Table, *, is_within: bool) -> pa.Table:
+        """Return rows without the deletes that are replaced in their own commit, which are counted as done.
+
+        Args:
+            side: 0 for the left input, 1 for the right.
+            waiting: The rows that are buffered or new.
+            is_within: Whether more rows of the same commit may come.
+        """
+        spec, counts = self.inputs[side], self.counts[side]
         if spec.changes is None:
             return waiting
         kept = spec.changes.without_superseded(waiting, spec.key)
-        self.counts[side].done += waiting.num_rows - kept.num_rows
+        if self._rejected[side].num_rows:
+            replaced = spec.changes.replaced_by(kept, self._rejected[side], spec.key)
+            counts.unchanged += int(replaced.sum())
+            kept = kept.filter(pa.array(~replaced))
+            if not is_within:
+                self._rejected[side] = spec.schema.empty_table()
+        counts.done += waiting.num_rows - kept.num_rows
         return kept
 
     def _admit(
@@ -229,6 +242,8 @@ class Operator(RestorableOperator):
     ) -> tuple[pa.Table, list[Emission]]:
         """Split rows into those to process and those to reject; count the rejected and the late ones."""
         spec, counts = self.inputs[side], self.counts[side]
+        if spec.changes is not None and spec.max_ahead_ms is not None:
+            rows = spec.changes.deletes_in_time(rows, self.processing_time + spec.max_ahead_ms)
         admitted, rejected = split_admitted(rows, spec, self.processing_time)
         if spec.changes is not None:
             admitted = spec.changes.from_the_beginning(admitted, snapshot)
@@ -241,6 +256,9 @@ class Operator(RestorableOperator):
                 counts.late_applied += int(late.sum())
         for reason, table in rejected.items():
             counts.rejected[reason] += table.num_rows
+        if spec.changes is not None and rejected:
+            new = [spec.changes.replacing(table, spec.key, snapshot) for table in rejected.values()]
+            self._rejected[side] = concat([self._rejected[side], *new])
         return admitted, [
             Emission(REJECTED, rejected_table(table, spec, reason, watermark)) for reason, table in rejected.items()
         ]
@@ -316,7 +334,7 @@ class Operator(RestorableOperator):
                     "status": each.status(),
                     "source_agrees": each.source_agrees,
                     "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
-                    **({"reads_changes": True} if spec.changes and spec.changes.is_feed else {}),
+                    **_of_feed(spec),
                     **({} if spec.reading is None else {"reading": spec.reading}),
                     **({"table": self.table} if side and self.table is not None else {}),
                 }
@@ -330,3 +348,10 @@ class Operator(RestorableOperator):
     def details(self) -> dict[str, int]:
         """Return the counters that the subclass adds to the report."""
         return {}
+
+
+def _of_feed(spec: InputSpec) -> dict[str, bool]:
+    """Return what a report says of an input that is the changes of a table; nothing of others."""
+    if spec.changes is None or not spec.changes.is_feed:
+        return {}
+    return {"reads_changes": True, **({} if spec.watermark.idleness is None else {"has_idleness": True})}
