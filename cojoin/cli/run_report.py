@@ -112,6 +112,8 @@ def counts(report: BatchReport) -> str:
         line("late, but applied", [each.late_applied for each in inputs])
     if any(each.tombstones for each in inputs):
         line("done: tombstones after deletes", [each.tombstones for each in inputs])
+    if any(each.unavailable for each in inputs):
+        line("nulls for unavailable values", [each.unavailable for each in inputs])
     return text_table(table)
 
 

@@ -30,6 +30,7 @@ _REASONS = {
     "ends_before_it_begins": "whose validity ends before it begins",
     "late": "that came late",
     "undecodable": "that can't be decoded",
+    "unavailable_value": "with a value that its source could not read",
     "tombstone": "without a value",
     "gone": "for ranges of records that are gone",
     "erased": "that were erased",
@@ -67,6 +68,8 @@ class InputReport:
         reads_changes: Whether its rows are the changes of a table.
         tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
             ``rows_in`` and ``done``, too.
+        unavailable: Rows that have nulls instead of values that the source could not read
+            (``cojoin.kafka.debezium(..., unavailable="null")``).
         reading: For ``cojoin.sources.files(..., "parquet")`` and ``cojoin.kafka.source`` how the rows are read:
             ``"direct"`` where the Python workers read them, else the reason for which Spark does. None for others.
     """
@@ -88,6 +91,7 @@ class InputReport:
     snapshot_rows: tuple[int, int] | None = None
     reads_changes: bool = False
     tombstones: int = 0
+    unavailable: int = 0
     reading: str | None = None
 
     @property
@@ -226,6 +230,8 @@ class BatchReport:
         told = [f"rejected {', '.join(rejected)}"] if rejected else []
         told += [f"passed over {', '.join(repeated)}"] if repeated else []
         told += [f"applied {', '.join(late)} that came late"] if late else []
+        nulled = [f"{_rows(each.unavailable)} of {each.name!r}" for each in self.inputs if each.unavailable]
+        told += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
         text = self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
         tables = [
             f"{each.name!r} is version {each.table['version']} of its table, loaded at "
@@ -350,7 +356,8 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
     told = dict(groups[0]["input_watermarks"][position])
-    counts["tombstones"] = sum(group["inputs"][position].get("tombstones", 0) for group in groups)
+    for counter in ("tombstones", "unavailable"):
+        counts[counter] = sum(group["inputs"][position].get(counter, 0) for group in groups)
     rows = groups[0].get("loads", {}).get(str(position + 1))
     return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
 

@@ -22,6 +22,7 @@ class InputCounts:
     done: int = 0
     late_applied: int = 0
     tombstones: int = 0
+    unavailable: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, Any]:
@@ -33,6 +34,7 @@ class InputCounts:
             "rejected": dict(self.rejected),
             # A state without them is as one of 0.5.0.
             **({"tombstones": self.tombstones} if self.tombstones else {}),
+            **({"unavailable": self.unavailable} if self.unavailable else {}),
         }
 
     def add_received(self, control: Control) -> None:
@@ -40,9 +42,11 @@ class InputCounts:
         self.rows_in += control.rows + len(control.faults) + control.tombstones
         self.done += control.tombstones
         self.tombstones += control.tombstones
+        self.unavailable += control.unavailable
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the counters that ``as_dict`` returned."""
         self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
         self.rejected = Counter(saved["rejected"])
         self.tombstones = saved.get("tombstones", 0)
+        self.unavailable = saved.get("unavailable", 0)

@@ -110,8 +110,8 @@ def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for each in counts:
         rejected.update(each["rejected"])
     sums = {name: sum(each[name] for each in counts) for name in ("rows_in", "done", "late_applied")}
-    tombstones = sum(each.get("tombstones", 0) for each in counts)
-    return {**sums, "rejected": dict(rejected), **({"tombstones": tombstones} if tombstones else {})}
+    further = {name: sum(each.get(name, 0) for each in counts) for name in ("tombstones", "unavailable")}
+    return {**sums, "rejected": dict(rejected), **{name: count for name, count in further.items() if count}}
 
 
 def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
