@@ -1,14 +1,15 @@
 """Values of Debezium's JSON events that only the schema beside them explains, as texts that Spark reads.
 
 Kafka Connect writes a decimal as the base64 of its digits, and Debezium a time as a number, of days up to nanoseconds.
-What they mean is in the event's ``schema``, as Connect's converter writes it by default. Events without a schema go on
-as they are, and so do events whose row has no column of these types, and those without any such field. A value that its
-column can't hold exactly is a fault. It costs some 50 microseconds an event that has a schema and such a field.
+What they mean is in the event's ``schema``, as Connect's converter writes it by default. A value that its column can't
+hold exactly is a fault, and so is a number for a time that no schema explains, which Spark would take for seconds. It
+costs some 50 microseconds an event with a schema, and nothing where the row has neither decimals nor times.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from cojoin.engine.values.types import type_to_ddl
 from cojoin.kafka.formats.wire_format import undecodable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cojoin.kafka.formats.decoding import Heads
 
@@ -37,21 +38,24 @@ _MICROS = {
 """How many microseconds so many units of a time are."""
 
 _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
-_SIGNS = [name.encode() for name in (_DECIMAL, _VARIABLE, *_MICROS, *_DAYS)]
 _DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a text without a zone is read as UTC
 _SIDES = ("before", "after")
 _MOST_DIGITS = 400
+_WHOLE = re.compile(r"-?[0-9]{1,30}")
 
 
 def needs_schema(dtype: pa.DataType) -> bool:
     """Return whether only an event's schema explains some values of a type."""
     types = pa.types
-    if types.is_struct(dtype):
-        return any(needs_schema(field.type) for field in dtype)
-    if types.is_list(dtype):
-        return needs_schema(dtype.value_type)
-    return bool(types.is_decimal(dtype) or types.is_timestamp(dtype) or types.is_date(dtype))
+    return _has(dtype, lambda each: bool(types.is_decimal(each) or types.is_timestamp(each) or types.is_date(each)))
+
+
+def _has(dtype: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type, or a part of it, is such a one."""
+    if pa.types.is_struct(dtype):
+        return any(_has(field.type, is_one) for field in dtype)
+    return _has(dtype.value_type, is_one) if pa.types.is_list(dtype) else is_one(dtype)
 
 
 class _Number(str):
@@ -71,6 +75,11 @@ class DebeziumJson:
     row: pa.StructType
 
     @property
+    def has_times(self) -> bool:
+        """Whether the row has times, which may be numbers."""
+        return _has(self.row, lambda dtype: bool(pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)))
+
+    @property
     def dtype(self) -> pa.DataType:
         """The type of JSON."""
         return pa.binary()
@@ -80,23 +89,37 @@ class DebeziumJson:
         del heads
         found: list[bytes | None] = [*values]
         for at, value in enumerate(values):
-            if value is None or b'"schema"' not in value or not any(sign in value for sign in _SIGNS):
+            if value is None or not (self.has_times or b'"schema"' in value):
                 continue
             try:
                 found[at] = self._explained(value)
             except _MisfitError as error:
                 found[at], faults[at] = None, undecodable(f"the value's {error}")
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                pass  # What is no such event is left to Spark, which tells what it is.
+            except ValueError as error:
+                found[at], faults[at] = None, undecodable(f"the value is no JSON: {error}")
+            except RecursionError:
+                pass  # Spark has a limit, too, and tells of it.
         return pa.array(found, pa.binary())
 
     def _explained(self, value: bytes) -> bytes:
         event = json.loads(value.decode(), parse_float=_Number, parse_int=_Number, parse_constant=_Number)
-        payload, schemas = event["payload"], {each["field"]: each for each in event["schema"]["fields"]}
-        for side in _SIDES:
-            if isinstance(payload.get(side), dict):
-                payload[side] = _converted(payload[side], schemas[side], self.row, "")
-        return _spelled({"payload": payload}).encode()
+        if not isinstance(event, dict):
+            return value
+        schemas = _fields(event.get("schema"))
+        payload = event["payload"] if isinstance(event.get("payload"), dict) else event
+        made = {
+            side: _converted(payload[side], schemas.get(side, {}), self.row, "row")
+            for side in _SIDES
+            if isinstance(payload.get(side), dict)
+        }
+        return _spelled({"payload": {**payload, **made}}).encode() if schemas else value
+
+
+def _fields(schema: Any) -> dict[str, dict[str, Any]]:
+    """Return the fields of a struct's schema by name."""
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    listed = fields if isinstance(fields, list) else []
+    return {str(each["field"]): each for each in listed if isinstance(each, dict) and "field" in each}
 
 
 class _MisfitError(Exception):
@@ -111,49 +134,57 @@ def _converted(  # noqa: PLR0911 - one for each form
     if value is None:
         return None
     if types.is_struct(dtype) and isinstance(value, dict):
-        parts = {each["field"]: each for each in schema.get("fields", ())}
-        known = {field.name: field.type for field in dtype}
+        parts, known = _fields(schema), {field.name: field.type for field in dtype}
         return {
-            own: _converted(each, parts[own], known[own], f"field {own!r}") if own in known and own in parts else each
+            own: _converted(each, parts.get(own, {}), known[own], f"field {own!r}") if own in known else each
             for own, each in value.items()
         }
     if types.is_list(dtype) and isinstance(value, list):
-        return [_converted(each, schema.get("items", {}), dtype.value_type, f"an element of {place}") for each in value]
+        items = schema.get("items")
+        inner = items if isinstance(items, dict) else {}
+        return [_converted(each, inner, dtype.value_type, f"an element of {place}") for each in value]
     if types.is_decimal(dtype) and name == _DECIMAL and not isinstance(value, _Number):
-        return _decimal(value, int(schema["parameters"]["scale"]), dtype, place)
-    if types.is_decimal(dtype) and name == _VARIABLE:
-        return _decimal(value["value"], int(value["scale"]), dtype, place)
-    if types.is_timestamp(dtype) and name in _MICROS and isinstance(value, _Number):
-        units, per_micro = _MICROS[name]
-        return _moment(int(value) * units // per_micro, place)
-    if types.is_date(dtype) and name in _DAYS and isinstance(value, _Number):
-        return _moment(int(value) * _DAY, place)[:10]
+        parameters = schema.get("parameters")
+        return _decimal(value, parameters.get("scale") if isinstance(parameters, dict) else None, dtype, place)
+    if types.is_decimal(dtype) and name == _VARIABLE and isinstance(value, dict):
+        return _decimal(value.get("value"), value.get("scale"), dtype, place)
+    if isinstance(value, _Number) and (types.is_timestamp(dtype) or types.is_date(dtype)):
+        return _time(value, name, dtype, place)
     return value
 
 
-def _moment(micros: int, place: str) -> str:
+def _time(value: _Number, name: str, dtype: pa.DataType, place: str) -> str:
     """Return a time as a text, in UTC: of a type without a zone Spark takes it as it stands."""
+    if not _WHOLE.fullmatch(value) or name not in (_DAYS if pa.types.is_date(dtype) else _MICROS):
+        msg = (
+            f"{place} is the number {value:.40}, and no schema of the event says which time that is: set "
+            f"schemas.enable=true in its converter, or read it as a bigint and convert it"
+        )
+        raise _MisfitError(msg)
+    units, per_micro = (_DAY, 1) if pa.types.is_date(dtype) else _MICROS[name]
     try:
-        return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+        moment = _EPOCH + timedelta(microseconds=int(value) * units // per_micro)
     except OverflowError:
         msg = f"{place} is a time beyond the years 1 to 9999"
         raise _MisfitError(msg) from None
+    return moment.isoformat(timespec="microseconds")[: 10 if pa.types.is_date(dtype) else None]
 
 
-def _decimal(value: Any, scale: int, dtype: pa.DataType, place: str) -> _Number:
-    if not isinstance(value, str):
-        msg = f"{place}: expected the base64 of a decimal, got {value!r:.40}"
+def _decimal(value: Any, scale: Any, dtype: pa.DataType, place: str) -> _Number:
+    if not isinstance(value, str) or isinstance(value, _Number) or not _WHOLE.fullmatch(str(scale)):
+        msg = f"{place}: expected the base64 of a decimal and its scale, got {value!r:.40} and {scale!r:.40}"
         raise _MisfitError(msg)
     try:
         digits = int.from_bytes(b64decode(value, validate=True), "big", signed=True)
     except ValueError:
         msg = f"{place}: expected the base64 of a decimal, got {value!r:.40}"
         raise _MisfitError(msg) from None
-    if abs(scale) > _MOST_DIGITS or digits.bit_length() > 3 * _MOST_DIGITS:
+    shift = int(scale)
+    if abs(shift) > _MOST_DIGITS or digits.bit_length() > 3 * _MOST_DIGITS:
         msg = f"{place} has too many digits for {type_to_ddl(dtype)}"
         raise _MisfitError(msg)
     sign, text = "-" if digits < 0 else "", str(abs(digits))
-    number = Decimal(f"{sign}{text}E{-scale}")
+    number = Decimal(f"{sign}{text}E{-shift}")
     whole = number.as_integer_ratio()
     shifted = whole[0] * 10**dtype.scale
     if shifted % whole[1] or abs(shifted // whole[1]) >= 10**dtype.precision:

@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import uuid
-from base64 import b64encode
-from datetime import date, datetime, timezone
-from decimal import Decimal
+from base64 import b64decode, b64encode
+from datetime import date, datetime, timedelta, timezone
+from decimal import ROUND_HALF_UP, Decimal
 from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import Schema
 
 import cojoin as cj
 from cojoin.engine.time.control_rows import UNAVAILABLE
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.debezium_json import DebeziumJson
-from cojoin.kafka.formats.record_formats import debezium
+from cojoin.kafka.formats.record_formats import avro, debezium
 from cojoin.kafka.formats.record_formats import json as json_format
 from cojoin.kafka.record_description import RecordDescription
 from cojoin.kafka.records import FAULT, VALUE, decode_parts
 from cojoin.kafka.topics import Topics
+from tests.kafka.formats.encoded import framed
+from tests.kafka.formats.test_avro_fuzz import spoilt
+from tests.kafka.formats.test_schema_heads import GuidRegistry
+from tests.kafka.formats.written_values import DEBEZIUM, ENVELOPE
+from tests.seeds import SEED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
 HIDDEN = "__debezium_unavailable_value"
 IN_BASE64 = b64encode(HIDDEN.encode()).decode()
 DECIMAL, VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+
+
+@pytest.fixture(scope="module")
+def guids() -> Iterator[GuidRegistry]:
+    made = GuidRegistry()
+    yield made
+    made.close()
 
 
 def rows(
@@ -197,12 +212,30 @@ def test_a_value_that_its_column_can_not_hold_is_a_fault(dtype: str, field: Any,
     ],
 )
 def test_what_is_no_event_with_a_schema_is_left_to_spark(value: bytes | None) -> None:
-    decoder = DebeziumJson(pa.struct([("x", pa.decimal128(10, 2))]))
     faults: list[str | None] = [None]
-    signed = None if value is None else value + b' "org.apache.kafka.connect.data.Decimal"'
-    for each in (value, signed):
-        assert decoder.decode([each], faults).to_pylist() == [each]
+    assert DebeziumJson(pa.struct([("x", pa.decimal128(10, 2))])).decode([value], faults).to_pylist() == [value]
     assert faults == [None]
+
+
+@pytest.mark.parametrize("dtype", ["timestamp", "timestamp_ntz", "date", "array<timestamp>"])
+def test_a_number_for_a_time_without_a_schema_is_a_fault(dtype: str) -> None:
+    decoder = DebeziumJson(pa.struct(list(parse_schema(f"x {dtype}, y bigint"))))
+    time: Any = [MICROS] if "array" in dtype else MICROS
+    told = f"is the number {MICROS}, and no schema of the event says which time that is: set schemas.enable=true in its"
+    for value in (
+        event("c", after={"x": time}),
+        event("c", after={"x": time}, schema=[time_field("int64", "a.b")]),
+        event("d", {"x": time}, schema=[{"type": "int64", "field": "y"}]),
+        b'{"payload": %s}' % event("c", after={"x": time}),
+    ):
+        faults: list[str | None] = [None]
+        assert decoder.decode([value], faults).to_pylist() == [None]
+        assert told in str(faults[0])
+    plain = event("c", after={"x": "2026-01-05", "y": MICROS})
+    faults = [None, None]
+    assert decoder.decode([plain, plain[:-1]], faults).to_pylist() == [plain, None]
+    assert faults[0] is None
+    assert str(faults[1]).startswith("undecodable: the value is no JSON: ")
 
 
 def uuid_of(text: str) -> str:
@@ -283,11 +316,171 @@ def test_a_value_that_is_unavailable_never_comes_out(spark: SparkSession) -> Non
     assert [each[FAULT] is None for each in other] == [True, False]
 
 
+HELD: dict[str, tuple[str, Any]] = {
+    "decimal": ("decimal(10,2)", Decimal("12.34")),
+    "decimal negative": ("decimal(10,2)", Decimal("-12.34")),
+    "decimal wide": ("decimal(38,10)", Decimal("1234567890123456789012345678.0123456789")),
+    "decimal null": ("decimal(10,2)", None),
+    "variable scale": ("decimal(10,3)", Decimal("-1.234")),
+    "date": ("date", date(2024, 10, 4)),
+    "timestamp": ("timestamp_ntz", datetime(2026, 1, 5, 0, 0, 0, 123_000)),  # noqa: DTZ001 - a local time
+    "micro timestamp": ("timestamp_ntz", datetime(2026, 1, 5, 0, 0, 0, 123_456)),  # noqa: DTZ001
+    "nano timestamp": ("bigint", 1_767_571_200_123_456_789),
+    "zoned timestamp": ("string", "2026-01-05T00:00:00.123456Z"),
+    "connect timestamp": ("timestamp", datetime(2026, 1, 5, 0, 0, 0, 123_000, timezone.utc)),
+    "connect date": ("date", date(2024, 10, 4)),
+    "text": ("string", "ä"),
+    "boolean": ("boolean", True),
+    "double": ("double", 0.1),
+    "bytes": ("binary", b"\xff\0\1"),
+    "text array": ("array<string>", ["a", None]),
+    "hstore": ("map<string,string>", {"a": "b"}),
+    "unavailable text": ("string", None),
+    "unavailable bytes": ("binary", None),
+    "unavailable text array": ("array<string>", None),
+    "unavailable bytes array": ("array<binary>", None),
+    "unavailable uuid array": ("array<string>", None),
+    "unavailable int array": ("array<int>", None),
+    "unavailable bigint array": ("array<bigint>", None),
+    "unavailable hstore": ("map<string,string>", None),
+    "unavailable hstore as json": ("string", None),
+}
+"""The column of each of ``DEBEZIUM``, and its value; None where it is unavailable."""
+
+
+def of_all(titles: Sequence[str], how: str, registry: GuidRegistry) -> tuple[bytes, Any]:
+    """Return one event whose row has a column for each title, and the format of its value."""
+    made = [DEBEZIUM[each] for each in titles]
+    if how == "avro":
+        fields = [{"name": f"x{at}", "type": kind} for at, (*_, kind, _) in enumerate(made)]
+        row = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "long"}, *fields]}
+        source = {
+            "type": "record",
+            "name": "Source",
+            "fields": [{"name": "ts_ms", "type": "long"}, {"name": "db", "type": "string"}],
+        }
+        parts = [("before", ["null", row]), ("after", ["null", "Value"]), ("source", source), ("op", "string")]
+        parts.append(("ts_ms", ["null", "long"]))
+        envelope = {
+            "type": "record",
+            "name": "Envelope",
+            "fields": [{"name": name, "type": kind} for name, kind in parts],
+        }
+        number = registry.client.register_schema(f"all-{len(titles)}", Schema(json.dumps(envelope), "AVRO"))
+        begin, end = map(bytes.fromhex, ENVELOPE)
+        return framed(number, begin + b"".join(bytes.fromhex(each[-1]) for each in made) + end), avro(
+            registry.url, schema=ddl_of(titles)
+        )
+    fields = [{"type": "int64", "field": "id"}, *({**each[0], "field": f"x{at}"} for at, each in enumerate(made))]
+    after = ", ".join(f'"x{at}": {each[2 if how == "numbers" else 1]}' for at, each in enumerate(made))
+    whole = event("c", after="AFTER", schema=fields).decode().replace('"AFTER"', f'{{"id": 7, {after}}}')
+    return whole.encode(), json_format(ddl_of(titles))
+
+
+def ddl_of(titles: Sequence[str]) -> str:
+    return ", ".join(["id bigint", *(f"x{at} {HELD[title][0]}" for at, title in enumerate(titles))])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["json", pytest.param("numbers", marks=pytest.mark.slow), "avro"])
+def test_what_debezium_and_connect_write(spark: SparkSession, guids: GuidRegistry, how: str) -> None:
+    assert HELD.keys() == DEBEZIUM.keys()
+    value, inner = of_all([*HELD], how, guids)
+    held = [each for each in HELD if "unavailable" not in each]
+    plain, of_plain = of_all(held, how, guids)
+    (found,) = rows(spark, debezium(of_plain), [plain])
+    nulled, note = rows(spark, debezium(inner, unavailable="null"), [value])
+    (refused,) = rows(spark, debezium(inner), [value])
+    assert (found[FAULT], nulled[FAULT], note[FAULT]) == (None, None, UNAVAILABLE)
+    assert (found["id"], nulled["id"]) == (7, 7)
+    for row, titles in ((found, held), (nulled, [*HELD])):
+        for at, title in enumerate(titles):
+            right = HELD[title][1]
+            is_zoned = isinstance(right, datetime) and right.tzinfo is not None
+            assert row[f"x{at}"] == (right.astimezone().replace(tzinfo=None) if is_zoned else right), title
+    told = str(refused[FAULT])
+    assert told.startswith("unavailable_value: column 'x18' and 'x19' and ")
+    assert all(f"'x{at}'" in told for at in range(18, 27))
+
+
 @pytest.mark.spark
 def test_decimals_in_base64_without_a_schema_are_told(spark: SparkSession) -> None:
     value = debezium(json_format("id bigint, price decimal(10,2)"))
     (found,) = rows(spark, value, [event("c", after={"id": 1, "price": base64_of(1234)})])
     assert found[FAULT].startswith("undecodable: the value (decimals in base64 are read by the event's schema: set ")
+
+
+_ISO = re.compile(r"20[0-9]{2}-0[1-9]-[012][0-9]T[01][0-9]:[0-5][0-9]:[0-5][0-9]Z")
+FUZZED = "id bigint, price decimal(10,2), at timestamp, note string"
+FUZZED_FIELDS = [
+    {"type": "int64", "field": "id"},
+    {**decimal_field(2), "field": "price"},
+    {**time_field("int64", "io.debezium.time.MicroTimestamp"), "field": "at"},
+    {"type": "string", "field": "note"},
+]
+
+
+def read_by_hand(value: bytes) -> dict[str, Any] | None:
+    """Return what an event says, read as JSON by Python alone; None where it is none, ``...`` for other forms."""
+    try:
+        found = json.JSONDecoder(parse_float=Decimal).decode(value.decode())
+        payload = found.get("payload") or found
+        row = payload["before" if payload["op"] == "d" else "after"]
+        sides = {each.get("field"): each for each in found.get("schema", {}).get("fields", [])}
+        side = sides.get("before" if payload["op"] == "d" else "after", {})
+        types = {each.get("field"): each for each in side.get("fields", [])}
+        made = {name: row.get(name) for name in ("id", "price", "at", "note")}
+        if types.get("price", {}).get("name") == DECIMAL and isinstance(made["price"], str):
+            digits = int.from_bytes(b64decode(made["price"], validate=True), "big", signed=True)
+            made["price"] = Decimal(digits).scaleb(-int(types["price"]["parameters"]["scale"]))
+        if types.get("at", {}).get("name") == "io.debezium.time.MicroTimestamp" and isinstance(made["at"], int):
+            made["at"] = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=made["at"])
+        if made["price"] is not None:
+            # Of a plain number Spark keeps the column's digits.
+            made["price"] = Decimal(made["price"]).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
+        return None
+    if isinstance(made["at"], int):
+        return None
+    if isinstance(made["at"], str):
+        made["at"] = datetime.fromisoformat(made["at"].replace("Z", "+00:00")) if _ISO.fullmatch(made["at"]) else ...
+    # Spark gives other JSON as its text.
+    made["note"] = made["note"] if isinstance(made["note"], (str, type(None))) else ...
+    return made
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_oracle_of_damaged_events(spark: SparkSession, count: int) -> None:
+    rng = random.Random(f"{SEED} debezium")
+    values: list[bytes] = []
+    for at in range(count):
+        note = "".join(rng.choices('aä€😀"\\', k=rng.randrange(8)))
+        price, moment = rng.randrange(-(10**9), 10**9), MICROS + rng.randrange(10**12)
+        row = {"id": at, "price": base64_of(price), "at": moment, "note": note}
+        is_plain = rng.random() < 0.2
+        if is_plain:
+            row |= {"price": price / 100, "at": "2026-01-05T00:00:00Z"}
+        whole = event("c", after=row, schema=None if is_plain else FUZZED_FIELDS)
+        values.append(spoilt(rng, whole) if at % 10 else whole)
+    found = rows(spark, debezium(json_format(FUZZED)), values)
+    assert [each["offset"] for each in found] == list(range(count))
+    read = 0
+    for value, row in zip(values, found, strict=True):
+        if row[FAULT] is not None:
+            assert row["offset"] % 10, (value, row[FAULT])
+            assert row[FAULT].startswith("undecodable: ")
+            continue
+        read += 1
+        expected = read_by_hand(value)
+        assert expected is not None, (value, row)
+        for name, right in expected.items():
+            got = row[name]
+            if isinstance(got, datetime):
+                got = got.astimezone(timezone.utc)
+            if right is not ...:
+                assert got == right, (value, name)
+    assert count * 0.1 <= read < count * 0.95
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,8 @@ def test_oracle_fastavro_of_what_other_writers_write(origin: str, kind: Any, con
     schema = {"type": "record", "name": "shop.Value", "fields": [{"name": "x", "type": kind}]}
     found, faults = read(FoundSchema("AVRO", json.dumps(schema)), [bytes.fromhex(content)])
     assert faults == [None]
-    if origin in BY_HAND:
-        expected = BY_HAND[origin]
-    else:
-        expected = oracle(kind, bytes.fromhex(content), OTHERWISE.get(origin, ""))
+    value = bytes.fromhex(content)
+    expected = BY_HAND[origin] if origin in BY_HAND else oracle(kind, value, OTHERWISE.get(origin, ""))
     assert found == [{"x": str(expected) if isinstance(expected, UUID) else expected}]
 
 
