@@ -114,6 +114,8 @@ def counts(report: BatchReport) -> str:
         line("done: tombstones after deletes", [each.tombstones for each in inputs])
     if any(each.unchanged for each in inputs):
         line("done: in the former state", [each.unchanged for each in inputs])
+    if any(each.unavailable for each in inputs):
+        line("nulls for unavailable values", [each.unavailable for each in inputs])
     return text_table(table)
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cojoin.engine.counts import RARE_COUNTERS
 from cojoin.engine.display import Display, display_of
 from cojoin.engine.formats import format_time, text_table
 from cojoin.engine.inputs import DIRECT
@@ -30,6 +31,7 @@ _REASONS = {
     "ends_before_it_begins": "whose validity ends before it begins",
     "late": "that came late",
     "undecodable": "that can't be decoded",
+    "unavailable_value": "with a value that its source could not read",
     "tombstone": "without a value",
     "gone": "for ranges of records that are gone",
     "erased": "that were erased",
@@ -70,6 +72,8 @@ class InputReport:
             ``rows_in`` and ``done``, too.
         unchanged: Rows of a table that keep their former state, since their new one was rejected; the new ones are
             counted in ``rejected``.
+        unavailable: Rows that have nulls instead of values that the source could not read
+            (``cojoin.kafka.debezium(..., unavailable="null")``).
         reading: For ``cojoin.sources.files(..., "parquet")`` and ``cojoin.kafka.source`` how the rows are read:
             ``"direct"`` where the Python workers read them, else the reason for which Spark does. None for others.
     """
@@ -93,6 +97,7 @@ class InputReport:
     has_idleness: bool = False
     tombstones: int = 0
     unchanged: int = 0
+    unavailable: int = 0
     reading: str | None = None
 
     @property
@@ -233,6 +238,8 @@ class BatchReport:
         told += [f"applied {', '.join(late)} that came late"] if late else []
         former = [f"{_rows(each.unchanged)} of {each.name!r}" for each in self.inputs if each.unchanged]
         told += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
+        nulled = [f"{_rows(each.unavailable)} of {each.name!r}" for each in self.inputs if each.unavailable]
+        told += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
         text = self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
         tables = [
             f"{each.name!r} is version {each.table['version']} of its table, loaded at "
@@ -376,8 +383,8 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
     told = dict(groups[0]["input_watermarks"][position])
-    for rare in ("tombstones", "unchanged"):
-        counts[rare] = sum(group["inputs"][position].get(rare, 0) for group in groups)
+    for counter in RARE_COUNTERS:
+        counts[counter] = sum(group["inputs"][position].get(counter, 0) for group in groups)
     rows = groups[0].get("loads", {}).get(str(position + 1))
     return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
 

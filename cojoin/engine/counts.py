@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
     from cojoin.engine.time.control_rows import Control
 
-__all__ = ["InputCounts"]
+__all__ = ["RARE_COUNTERS", "InputCounts"]
+
+RARE_COUNTERS = ("tombstones", "unchanged", "unavailable")
+"""The counters that a state has only where they are not zero."""
 
 
 @dataclass
@@ -23,6 +26,7 @@ class InputCounts:
     late_applied: int = 0
     tombstones: int = 0
     unchanged: int = 0
+    unavailable: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, Any]:
@@ -33,8 +37,7 @@ class InputCounts:
             "late_applied": self.late_applied,
             "rejected": dict(self.rejected),
             # A state without them is as one of 0.5.0.
-            **({"tombstones": self.tombstones} if self.tombstones else {}),
-            **({"unchanged": self.unchanged} if self.unchanged else {}),
+            **{name: getattr(self, name) for name in RARE_COUNTERS if getattr(self, name)},
         }
 
     def add_received(self, control: Control) -> None:
@@ -42,9 +45,11 @@ class InputCounts:
         self.rows_in += control.rows + len(control.faults) + control.tombstones
         self.done += control.tombstones
         self.tombstones += control.tombstones
+        self.unavailable += control.unavailable
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the counters that ``as_dict`` returned."""
         self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
         self.rejected = Counter(saved["rejected"])
-        self.tombstones, self.unchanged = saved.get("tombstones", 0), saved.get("unchanged", 0)
+        for name in RARE_COUNTERS:
+            setattr(self, name, saved.get(name, 0))

@@ -74,6 +74,7 @@ Reason: TypeAlias = Literal[
     "ends_before_it_begins",
     "late",
     "undecodable",
+    "unavailable_value",
     "tombstone",
     "gone",
 ]
@@ -85,6 +86,7 @@ Reason: TypeAlias = Literal[
 - *ends_before_it_begins*: its ``valid_to`` is before its ``valid_from``.
 - *late*: its timestamp is at or below the operator's watermark before its batch.
 - *undecodable*: its source returned a record that does not decode as a row of the input (``cojoin.kafka``).
+- *unavailable_value*: its source could not read a value of it, as Debezium large ones that an update did not change.
 - *tombstone*: its source returned a record without a value.
 - *gone*: its source no longer has a range of records; the whole range is one row.
 """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cojoin.engine.counts import RARE_COUNTERS
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.tables import concat, take_rows
 from cojoin.engine.values.xx_hashes import is_hashed
@@ -135,7 +136,7 @@ def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for each in counts:
         rejected.update(each["rejected"])
     sums = {name: sum(each[name] for each in counts) for name in ("rows_in", "done", "late_applied")}
-    rare = {name: sum(each.get(name, 0) for each in counts) for name in ("tombstones", "unchanged")}
+    rare = {name: sum(each.get(name, 0) for each in counts) for name in RARE_COUNTERS}
     return {**sums, "rejected": dict(rejected), **{name: count for name, count in rare.items() if count}}
 
 

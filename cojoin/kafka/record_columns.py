@@ -18,7 +18,8 @@ from cojoin.engine.row_changes import DELETED
 from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, change_row, payload_of
+from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, change_row, payload_of
+from cojoin.kafka.formats.debezium_json import needs_schema
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
 from cojoin.spark.batch.packing import READY_COLUMNS
 from cojoin.spark.batch.pickling import pickling_error
@@ -35,6 +36,7 @@ __all__ = ["PLACE", "RecordColumn", "check_columns", "check_names", "decoded", "
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
 _CHANGE = "__cojoin_change"
 _SHOWN = 200
+_WITHOUT_SCHEMA = " (decimals in base64 are read by the event's schema: set schemas.enable=true in its converter)"
 PLACE = ("topic", "partition", "offset")
 """The columns that say where a record is."""
 
@@ -108,7 +110,10 @@ def header(name: str, dtype: str = "string") -> RecordColumn:
 
 
 def timestamp() -> RecordColumn:
-    """Return a column of the record's own timestamp."""
+    """Return a column of the record's own timestamp; null where it has none, which Kafka writes as -1.
+
+    A timestamp that is no time of Spark's, such as one in nanoseconds, makes the record undecodable.
+    """
     return RecordColumn("timestamp", "timestamp")
 
 
@@ -208,12 +213,15 @@ def decoded(
         if value is not None and value.row is not None:
             dtype = payload_of(value.columns)
         records = records.withColumn(_PARSED, _parsed(VALUE, dtype))
-        faults.append(_misparsed(VALUE, _PARSED, "value"))
+        explained = value is not None and value.row is not None and needs_schema(value.row)
+        faults.append(_misparsed(VALUE, _PARSED, f"value{_WITHOUT_SCHEMA if explained else ''}"))
     change = None
     if value is not None and value.row is not None:
-        change = change_row(F.col(structs[0]), may_be_wrapped=not in_python)
+        placeholder = value.placeholder or Placeholder()
+        change = change_row(F.col(structs[0]), value.row, moves_by, placeholder, may_be_wrapped=not in_python)
         event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, PLACE)))
         faults.append(F.when(change.problem.isNotNull(), _told(change.problem, event)))
+        faults.append(F.when(change.missing.isNotNull(), F.concat(F.lit("unavailable_value: "), change.missing)))
     keyed: list[Column] = []
     if key is not None:
         struct = DECODED_KEY
@@ -233,11 +241,12 @@ def decoded(
     if change is None:
         own = [F.coalesce(*(F.col(struct).getField(name) for struct in structs)).alias(name) for name in names]
     else:
-        records = records.withColumn(_CHANGE, F.explode(change.rows(names, moves_by, is_good=fault.isNull())))
+        records = records.withColumn(_CHANGE, F.explode(change.rows(is_good=fault.isNull())))
         own = [F.col(_CHANGE).getField("row").getField(name).alias(name) for name in names]
         own += [F.col(_CHANGE).getField("deleted").alias(DELETED), change.changed_at.alias(CHANGED_AT)]
         # Debezium writes a tombstone after each delete, which it repeats for compaction.
         fault = F.when(fault == F.lit(TOMBSTONE), F.lit(REPEATED)).otherwise(fault)
+        fault = F.coalesce(fault, F.col(_CHANGE).getField("note"))
     return records.select(
         *own,
         *keyed,

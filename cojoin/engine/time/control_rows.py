@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
     from cojoin.engine.time.watermarks import Status
 
-__all__ = ["ONE_PARTITION", "REPEATED", "Control"]
+__all__ = ["ONE_PARTITION", "REPEATED", "UNAVAILABLE", "Control"]
 
 ONE_PARTITION = "[]"
 """The name of the only source partition of an input whose partitions have no names."""
 
 REPEATED = "repeated: a tombstone that repeats a delete"
 """What a source returns instead of a row for a tombstone whose delete came as a row before; it is counted as done."""
+
+
+UNAVAILABLE = "unavailable: a row before it has nulls instead of values that its source could not read"
+"""What a source returns beside a row whose values it could not read are null; it is no row, and is counted."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Control:
         statuses: Statuses of source partitions; the name ``None`` is the whole input.
         faults: What the source read that is not a row: for each the reason, and what is known of it as JSON.
         tombstones: How many tombstones it read that repeat a delete (``REPEATED``), which are no rows.
+        unavailable: How many of the rows have nulls instead of values that the source could not read
+            (``UNAVAILABLE``).
         source_watermarks: Watermarks of source partitions, in epoch milliseconds, derived from the times by which the
             source is read, such as Kafka's record timestamps. They count only while the newest rows' event times are
             near these times.
@@ -54,6 +60,7 @@ class Control:
     statuses: Mapping[str | None, Status] = field(default_factory=dict)
     faults: Sequence[tuple[str, str]] = ()
     tombstones: int = 0
+    unavailable: int = 0
     source_watermarks: Mapping[str, int] = field(default_factory=dict)
     agrees: bool | None = None
     unread: Sequence[str] = ()

@@ -4,18 +4,29 @@ The row of a create, an update or a snapshot read is ``after``, that of a delete
 row to another key is two rows: a delete of ``before`` and a version. (Debezium itself writes two events where the
 table's own primary key changes; a join's key may be another column.) An event of another kind, or one without its row,
 has a fault.
+
+PostgreSQL does not log a large value that an update leaves as it is, unless the table's replica identity is full, and
+Debezium writes a placeholder for it. A row with a placeholder is rejected, or gets nulls instead and is counted, as the
+user chooses. Of a delete only the key is needed.
 """
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
+from dataclasses import dataclass
 from functools import reduce
+from hashlib import md5
 from operator import and_, or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.row_changes import ChangeFeed
+from cojoin.engine.time.control_rows import UNAVAILABLE
+from cojoin.engine.values.types import type_to_ddl
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -23,7 +34,24 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = ["CHANGED_AT", "FEED", "ChangeRow", "change_row", "envelope_of", "payload_of", "row_of"]
+__all__ = [
+    "CHANGED_AT",
+    "FEED",
+    "ChangeRow",
+    "Placeholder",
+    "Unavailable",
+    "change_row",
+    "envelope_of",
+    "payload_of",
+    "row_of",
+]
+
+Unavailable: TypeAlias = Literal["reject", "null"]
+"""What happens to a row with a value that Debezium could not read.
+
+- *reject*: it goes to the ``rejected`` output as ``unavailable_value``, with the names of its columns.
+- *null*: the value is null, and the row is counted as ``unavailable``. A key is rejected all the same.
+"""
 
 CHANGED_AT = "_source_timestamp"
 """The column with the time of the change in the database, beside the row's own and ``DELETED``."""
@@ -68,6 +96,55 @@ def row_of(envelope: pa.StructType, what: str) -> tuple[pa.StructType, pa.Struct
     return envelope_of(row), row
 
 
+@dataclass(frozen=True)
+class Placeholder:
+    """What Debezium writes for a value that the database's log does not hold, in each type that has a form of it.
+
+    Attributes:
+        text: The connector's setting ``unavailable.value.placeholder``.
+        instead: What happens to a row that has one.
+    """
+
+    text: str = "__debezium_unavailable_value"
+    instead: Unavailable = "reject"
+
+    def stands_in(self, value: Column, dtype: pa.DataType) -> Column | None:  # noqa: PLR0911 - one for each form
+        """Return whether a value, or a part of a struct, is a placeholder; None where its type has no form of one."""
+        types, content = pa.types, self.text.encode()
+        texts = [self.text, b64encode(content).decode(), json.dumps({self.text: self.text}, separators=(",", ":"))]
+        if types.is_string(dtype):
+            return value.isin(*texts)
+        if types.is_binary(dtype):
+            return value == F.lit(content)
+        if types.is_struct(dtype):
+            parts = (self.stands_in(value.getField(each.name), each.type) for each in dtype)
+            known = [F.coalesce(each, F.lit(False)) for each in parts if each is not None]
+            return reduce(or_, known) if known else None
+        if types.is_map(dtype) and types.is_string(dtype.key_type):
+            return F.coalesce(F.map_keys(value) == F.array(F.lit(self.text)), F.lit(False))
+        if not types.is_list(dtype):
+            return None
+        if types.is_string(dtype.value_type):
+            one = UUID(bytes=md5(content, usedforsecurity=False).digest(), version=3)
+            return (F.size(value) == 1) & value[0].isin(*texts, str(one))
+        if types.is_binary(dtype.value_type):
+            return (F.size(value) == 1) & (value[0] == F.lit(content))
+        if types.is_integer(dtype.value_type):
+            return value == F.array(*map(F.lit, content)).cast(type_to_ddl(dtype))
+        return None
+
+    def why(self, columns: Column, *, of_key: bool) -> Column:
+        """Return why a row with placeholders is rejected, as a text.
+
+        Args:
+            columns: The names of the columns that have one.
+            of_key: Whether they are of the key, which can't be null.
+        """
+        advice = "" if of_key else ', or read it with debezium(..., unavailable="null")'
+        cure = f"; set REPLICA IDENTITY FULL for the table (PostgreSQL){advice}"
+        return F.concat(F.lit("column "), columns, F.lit(f": the database's log does not hold its value{cure}"))
+
+
 class ChangeRow(NamedTuple):
     """The expressions of a change event.
 
@@ -77,6 +154,9 @@ class ChangeRow(NamedTuple):
         changed_at: The time of the change in the database.
         problem: What is wrong with the event, as a text; null where nothing is.
         former: The row before an update, as a struct; null for other events.
+        missing: Why a value that is needed is unavailable, as a text; null where all are there.
+        has_nulls: Whether values of the row are null because they are unavailable.
+        key: The key columns of the row.
     """
 
     row: Column
@@ -84,37 +164,47 @@ class ChangeRow(NamedTuple):
     changed_at: Column
     problem: Column
     former: Column
+    missing: Column
+    has_nulls: Column
+    key: Sequence[str]
 
-    def rows(self, names: Sequence[str], key: Sequence[str], *, is_good: Column) -> Column:
-        """Return an array of the event's rows, each a struct of ``row`` and ``deleted``.
+    def rows(self, *, is_good: Column) -> Column:
+        """Return an array of the event's rows, each a struct of ``row``, ``deleted`` and ``note``.
 
-        An update that moves the row to another key deletes the former key's, where ``before`` has that key.
+        An update that moves the row to another key deletes the former key's, where ``before`` has that key. A row whose
+        unavailable values are null is followed by one with only a note, which is counted.
 
         Args:
-            names: The row's columns.
-            key: The key columns, as the user has named them; others than the row's are the same before and after.
             is_good: Whether the event can be decoded.
         """
-        one = F.struct(self.row.alias("row"), self.deleted.alias("deleted"))
-        wanted = {each.lower() for each in key}
-        own = [name for name in names if name.lower() in wanted]
-        if not own:
-            return F.array(one)
-        before = [self.former.getField(name) for name in own]
-        moved = reduce(or_, (was != self.row.getField(name) for was, name in zip(before, own, strict=True)))
-        # Where the new key is null, the comparison is, too, and the row has left the key all the same.
-        moved = reduce(and_, (was.isNotNull() for was in before), is_good & F.coalesce(moved, F.lit(True)))
-        deletion = F.struct(self.former.alias("row"), F.lit(True).alias("deleted"))
-        return F.when(moved, F.array(deletion, one)).otherwise(F.array(one))
+        nothing = F.lit(None).cast("string").alias("note")
+        one = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), nothing)
+        found = F.array(one)
+        if self.key:
+            before = [self.former.getField(name) for name in self.key]
+            moved = reduce(or_, (was != self.row.getField(name) for was, name in zip(before, self.key, strict=True)))
+            # Where the new key is null, the comparison is, too, and the row has left the key all the same.
+            moved = reduce(and_, (was.isNotNull() for was in before), is_good & F.coalesce(moved, F.lit(True)))
+            deletion = F.struct(self.former.alias("row"), F.lit(True).alias("deleted"), nothing)
+            found = F.when(moved, F.array(deletion, one)).otherwise(found)
+        note = F.struct(self.row.alias("row"), self.deleted.alias("deleted"), F.lit(UNAVAILABLE).alias("note"))
+        return F.when(is_good & self.has_nulls, F.concat(found, F.array(note))).otherwise(found)
 
 
-def change_row(event: Column, *, may_be_wrapped: bool) -> ChangeRow:
+def change_row(
+    event: Column, columns: pa.StructType, key: Sequence[str], placeholder: Placeholder, *, may_be_wrapped: bool
+) -> ChangeRow:
     """Return the expressions that make an event a row.
 
     Args:
         event: The envelope, as a struct.
+        columns: The row's columns.
+        key: The key columns, as the user has named them; others than the row's are the same before and after.
+        placeholder: What stands for values that are unavailable.
         may_be_wrapped: Whether the envelope may be in its field ``payload``.
     """
+    wanted = {each.lower() for each in key}
+    own = [field.name for field in columns if field.name.lower() in wanted]
 
     def part(name: str) -> Column:
         own = event.getField(name)
@@ -129,4 +219,36 @@ def change_row(event: Column, *, may_be_wrapped: bool) -> ChangeRow:
         .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and before or after is null")))
     )
     former = F.when(op == F.lit("u"), before)
-    return ChangeRow(row, op == F.lit("d"), F.timestamp_millis(part("source").getField("ts_ms")), problem, former)
+    changed_at = F.timestamp_millis(part("source").getField("ts_ms"))
+    deleted, nulls = op == F.lit("d"), placeholder.instead == "null"
+
+    def standing(values: Column, names: Sequence[str]) -> Column:
+        """Return the names of the columns that have a placeholder, in a text, which is empty where none has."""
+        found = [
+            F.when(stands, F.lit(repr(field.name)))
+            for field in columns
+            if field.name in names
+            and (stands := placeholder.stands_in(values.getField(field.name), field.type)) is not None
+        ]
+        return F.concat_ws(" and ", *found) if found else F.lit("")
+
+    everywhere = standing(row, [field.name for field in columns])
+    of_key = F.concat_ws(" and ", *(F.nullif(each, F.lit("")) for each in (standing(row, own), standing(former, own))))
+    is_missing = (everywhere != F.lit("")) & ~deleted & F.lit(not nulls)
+    missing = F.when(of_key != F.lit(""), placeholder.why(of_key, of_key=True)).when(
+        is_missing, placeholder.why(everywhere, of_key=False)
+    )
+    has_nulls = F.coalesce((everywhere != F.lit("")) & ~deleted, F.lit(False)) & F.lit(nulls)
+    without = [_without(row, columns, placeholder), _without(former, columns, placeholder)]
+    return ChangeRow(without[0], deleted, changed_at, problem, without[1], missing, has_nulls, own)
+
+
+def _without(row: Column, columns: pa.StructType, placeholder: Placeholder) -> Column:
+    """Return a row whose placeholders are null."""
+    parts = []
+    for field in columns:
+        value = row.getField(field.name)
+        stands = placeholder.stands_in(value, field.type)
+        kept = value if stands is None else F.when(~F.coalesce(stands, F.lit(False)), value)
+        parts.append(kept.alias(field.name))
+    return F.when(row.isNotNull(), F.struct(*parts))

@@ -8,15 +8,17 @@ it had, or with ``restore_from=`` in a new checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import pyarrow as pa
 
 from cojoin.engine.row_changes import DELETED
+from cojoin.engine.values.choices import check_word
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, envelope_of, row_of
+from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, Unavailable, envelope_of, row_of
+from cojoin.kafka.formats.debezium_json import DebeziumJson, needs_schema
 from cojoin.kafka.formats.decoding import FramedJson, RegistryDecoder
 from cojoin.kafka.formats.registry import Registry, as_registry
 from cojoin.kafka.formats.schema_lookup import SchemaLookup, check_packages
@@ -98,9 +100,11 @@ class DebeziumFormat:
 
     Attributes:
         value: The format that the envelope has.
+        placeholder: What stands for values that are unavailable, and what happens to their rows.
     """
 
     value: RowFormat
+    placeholder: Placeholder = field(default=Placeholder(), repr=False)
 
 
 ValueFormat: TypeAlias = RowFormat | DebeziumFormat
@@ -200,7 +204,9 @@ def json_schema(
     return JsonSchemaFormat(as_registry(registry, "json_schema"), *_checked(schema, subject, "json_schema"))
 
 
-def debezium(value: RowFormat) -> DebeziumFormat:
+def debezium(
+    value: RowFormat, *, unavailable: Unavailable = "reject", placeholder: str = Placeholder.text
+) -> DebeziumFormat:
     """Return the format of Debezium's change events, as versions and deletes for a ``temporal_join``.
 
     A create, update or snapshot read is a version, the row of ``after``; a delete is the row of ``before``. An update
@@ -211,12 +217,19 @@ def debezium(value: RowFormat) -> DebeziumFormat:
     tombstone that Debezium writes after a delete is no row: it is counted as done, and as a tombstone. Any other event,
     such as a truncation, is rejected as undecodable.
 
+    JSON with the envelope in ``payload``, beside its ``schema``, is read by that schema: decimals, which Connect writes
+    as base64, and Debezium's times, which are numbers of days, milliseconds, microseconds or nanoseconds. Without it,
+    decimals must be numbers (``decimal.format=NUMERIC``, or ``decimal.handling.mode=double``), and times texts.
+
     Args:
         value: The format of the envelope. Where the columns are given as DDL, they are those of the row. JSON may have
             the envelope in ``payload``, beside its ``schema``, or not.
+        unavailable: What happens to a row with a value that the database's log does not hold, because it is large and
+            was not changed: it is rejected as ``unavailable_value``, or the value is null and the row is counted.
+        placeholder: What Debezium writes for such a value: the connector's ``unavailable.value.placeholder``.
 
     Raises:
-        ConfigurationError: It is no such format.
+        ConfigurationError: It is no such format, or another argument is not valid.
 
     Example:
         >>> debezium(json("customer_id long, tier string"))
@@ -225,7 +238,11 @@ def debezium(value: RowFormat) -> DebeziumFormat:
     if not isinstance(value, (JsonFormat, _RegistryFormat)):
         msg = f"debezium: expected json(), avro(), protobuf() or json_schema() of cojoin.kafka, got {value!r}"
         raise ConfigurationError(msg)
-    return DebeziumFormat(value)
+    check_word("debezium: unavailable", unavailable, get_args(Unavailable))
+    if not isinstance(placeholder, str) or not placeholder:
+        msg = f"debezium: placeholder: expected a text such as {Placeholder.text!r}, got {placeholder!r}"
+        raise ConfigurationError(msg)
+    return DebeziumFormat(value, Placeholder(placeholder, unavailable))
 
 
 def _checked(schema: Any, subject: Any, what: str) -> tuple[int | str | None, str | None]:
@@ -248,11 +265,13 @@ class ResolvedFormat:
         columns: What a value or key is decoded to; for Debezium the parts of its envelope that are read.
         decoder: What decodes it on the workers; None leaves plain JSON to Spark.
         row: The columns of the row in Debezium's envelope; None for other formats.
+        placeholder: What stands in it for values that are unavailable; None for other formats.
     """
 
     columns: pa.StructType
     decoder: Decoder | None
     row: pa.StructType | None = None
+    placeholder: Placeholder | None = None
 
     @property
     def in_python(self) -> bool:
@@ -295,7 +314,10 @@ def resolve(chosen: ValueFormat, subject: str | None, part: str, what: str) -> R
         found = None if given is not None else _reader(inner, subject, what)
         whole = envelope_of(given) if given is not None else _columns(inner, found, part, what)
         columns, row = row_of(whole, what)
-        return ResolvedFormat(columns, _decoder(inner, columns, found, part, what), row)
+        decoder = _decoder(inner, columns, found, part, what)
+        if isinstance(inner, JsonFormat) and needs_schema(row):
+            decoder = DebeziumJson(row)
+        return ResolvedFormat(columns, decoder, row, chosen.placeholder)
     given = _given(chosen)
     found = None if given is not None else _reader(chosen, subject, what)
     columns = given if given is not None else _columns(chosen, found, part, what)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.observed import ObservedTimes
-from cojoin.engine.time.control_rows import REPEATED, Control
+from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE, Control
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.ipc import binary_column, read_message
 from cojoin.engine.values.rows import decode_column, decode_rows
@@ -62,7 +62,7 @@ MARK_COLUMN, FAULT_COLUMN, NEWEST_COLUMN = MARKER_COLUMNS = ("__cojoin_mark", "_
 
 - A row with a mark carries only the time up to which its source partition is read, in epoch milliseconds.
 - A row with a fault stands for records that give no row. The fault is the reason, a colon, and a description. All are
-  rejected but ``REPEATED``.
+  rejected but ``REPEATED`` and ``UNAVAILABLE``, which are counted.
 - A row with a newest time carries the largest record timestamp of its partition in the task, in epoch milliseconds.
 - A row with a mark and a newest time is a mark of a partition that holds more records.
 """
@@ -156,14 +156,16 @@ class Packer:
         seen.newest.update(self._by_partition(chunk.filter(pc.invert(marked)), NEWEST_COLUMN))
         # The chunk's columns are named by position (Input.packed).
         named = {f"c{self.spec.schema.get_field_index(name)}": name for name in self.spec.source_order}
-        is_repeated = pc.equal(chunk.column(FAULT_COLUMN), REPEATED)
-        repeated, faulty = chunk.filter(is_repeated), chunk.filter(pc.invert(is_repeated))
+        is_repeated, has_nulls = (pc.equal(chunk.column(FAULT_COLUMN), each) for each in (REPEATED, UNAVAILABLE))
+        repeated, nulled = chunk.filter(is_repeated), chunk.filter(has_nulls)
+        faulty = chunk.filter(pc.invert(pc.or_(is_repeated, has_nulls)))
         known = [dict(zip(named.values(), each, strict=True)) for each in decode_rows(faulty.select(list(named)), str)]
         groups = faulty.column(GROUP_COLUMN).to_pylist()
         for group, fault, row in zip(groups, faulty.column(FAULT_COLUMN).to_pylist(), known, strict=True):
             reason, _, found = fault.partition(": ")
             seen.faults[group].append((reason, dump_json({**row, "error": found})))
         seen.tombstones.update(repeated.column(GROUP_COLUMN).to_pylist())
+        seen.unavailable.update(nulled.column(GROUP_COLUMN).to_pylist())
         is_row = [pc.is_null(each) for each in markers]
         return chunk.filter(pc.and_(pc.and_(is_row[0], is_row[1]), is_row[2]))
 
@@ -192,6 +194,7 @@ class Packer:
             own: dict[str, Any] = {"rows": seen.rows[group]}
             own |= {"faults": seen.faults[group]} if group in seen.faults else {}
             own |= {"tombstones": seen.tombstones[group]} if group in seen.tombstones else {}
+            own |= {"unavailable": seen.unavailable[group]} if group in seen.unavailable else {}
             messages.append(json.dumps(shared | own).encode())
         return _packed(self.labels, CONTROL_TAG, binary_column(messages))
 
@@ -206,6 +209,7 @@ class _Seen:
         self.unread: set[str] = set()
         self.faults: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         self.tombstones: Counter[int] = Counter()
+        self.unavailable: Counter[int] = Counter()
         self.rows: Counter[int] = Counter()
         self.any_row = False
         self.processing_time = 0
@@ -245,6 +249,7 @@ def read_control(payload: bytes) -> Control | None:
         message.get("marks"),
         faults=message.get("faults", ()),
         tombstones=message.get("tombstones", 0),
+        unavailable=message.get("unavailable", 0),
         source_watermarks=message.get("source_watermarks", {}),
         agrees=message.get("agrees"),
         unread=message.get("unread", ()),

@@ -194,14 +194,21 @@ def change(op: str, at: int, before: Any = None, after: Any = None, *, wrapped: 
     return json.dumps({"schema": {"type": "struct"}, "payload": event} if wrapped else event).encode()
 
 
-@pytest.mark.parametrize("kind", ["json", pytest.param("avro", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "unavailable"),
+    [
+        ("json", "reject"),
+        pytest.param("avro", "reject", marks=pytest.mark.slow),
+        pytest.param("json", "null", marks=pytest.mark.slow),
+    ],
+)
 def test_debezium_is_versions_and_deletes(
-    spark: SparkSession, broker: Broker, registry: RegistryServer, tmp_path: Path, kind: str
+    spark: SparkSession, broker: Broker, registry: RegistryServer, tmp_path: Path, kind: str, unavailable: Any
 ) -> None:
     servers, start = broker.bootstrap_servers, 1_760_000_000_000
-    topic = f"shop.customers.{kind}"
+    topic, sold = f"shop.customers.{kind}.{unavailable}", f"sales-{kind}-{unavailable}"
     broker.create_topic(topic, 1)
-    broker.create_topic(f"sales-{kind}", 1)
+    broker.create_topic(sold, 1)
 
     def row(tier: str) -> dict[str, Any]:
         return {"customer_id": 7, "tier": tier}
@@ -216,6 +223,7 @@ def test_debezium_is_versions_and_deletes(
         change("t", start + 31_000),
         change("d", start + 32_000),
         change("u", start + 40_000, row("silver"), moved),
+        change("u", start + 45_500, after={**moved, "tier": "__debezium_unavailable_value"}),
     ]
     value = cj.kafka.json(CUSTOMER)
     if kind == "avro":
@@ -248,20 +256,20 @@ def test_debezium_is_versions_and_deletes(
     sales.append((46_000, start + 46_000, 8))
     written(
         servers,
-        f"sales-{kind}",
+        sold,
         *((b"", json.dumps({"sale": n, "customer_id": key, "at": at}).encode(), at) for n, at, key in sales),
     )
     query = (
         cj.connect(
             cj.Input(
-                cj.kafka.source(servers, f"sales-{kind}", schema="sale long, customer_id long, at long"),
+                cj.kafka.source(servers, sold, schema="sale long, customer_id long, at long"),
                 key="customer_id",
                 event_time=F.timestamp_millis("at").alias("sold"),
                 name="sales",
                 watermark=WATERMARK,
             ),
             cj.Input(
-                cj.kafka.source(servers, topic, value=cj.kafka.debezium(value)),
+                cj.kafka.source(servers, topic, value=cj.kafka.debezium(value, unavailable=unavailable)),
                 key="customer_id",
                 event_time="_source_timestamp",
                 name="customers",
@@ -279,17 +287,29 @@ def test_debezium_is_versions_and_deletes(
     )
     query.await_termination(progress=False)
     rows = spark.read.format("delta").load(str(tmp_path / "out")).orderBy("sale").collect()
-    assert [each.tier for each in rows] == ["basic", "gold", None, "silver", None, "silver"]
+    last = "silver" if unavailable == "reject" else None
+    assert [each.tier for each in rows] == ["basic", "gold", None, "silver", None, last]
     rejected = spark.read.format("delta").load(str(tmp_path / "rejected")).collect()
     # A truncation, and a delete without its row, are no changes of a row. The tombstone is none, and is counted.
-    assert [each.reason for each in rejected] == ["undecodable"] * 2
-    assert {"op is no c, u, r or d" in each.row for each in rejected} == {True, False}
+    hidden = [each for each in rejected if each.reason == "unavailable_value"]
+    others = [each for each in rejected if each not in hidden]
+    assert [each.reason for each in others] == ["undecodable"] * 2
+    assert {"op is no c, u, r or d" in each.row for each in others} == {True, False}
+    assert [json.loads(each.row)["offset"] for each in hidden] == ([8] if unavailable == "reject" else [])
+    assert all("column 'tier'" in each.row and "REPLICA IDENTITY FULL" in each.row for each in hidden)
     assert rows[0].__fields__ == ["sale", "customer_id", "at", "topic", "partition", "offset", "sold", *OF_CUSTOMER]
     assert_conserved(spark, str(tmp_path / "checkpoint"))
     customers = query.progress.inputs[1]
     # The update that moves the row to another key is two rows.
-    assert (customers.rows_in, customers.done, customers.tombstones) == (len(events) + 1, len(events) - 1, 1)
-    assert "passed over 1 tombstone of 'customers' after deletes" in query.progress.ending()
+    done = len(events) + 1 - len(rejected)
+    assert (customers.rows_in, customers.done, customers.tombstones) == (len(events) + 1, done, 1)
+    ending = query.progress.ending()
+    assert "passed over 1 tombstone of 'customers' after deletes" in ending
+    assert customers.unavailable == (unavailable == "null")
+    nulled = "set values of 1 row of 'customers' to null that were unavailable"
+    assert (
+        nulled if unavailable == "null" else "1 row of 'customers' with a value that its source could not"
+    ) in ending
 
 
 def test_a_registry_that_is_away_is_told_within_seconds(spark: SparkSession, broker: Broker) -> None:
