@@ -1,7 +1,8 @@
 """The wire format of values and keys whose schema is in a registry: a zero byte, an id of four bytes, then the record.
 
 Protobuf has, after the id, the place of the message's type in its file: how many numbers follow, and the numbers, as
-zigzag varints; a zero alone is the first type.
+zigzag varints; a zero alone is the first type. Apicurio's own serializer writes, unless it is set otherwise, the type's
+name instead, as a message of one field that is preceded by its length.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HEADER", "by_schema", "head_of", "message_place", "undecodable"]
+__all__ = ["HEADER", "by_schema", "head_of", "message_name", "message_place", "undecodable"]
 
 HEADER = 5
+_DEEPEST = 32
+"""So many types, one within the other, does protoc take."""
+
 _SHOWN = 24
 
 
@@ -57,7 +61,7 @@ def message_place(value: bytes) -> tuple[tuple[int, ...], int]:
     count, at = _varint(value, HEADER)
     if not count:
         return (0,), at
-    if not 0 < count < len(value):
+    if not 0 < count <= _DEEPEST:
         msg = f"the place of its message's type has {count} numbers"
         raise ValueError(msg)
     numbers = []
@@ -65,6 +69,22 @@ def message_place(value: bytes) -> tuple[tuple[int, ...], int]:
         number, at = _varint(value, at)
         numbers.append(number)
     return tuple(numbers), at
+
+
+def message_name(value: bytes) -> tuple[str, int] | None:
+    r"""Return the name of a Protobuf record's message type, as Apicurio writes it, and where the record begins.
+
+    None where there is none.
+
+    >>> message_name(b"\0\0\0\0\7\7\n\5Tradeabc"), message_name(b"\0\0\0\0\7\4\2\0abc")
+    (('Trade', 13), None)
+    """
+    head = value[HEADER : HEADER + 3]
+    if len(head) < 3 or head[1] != 0x0A or head[0] != head[2] + 2 or head[0] >= 0x80:
+        return None
+    begin, end = HEADER + 3, HEADER + 1 + head[0]
+    name = value[begin:end].decode("ascii", "replace")
+    return (name, end) if len(name) == head[2] and name.isidentifier() else None
 
 
 def head_of(number: int, place: Sequence[int] | None = None) -> bytes:
