@@ -159,7 +159,7 @@ def _fields(found: FoundSchema, message: str | None, place: str) -> pa.Schema:
         return pa.schema(list(proto_columns(found, message, place, _OTHER_SCHEMA)))
     from cojoin.kafka.formats.json_columns import json_columns  # noqa: PLC0415 - as above
 
-    return pa.schema(list(json_columns(found, place, _OTHER_SCHEMA)))
+    return pa.schema(list(json_columns(found, place, _OTHER_SCHEMA, _OTHER_SCHEMA)))
 
 
 def _needed(found: FoundSchema, message: str | None) -> set[str]:
