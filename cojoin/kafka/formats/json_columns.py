@@ -283,7 +283,7 @@ class _Part:
                 return pa.float64()
             if all(each in _TEXTS for each in known):
                 return pa.string()
-        self._refuse(f"{name} of {len(types)} types")
+        return self._refuse(f"{name} of {len(types)} types")
 
     def _own(self) -> pa.DataType | None:  # noqa: PLR0911 - one for each kind
         """Return the type that keywords besides choices ask for."""
@@ -341,7 +341,7 @@ class _Part:
         texts = {each if isinstance(each, str) else json.dumps(each) for each in values}
         if values and classes <= {str, bool, int, float} and len(texts) == len(values):
             return pa.string()
-        self._refuse(f"the values {json.dumps(values)[:100]}" if values else "null alone")
+        return self._refuse(f"the values {json.dumps(values)[:100]}" if values else "null alone")
 
     def _both(self, one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
         """Return the type of what is of both types."""
@@ -360,7 +360,7 @@ class _Part:
         for mine, its in ((one, other), (other, one)):
             if pa.types.is_map(mine) and pa.types.is_struct(its):
                 return its if len(its) else mine
-        self._refuse("several types at once")
+        return self._refuse("several types at once")
 
 
 def _joined(kinds: list[str]) -> str:
