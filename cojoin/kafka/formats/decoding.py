@@ -9,6 +9,8 @@ It keeps up to 1,000 readings a process.
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     Heads: TypeAlias = "Sequence[SchemaHead | None] | None"
 
-__all__ = ["Decoder", "FramedJson", "Reading", "RegistryDecoder", "in_order", "rows_by_themselves"]
+__all__ = ["Decoder", "FramedJson", "Reading", "RegistryDecoder", "in_order", "json_problem", "rows_by_themselves"]
 
 Faults: TypeAlias = "list[str | None]"
 """For each value what is wrong with it; None where nothing is."""
@@ -36,6 +38,8 @@ Reading: TypeAlias = "Callable[[list[bytes]], tuple[pa.StructArray | None, Fault
 """Decodes whole values of one schema: a row for each value, null where it has a fault; None where all have one."""
 
 _MOST_KEPT = 1_000
+_SHOWN = 100
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _READINGS: dict[tuple[str, SchemaName], Any] = {}
 
 
@@ -170,8 +174,41 @@ class FramedJson:
                     faults[at] = undecodable(f"the {self.part}'s schema {number} is {why}")
                 continue
             for at in places:
-                found[at] = (values[at] or b"")[HEADER:]
+                value = (values[at] or b"")[HEADER:]
+                problem = json_problem(value)
+                if problem is None:
+                    found[at] = value
+                else:
+                    faults[at] = undecodable(f"the {self.part} is no JSON: {problem}: got {value[:_SHOWN]!r}")
         return pa.array(found, pa.binary())
+
+
+_JSON = json.JSONDecoder(parse_int=len, parse_float=len)
+"""Numbers are not made, which may have millions of digits."""
+
+
+def json_problem(value: bytes) -> str | None:
+    r"""Return why bytes are no JSON; None if they are. It costs about a microsecond for 100 bytes.
+
+    Spark reads an object and leaves out what follows it, so that the rest of a damaged value would be lost in silence;
+    it takes quotes that are no JSON's; and half of a surrogate pair becomes another character.
+
+    >>> json_problem(b'{"id": 1}'), json_problem(b'{"id": 1}}')
+    (None, 'Extra data: line 1 column 10 (char 9)')
+    >>> json_problem(b'{"tier": "\ud83d"}')
+    'it has half of a surrogate pair'
+    """
+    try:
+        found = _JSON.decode(value.decode())
+        if _SURROGATE.search(value):
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "it has half of a surrogate pair"
+    except RecursionError:
+        return "it is too deep"
+    except ValueError as error:  # also bytes that are not UTF-8
+        return str(error)
+    return None
 
 
 def in_order(parts: Sequence[tuple[list[int], pa.Array]], count: int, dtype: pa.DataType) -> pa.Array:

@@ -1,106 +1,370 @@
 """The columns of a JSON schema, so far as Spark has types for what it describes.
 
-====================================================  ========================================
-JSON schema                                           Spark
-====================================================  ========================================
-boolean, integer, number                              boolean, bigint, double
-string, enum, const                                   string
-string with the format date-time, date                timestamp, date
-object with properties, without                       struct; map<string, T>, T by additionalProperties
-array                                                 array
-a type and null, by a list of types, oneOf or anyOf   that type
-====================================================  ========================================
+======================================================  ========================================
+JSON schema                                             Spark
+======================================================  ========================================
+boolean, integer, number                                boolean, bigint, double
+integer or number                                       double
+string                                                  string
+string with the format date-time, date                  timestamp, date
+enum, const: of texts, of whole numbers, of numbers     string, bigint, double
+enum of texts, numbers and booleans                     string: a number as JSON has it
+object with properties                                  struct
+object without, with additionalProperties: T            map<string, T>; so with one pattern of properties
+array                                                   array
+a type and null, by a list of types, oneOf or anyOf     that type
+oneOf or anyOf of types that have one column            that type
+allOf                                                   what all of them ask for; an object has all properties
+======================================================  ========================================
 
-``$ref`` follows references within the schema. What has no type of Spark's, such as a choice of several types, is
-refused; the user then gives the columns as DDL. It reads only the types: whether a number is in its range is not looked
-at. Values are parsed by Spark, as any other JSON.
+``$ref`` follows references: within the schema, by pointer, ``$anchor`` or ``$id``, and to the schemas that the registry
+has references to, by their names or their ``$id``. Nothing is fetched from elsewhere. Beside a ``$ref`` other keywords
+count from the draft 2019-09 on. What has no type of Spark's, such as a choice of several types, is refused with its
+place; the user then gives the columns as DDL. It reads only the types: whether a number is in its range, a property is
+required or a text matches a pattern is not looked at. Values are parsed by Spark, as any other JSON.
+
+Kafka Connect's hints, such as ``connect.type`` and ``connect.index``, are left alone: a Decimal, Date or Timestamp is
+the text or number that JSON has, and columns are in the order of the schema. With DDL a Decimal that is a number can be
+read as ``decimal``, and bytes as ``binary``.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
 from cojoin.errors import SchemaError
+from cojoin.kafka.formats.schema_lookup import check_packages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cojoin.kafka.formats.schema_lookup import FoundSchema
 
-__all__ = ["json_columns", "referred"]
+__all__ = ["is_null", "json_columns", "referred"]
 
 _PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
+_TEXTS = (pa.string(), *_FORMATS.values())
+_NUMBERS = (pa.int64(), pa.float64())
+_ANY_OBJECT = pa.struct([])
+"""What an object is of which nothing is known."""
+
+_BIGINT = 1 << 63
+_ELEMENTS = {"items", "prefixItems"}
+_NEW_DRAFTS = ("2019-09", "2020-12")
+_CURE = "give the columns as DDL, where a string takes any JSON as its text"
+_DECODE = "such values are read by a function of yours: schema= and decode="
 
 
-def json_columns(found: FoundSchema, what: str, advice: str = "give the columns as DDL") -> pa.StructType:
+def json_columns(found: FoundSchema, what: str, advice: str = _CURE, otherwise: str = _DECODE) -> pa.StructType:
     """Return the columns of a JSON schema.
 
     Args:
         found: The schema.
         what: The input or output, for messages.
         advice: What to do where it has no columns.
+        otherwise: What to do where it describes no objects.
 
     Raises:
         SchemaError: It does not parse, or describes what has no type of Spark's.
+        EnvironmentSetupError: It has references, and the package that follows them is missing.
     """
+    texts = {"": found.text, **dict(found.references)}
+    parsed: dict[str, Any] = {}
+    for name, text in texts.items():
+        try:
+            parsed[name] = json.loads(text)
+        except (ValueError, RecursionError) as error:  # noqa: PERF203 - each has its name
+            which = f"the JSON schema {name!r} that it refers to" if name else "the JSON schema"
+            msg = f"{what}: {which} does not parse: {error}"
+            raise SchemaError(msg) from error
     try:
-        root = json.loads(found.text)
-    except ValueError as error:
-        msg = f"{what}: the JSON schema does not parse: {error}"
-        raise SchemaError(msg) from error
-    try:
-        dtype = _type(root, root, what, ())
+        dtype = _Part(parsed.pop(""), what, "#", _Documents(parsed, what)).dtype()
     except _NoTypeError as error:
         msg = f"{error}; {advice}"
         raise SchemaError(msg) from None
+    except RecursionError:
+        msg = f"{what}: the JSON schema is too deep; {advice}"
+        raise SchemaError(msg) from None
     if not pa.types.is_struct(dtype):
-        msg = f"{what}: expected a JSON schema of an object with properties, got one of {dtype}; {advice}"
+        cure = advice if pa.types.is_map(dtype) else otherwise
+        msg = f"{what}: expected a JSON schema of an object with properties, got one of {dtype}; {cure}"
         raise SchemaError(msg)
     return dtype
+
+
+def is_null(schema: Any) -> bool:
+    """Return whether a schema is of null alone, whatever its title.
+
+    >>> is_null({"type": "null", "title": "Not included"}), is_null({"type": ["null", "string"]})
+    (True, False)
+    """
+    if not isinstance(schema, dict):
+        return False
+    return (
+        schema.get("type") in ("null", ["null"])
+        or schema.get("enum") == [None]
+        or ("const" in schema and schema["const"] is None)
+    )
 
 
 class _NoTypeError(ValueError):
     """A part of a schema has no type of Spark's."""
 
 
-def _type(schema: Any, root: Any, what: str, within: tuple[str, ...]) -> pa.DataType:  # noqa: C901, PLR0911 - one for each
-    schema = schema if isinstance(schema, dict) else {}
-    if "$ref" in schema:
-        reference = str(schema["$ref"])
-        if reference in within:
-            msg = f"{what}: {reference} contains itself, and no column of Spark's does"
+class _Documents:
+    """The schemas that the registry refers to, and what follows references.
+
+    Args:
+        parsed: The schemas, by the names by which they are referred to.
+        what: The input, for messages.
+    """
+
+    def __init__(self, parsed: dict[str, Any], what: str) -> None:
+        self._parsed, self._what = parsed, what
+        self._resolver: Any = None
+        self._own: Any = None
+
+    def of(self, root: Any) -> Any:
+        """Return the resolver of the schema itself."""
+        if self._own is not None:
+            return self._own
+        check_packages(self._what, ("jsonschema",))
+        from referencing import Registry  # noqa: PLC0415 - optional; jsonschema needs it
+
+        named = [(name, _resource(contents)) for name, contents in self._parsed.items()]
+        # By their own ids, too, which the registry's names may differ from.
+        own = [(resource.id(), resource) for _, resource in named if resource.id() is not None]
+        registry = Registry().with_resources([*own, *named])
+        self._resolver = registry.resolver()
+        self._own = registry.resolver_with_root(_resource(root))
+        return self._own
+
+    def followed(self, reference: str, resolver: Any) -> tuple[Any, Any, str] | None:
+        """Return the part of a schema that a reference names, its resolver and its place; None if there is none."""
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - optional
+
+        # A name of the registry's is one as it stands, also in a schema with an id.
+        for asked in (resolver, self._resolver):
+            try:
+                found = asked.lookup(reference)
+            except (Unresolvable, ValueError, TypeError, AttributeError):  # the latter of odd pointers
+                continue
+            return found.contents, found.resolver, reference
+        return None
+
+
+def _resource(contents: Any) -> Any:
+    from referencing import Resource  # noqa: PLC0415 - optional
+    from referencing.jsonschema import DRAFT7  # noqa: PLC0415 - optional
+
+    # Of another draft than those that are known, it is as confluent-kafka's own serializer takes it.
+    return Resource.from_contents(contents, default_specification=DRAFT7)
+
+
+class _Part:
+    """A part of a schema.
+
+    Args:
+        schema: The part.
+        what: What it describes, for messages.
+        place: Where it is, as a pointer.
+        documents: The schemas that the registry refers to.
+        resolver: What its references are relative to; None until the first is followed.
+        within: The parts that references led to on the way, by their identity.
+        root: The whole schema.
+    """
+
+    def __init__(
+        self,
+        schema: Any,
+        what: str,
+        place: str,
+        documents: _Documents,
+        resolver: Any = None,
+        within: Sequence[int] = (),
+        root: Any = None,
+    ) -> None:
+        self._schema = schema if isinstance(schema, dict) else {}
+        self._what, self._place, self._documents = what, place, documents
+        self._resolver, self._root = resolver, schema if root is None else root
+        self._within = within or (id(schema),)
+
+    def _inner(self, schema: Any, *path: str | int, of: str = "") -> _Part:
+        """Return a part of this part.
+
+        Args:
+            schema: The part.
+            path: Its path in this one.
+            of: What it is of this one, for messages.
+        """
+        what = f"{self._what}: {of}" if of else self._what
+        place = "/".join([self._place, *(str(each).replace("~", "~0").replace("/", "~1") for each in path)])
+        resolver = self._resolver
+        if isinstance(schema, dict) and "$id" in schema:  # what it refers to is relative to this
+            resolver = (resolver or self._documents.of(self._root)).in_subresource(_resource(schema))
+        return _Part(schema, what, place, self._documents, resolver, self._within, self._root)
+
+    def _refuse(self, got: str) -> NoReturn:
+        msg = f"{self._what}: expected a JSON schema with a type of Spark's, got {got}, at {self._place}"
+        raise _NoTypeError(msg)
+
+    def dtype(self) -> pa.DataType:
+        """Return the type of a column.
+
+        Raises:
+            _NoTypeError: There is none.
+        """
+        found = self.asked()
+        if found is None or found == _ANY_OBJECT:
+            kinds = self._kinds()
+            self._refuse(
+                "any object" if found is not None else "null alone" if is_null(self._schema) else _joined(kinds)
+            )
+        return found
+
+    def _kinds(self) -> list[str]:
+        kinds = self._schema.get("type")
+        return [str(each) for each in ([kinds] if isinstance(kinds, str) else kinds or []) if each != "null"]
+
+    def asked(self) -> pa.DataType | None:
+        """Return the type that the part asks for; None where it takes any."""
+        schema = self._schema
+        found: list[pa.DataType | None] = []
+        if "$ref" in schema:
+            referred = self._referred()
+            if referred is not None and not any(each in str(self._dialect()) for each in _NEW_DRAFTS):
+                return referred
+            found.append(referred)
+        members = schema.get("allOf")
+        members = members if isinstance(members, list) else []
+        found += [self._inner(each, "allOf", at).asked() for at, each in enumerate(members)]
+        choices = [each for each in ("oneOf", "anyOf") if isinstance(schema.get(each), list)]
+        found += [self._choice(each) for each in choices]
+        found.append(self._own())
+        together: pa.DataType | None = None
+        for each in found:
+            together = self._both(together, each)
+        return together
+
+    def _dialect(self) -> Any:
+        return self._root.get("$schema") if isinstance(self._root, dict) else None
+
+    def _referred(self) -> pa.DataType | None:
+        reference = str(self._schema["$ref"])
+        resolver = self._documents.of(self._root) if self._resolver is None else self._resolver
+        found = self._documents.followed(reference, resolver)
+        if found is None:
+            self._refuse(f"the reference {reference!r}, to which neither it nor the registry has a schema")
+        contents, resolver, place = found
+        if id(contents) in self._within:
+            msg = f"{self._what}: {reference} contains itself, and no column of Spark's does, at {self._place}"
             raise _NoTypeError(msg)
-        return _type(referred(reference, root, what), root, what, (*within, reference))
-    for choice in ("oneOf", "anyOf"):
-        if choice in schema:
-            others = [each for each in schema[choice] if each != {"type": "null"}]
-            if len(others) == 1:
-                return _type(others[0], root, what, within)
-            raise _no_type(what, f"{choice} of {len(others)} types")
-    kinds = schema.get("type")
-    named = [each for each in ([kinds] if isinstance(kinds, str) else kinds or []) if each != "null"]
-    if not named and ("enum" in schema or "const" in schema):
-        values = schema.get("enum", [schema.get("const")])
-        if all(isinstance(each, (str, type(None))) for each in values):
+        place = f"{self._place.partition('#')[0]}{place}" if place.startswith("#") else place
+        place = place if "#" in place else f"{place}#"
+        within = (*self._within, id(contents))
+        return _Part(contents, self._what, place, self._documents, resolver, within, self._root).asked()
+
+    def _choice(self, name: str) -> pa.DataType | None:
+        """Return the type of a choice, of which null may be one."""
+        members = [(at, each) for at, each in enumerate(self._schema[name]) if not is_null(each)]
+        types = [self._inner(each, name, at).asked() for at, each in members]
+        known = [each for each in types if each is not None]
+        if not known:  # they say which properties are there, for instance
+            return None
+        if len(known) == len(types):
+            first = known[0]
+            if all(each.equals(first) for each in known):
+                return first
+            if all(each in _NUMBERS for each in known):
+                return pa.float64()
+            if all(each in _TEXTS for each in known):
+                return pa.string()
+        return self._refuse(f"{name} of {len(types)} types")
+
+    def _own(self) -> pa.DataType | None:  # noqa: PLR0911 - one for each kind
+        """Return the type that keywords besides choices ask for."""
+        schema, kinds = self._schema, self._kinds()
+        values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+        if len(kinds) != 1 and isinstance(values, list):
+            return self._of_values([each for each in values if each is not None])
+        if set(kinds) == {"integer", "number"}:
+            return pa.float64()
+        kind = kinds[0] if len(kinds) == 1 else "object" if not kinds and "properties" in schema else None
+        if kind == "string":
+            form = schema.get("format")
+            return _FORMATS.get(form, pa.string()) if isinstance(form, str) else pa.string()
+        if kind in _PLAIN:
+            return _PLAIN[kind]
+        if kind == "array":
+            return self._array()
+        if kind == "object":
+            return self._object()
+        if kinds:
+            self._refuse(_joined(kinds))
+        return None
+
+    def _array(self) -> pa.DataType:
+        items = self._schema.get("items")
+        if not isinstance(items, dict) or "prefixItems" in self._schema:
+            self._refuse(f"an array of {'several types' if self._schema.keys() & _ELEMENTS else 'any elements'}")
+        return pa.list_(self._inner(items, "items", of="an element").dtype())
+
+    def _object(self) -> pa.DataType:
+        schema = self._schema
+        properties, patterns = schema.get("properties"), schema.get("patternProperties")
+        if isinstance(properties, dict) and properties:
+            fields = [
+                (name, self._inner(each, "properties", name, of=f"property {name!r}").dtype())
+                for name, each in properties.items()
+            ]
+            return pa.struct(fields)
+        further = schema.get("additionalProperties")
+        if isinstance(further, dict) and not patterns:
+            return pa.map_(pa.string(), self._inner(further, "additionalProperties", of="a value").dtype())
+        if isinstance(patterns, dict) and len(patterns) == 1 and not isinstance(further, dict):
+            ((pattern, each),) = patterns.items()
+            return pa.map_(pa.string(), self._inner(each, "patternProperties", pattern, of="a value").dtype())
+        return _ANY_OBJECT
+
+    def _of_values(self, values: list[Any]) -> pa.DataType:
+        """Return the type that holds some values."""
+        classes = {type(each) for each in values}
+        if classes <= {int} and values and all(-_BIGINT <= each < _BIGINT for each in values):
+            return pa.int64()
+        for dtype, some in ((pa.bool_(), {bool}), (pa.float64(), {int, float}), (pa.string(), {str})):
+            if values and classes <= some:
+                return dtype
+        texts = {each if isinstance(each, str) else json.dumps(each) for each in values}
+        if values and classes <= {str, bool, int, float} and len(texts) == len(values):
             return pa.string()
-    kind = named[0] if len(named) == 1 else "object" if not named and "properties" in schema else None
-    if kind == "string":
-        return _FORMATS.get(schema.get("format", ""), pa.string())
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    if kind == "array" and isinstance(schema.get("items"), dict):
-        return pa.list_(_type(schema["items"], root, f"{what}: an element", within))
-    if kind == "object" and schema.get("properties"):
-        fields = [
-            (name, _type(each, root, f"{what}: property {name!r}", within))
-            for name, each in schema["properties"].items()
-        ]
-        return pa.struct(fields)
-    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
-        return pa.map_(pa.string(), _type(schema["additionalProperties"], root, f"{what}: a value", within))
-    raise _no_type(what, " or ".join(named) or "any type")
+        return self._refuse(f"the values {json.dumps(values)[:100]}" if values else "null alone")
+
+    def _both(self, one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
+        """Return the type of what is of both types."""
+        if one is None or other is None or one.equals(other):
+            return other if one is None else one
+        pair = {one, other}
+        if pair == set(_NUMBERS):
+            return pa.int64()
+        if pa.string() in pair and pair <= set(_TEXTS):
+            return one if other == pa.string() else other
+        if pa.types.is_struct(one) and pa.types.is_struct(other):
+            fields = {field.name: field.type for field in one}
+            for field in other:
+                fields[field.name] = self._both(fields.get(field.name), field.type)
+            return pa.struct(list(fields.items()))
+        for mine, its in ((one, other), (other, one)):
+            if pa.types.is_map(mine) and pa.types.is_struct(its):
+                return its if len(its) else mine
+        return self._refuse("several types at once")
+
+
+def _joined(kinds: list[str]) -> str:
+    return " or ".join(kinds) or "any type"
 
 
 def referred(reference: str, root: Any, what: str) -> Any:
@@ -113,9 +377,6 @@ def referred(reference: str, root: Any, what: str) -> Any:
     for part in reference.removeprefix("#").split("/")[1:]:
         found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
     if not reference.startswith("#") or found is None:
-        raise _no_type(what, f"the reference {reference!r}")
+        msg = f"{what}: the reference {reference!r} leads to nothing"
+        raise ValueError(msg)
     return found
-
-
-def _no_type(what: str, got: str) -> _NoTypeError:
-    return _NoTypeError(f"{what}: expected a JSON schema with a type of Spark's, got {got}")

@@ -8,7 +8,7 @@ int32, sint32, sfixed32                  int
 int64, sint64, sfixed64, uint32, fixed32  bigint
 uint64, fixed64                          decimal(20,0)
 enum                                     string: the value's name, or its number if it has none
-message                                  struct
+message, group                           struct
 repeated, map                            array, map
 google.protobuf.Timestamp                timestamp, floored to microseconds
 google.protobuf.Duration                 interval day to second, floored to microseconds
@@ -16,13 +16,29 @@ google.protobuf.Int64Value and the like  the value, or null
 google.protobuf.Struct, Value, ListValue  string: the JSON
 =======================================  ================================================
 
-A field that is ``optional``, in a ``oneof``, or a message is null where it is absent. Any other has its default then,
-such as 0: Protobuf does not tell it from one that was written. A type that contains itself has no column.
+A field that is ``optional``, in a ``oneof``, or a message is null where it is absent, also where proto2 declares a
+default for it. Any other has its default then, such as 0: Protobuf does not tell it from one that was written. A type
+that contains itself, or that has no field, as ``google.protobuf.Empty``, has no column, unless the user gives it one.
+
+Where the user gives the columns, only the fields that they name are looked at, at any depth: a type that contains
+itself is then as deep as the user's struct. Some fields have further forms, if the user asks for them: any message is a
+``string``, its JSON; ``confluent.type.Decimal`` a decimal; ``google.type.Date`` a date.
+
+Values are those that ``MessageToJson`` of Google's runtime has, in the columns' types, with these exceptions. Columns
+have the names of the .proto, not those of JSON. NaN and infinities are values of the type and not texts, 64 bit
+integers are numbers, and bytes are bytes. A ``google.protobuf.FieldMask`` is a struct with the array ``paths``, an
+``Any`` a struct of its ``type_url`` and its bytes, and a ``NullValue`` the name ``NULL_VALUE``, so that an enum's
+column is null only where the field is absent. Extensions and unknown fields are left out; a field of proto2 that is
+``required`` is as an ``optional`` one. What ``MessageToJson`` has no value for is a fault of its record: a Timestamp
+beyond the years 1 to 9999, a Duration beyond 10,000 years or of two signs, a number in a ``Value`` that is not finite,
+a text that is not UTF-8.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
+from decimal import Context, Decimal
 from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -35,8 +51,17 @@ if TYPE_CHECKING:
 __all__ = ["ProtoColumn", "is_repeated", "message_column"]
 
 _MICROS = 1_000_000
+_NANOS = 1_000_000_000
+_YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800
+_LONGEST = 315_576_000_000
+"""So many seconds may a Duration have."""
+
 _WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 _JSON = ("Struct", "Value", "ListValue")
+_WIDEST_DECIMAL = 16
+"""The bytes of the largest number of 38 digits."""
+
+_DIGITS = Context(prec=80)
 # The numbers of FieldDescriptor.TYPE_*, which are those of descriptor.proto.
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = range(1, 10)
 _GROUP, _MESSAGE, _BYTES, _UINT32, _ENUM, _SFIXED32, _SFIXED64, _SINT32, _SINT64 = range(10, 19)
@@ -58,57 +83,89 @@ class ProtoColumn:
 
     Attributes:
         dtype: The column's type.
-        gather: Makes the column of values, of which None is null.
+        gather: Makes the column of values, of which None is null; raises some Exception where one can't be.
     """
 
     dtype: pa.DataType
     gather: Callable[[Sequence[Any]], pa.Array]
 
 
-def message_column(descriptor: Any, within: tuple[str, ...] = ()) -> ProtoColumn:
+def message_column(descriptor: Any, wanted: pa.StructType | None = None, within: tuple[str, ...] = ()) -> ProtoColumn:
     """Return how messages of a type become structs.
 
     Args:
         descriptor: The type.
+        wanted: The user's columns: only the fields that they name are looked at. None is all.
         within: The names of the types that it is in.
 
     Raises:
-        ValueError: The type contains itself, or has no field.
+        ValueError: None is wanted, and the type contains itself, or has no field.
     """
     name = descriptor.full_name
-    if name.startswith("google.protobuf.") and (known := _well_known(descriptor)) is not None:
-        return known
-    if name in within:
-        msg = f"the message type {name} contains itself, and no column of Spark's does"
-        raise ValueError(msg)
-    if not descriptor.fields:
-        msg = f"the message type {name} has no field, and a struct of Spark's has at least one"
-        raise ValueError(msg)
-    fields = [_field(each, (*within, name)) for each in descriptor.fields]
-    dtype = pa.struct([(each.name, column.dtype) for each, (column, _) in zip(descriptor.fields, fields, strict=True)])
+    if wanted is None:
+        if name in within:
+            msg = f"the message type {name} contains itself, and no column of Spark's does"
+            raise ValueError(msg)
+        if not descriptor.fields:
+            msg = f"the message type {name} has no field, and a struct of Spark's has at least one"
+            raise ValueError(msg)
+        chosen = [(each, None) for each in descriptor.fields]
+    else:
+        types = {field.name: field.type for field in wanted}
+        chosen = [(each, types[each.name]) for each in descriptor.fields if each.name in types]
+    fields = [(each.name, *_field(each, dtype, (*within, name))) for each, dtype in chosen]
+    dtype = pa.struct([(each, column.dtype) for each, column, _ in fields])
 
     def gather(messages: Sequence[Any]) -> pa.Array:
         absent = [each is None for each in messages]
-        children = [column.gather(read(messages)) for column, read in fields]
+        if not fields:
+            return pa.array([None if each is None else {} for each in messages], dtype)
+        children = []
+        for each, column, read in fields:
+            try:
+                children.append(column.gather(read(messages)))
+            except Exception as error:  # noqa: PERF203 - one for each column
+                msg = f"field {each!r}: {error}"
+                raise ValueError(msg) from error
         return pa.StructArray.from_arrays(children, fields=list(dtype), mask=pa.array(absent) if any(absent) else None)
 
     return ProtoColumn(dtype, gather)
 
 
-def _field(field: Any, within: tuple[str, ...]) -> tuple[ProtoColumn, Callable[[Sequence[Any]], list[Any]]]:
+def _value_column(descriptor: Any, wanted: pa.DataType | None, within: tuple[str, ...]) -> ProtoColumn:
+    """Return how a field's messages become values: structs, or what else stands for some types, or is wanted."""
+    name = descriptor.full_name
+    known = _well_known(descriptor) if name.startswith("google.protobuf.") else _in_other_form(name, wanted)
+    if known is not None:
+        return known
+    if wanted is not None and pa.types.is_string(wanted):
+        return ProtoColumn(pa.string(), _as_json)
+    return message_column(descriptor, wanted if wanted is not None and pa.types.is_struct(wanted) else None, within)
+
+
+def _field(
+    field: Any, wanted: pa.DataType | None, within: tuple[str, ...]
+) -> tuple[ProtoColumn, Callable[[Sequence[Any]], list[Any]]]:
     """Return a field's column, and what reads its values from messages."""
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
+
     name, get = field.name, attrgetter(field.name)
     if is_repeated(field):
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
-            column = _map(*(_single(entry.fields_by_name[each], within) for each in ("key", "value")))
+            item = wanted.item_type if wanted is not None and pa.types.is_map(wanted) else None
+            parts = [entry.fields_by_name[each] for each in ("key", "value")]
+            column = _map(_single(parts[0], None, within), _single(parts[1], item, within))
         else:
-            column = _list(_single(field, within))
+            item = wanted.value_type if wanted is not None and pa.types.is_list(wanted) else None
+            column = _list(_single(field, item, within))
         return column, lambda messages: [None if each is None else get(each) for each in messages]
-    column = _single(field, within)
+    column = _single(field, wanted, within)
     if field.has_presence:
+        # The class's own, because a message may have a field of this name.
+        has = GetMessageClass(field.containing_type).HasField
         return column, lambda messages: [
-            None if each is None or not each.HasField(name) else get(each) for each in messages
+            None if each is None or not has(each, name) else get(each) for each in messages
         ]
 
     def read(messages: Sequence[Any]) -> list[Any]:
@@ -126,12 +183,13 @@ def is_repeated(field: Any) -> bool:
     return bool(field.is_repeated) if hasattr(field, "is_repeated") else bool(field.label == field.LABEL_REPEATED)
 
 
-def _single(field: Any, within: tuple[str, ...]) -> ProtoColumn:
+def _single(field: Any, wanted: pa.DataType | None, within: tuple[str, ...]) -> ProtoColumn:
     """Return the column of one value of a field."""
     if field.type in (_MESSAGE, _GROUP):
-        return message_column(field.message_type, within)
+        return _value_column(field.message_type, wanted, within)
     if field.type == _ENUM:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        # The first name of a number that has several, as JSON has it.
+        names = {value.number: value.name for value in reversed(list(field.enum_type.values))}
         return ProtoColumn(
             pa.string(),
             lambda values: pa.array(
@@ -174,17 +232,12 @@ def _offsets(values: Sequence[Any]) -> tuple[pa.Array, pa.Array | None]:
 
 def _well_known(descriptor: Any) -> ProtoColumn | None:
     name = descriptor.full_name.removeprefix("google.protobuf.")
-    if name in ("Timestamp", "Duration"):
-        dtype = pa.timestamp("us", "UTC") if name == "Timestamp" else pa.duration("us")
-
-        def gather(values: Sequence[Any]) -> pa.Array:
-            return pa.array(
-                [None if each is None else each.seconds * _MICROS + each.nanos // 1_000 for each in values], dtype
-            )
-
-        return ProtoColumn(dtype, gather)
+    if name == "Timestamp":
+        return _of_each(pa.timestamp("us", "UTC"), _instant)
+    if name == "Duration":
+        return _of_each(pa.duration("us"), _span)
     if name.removesuffix("Value") in _WRAPPERS and name.endswith("Value"):
-        inner = _single(descriptor.fields_by_name["value"], ())
+        inner = _single(descriptor.fields_by_name["value"], None, ())
         return ProtoColumn(
             inner.dtype, lambda values: inner.gather([None if each is None else each.value for each in values])
         )
@@ -193,8 +246,61 @@ def _well_known(descriptor: Any) -> ProtoColumn | None:
     return None
 
 
+def _in_other_form(name: str, wanted: pa.DataType | None) -> ProtoColumn | None:
+    """Return the column of a message type that has a form besides a struct, where that is wanted."""
+    if wanted is None:
+        return None
+    if name == "confluent.type.Decimal" and pa.types.is_decimal(wanted):
+        return _of_each(wanted, lambda value: _decimal(value, wanted.scale))
+    if name == "google.type.Date" and pa.types.is_date(wanted):
+        return _of_each(wanted, lambda value: date(value.year, value.month, value.day))
+    return None
+
+
+def _of_each(dtype: pa.DataType, convert: Callable[[Any], Any]) -> ProtoColumn:
+    return ProtoColumn(
+        dtype, lambda values: pa.array([None if each is None else convert(each) for each in values], dtype)
+    )
+
+
+def _instant(value: Any) -> int:
+    """Return a Timestamp in microseconds."""
+    seconds, nanos = value.seconds, value.nanos
+    if not (_YEAR_1 <= seconds < _YEAR_10000 and 0 <= nanos < _NANOS):
+        msg = f"a Timestamp of {seconds} seconds and {nanos} nanoseconds is not within the years 1 to 9999"
+        raise ValueError(msg)
+    return int(seconds * _MICROS + nanos // 1_000)
+
+
+def _span(value: Any) -> int:
+    """Return a Duration in microseconds."""
+    seconds, nanos = value.seconds, value.nanos
+    if not (-_LONGEST <= seconds <= _LONGEST and -_NANOS < nanos < _NANOS) or seconds * nanos < 0:
+        msg = f"a Duration of {seconds} seconds and {nanos} nanoseconds is not one of at most 10,000 years, of one sign"
+        raise ValueError(msg)
+    return int(seconds * _MICROS + nanos // 1_000)
+
+
+def _decimal(value: Any, scale: int) -> Decimal:
+    """Return a number of ``confluent.type.Decimal``, of which no digit is lost at a scale."""
+    if len(value.value) > _WIDEST_DECIMAL or abs(value.scale) > _DIGITS.prec:
+        msg = f"a Decimal of {len(value.value)} bytes and the scale {value.scale} has more digits than a column of 38"
+        raise ValueError(msg)
+    found = Decimal(int.from_bytes(value.value, "big", signed=True)).scaleb(-value.scale, _DIGITS)
+    if found != (fitting := found.quantize(Decimal(1).scaleb(-scale), context=_DIGITS)):
+        msg = f"the Decimal {found} has more than {scale} digits after the point"
+        raise ValueError(msg)
+    return fitting
+
+
 def _as_json(values: Sequence[Any]) -> pa.Array:
     from google.protobuf.json_format import MessageToJson  # noqa: PLC0415 - optional
 
-    found = [None if each is None else MessageToJson(each, indent=None, sort_keys=True) for each in values]
+    found = [
+        # The pool of the types has those that an Any may name.
+        None
+        if each is None
+        else MessageToJson(each, indent=None, sort_keys=True, descriptor_pool=type(each).DESCRIPTOR.file.pool)
+        for each in values
+    ]
     return pa.array(found, pa.string())

@@ -11,17 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.decoding import in_order
 from cojoin.kafka.formats.fitting import fitted, misfits
 from cojoin.kafka.formats.proto_columns import is_repeated, message_column
 from cojoin.kafka.formats.proto_files import message_type, place_of, type_at
-from cojoin.kafka.formats.wire_format import message_place
+from cojoin.kafka.formats.wire_format import HEADER, message_name, message_place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
 
     from cojoin.kafka.formats.decoding import Reading
     from cojoin.kafka.formats.schema_lookup import FoundSchema
@@ -31,18 +31,34 @@ __all__ = ["ProtoReadings", "proto_columns"]
 # Kinds of fields whose bytes are the same, so that one may become the other without another value.
 _SAME = ({1}, {2}, {3, 5}, {4, 13}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {14}, {15}, {16}, {17, 18})
 _CUT_OFF = "its bytes do not fit the message type"
+_SHOWN = 500
+_CURE = (
+    "give the columns as DDL, which need not have all fields: a message as a struct of those that you read, or as a "
+    "string, its JSON"
+)
 
 
-def proto_columns(found: FoundSchema, message: str | None, what: str) -> pa.StructType:
+def proto_columns(found: FoundSchema, message: str | None, what: str, advice: str = _CURE) -> pa.StructType:
     """Return the columns of a message type, the first one of the file for None.
+
+    Args:
+        found: The schema.
+        message: The type's name.
+        what: The input or output, for messages.
+        advice: What to do where it has no columns.
 
     Raises:
         SchemaError: There is no such type, or a field has no column.
     """
     try:
-        return message_column(message_type(found, message)).dtype
+        described = message_type(found, message)
     except Exception as error:
-        msg = f"{what}: the Protobuf schema has no columns: {error}"
+        msg = f"{what}: the Protobuf schema can't be read: {error}"
+        raise SchemaError(msg) from error
+    try:
+        return message_column(described).dtype
+    except ValueError as error:
+        msg = f"{what}: the Protobuf schema has no columns: {error}; {advice}"
         raise SchemaError(msg) from error
 
 
@@ -77,16 +93,15 @@ class ProtoReadings:
     def _made(self, written: FoundSchema) -> Reading:
         from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
-        own = message_type(written, self._name(written))
+        own = self._own(written)
         parsed = own if self.reader is None else message_type(self.reader, self.message)
         found = _changes(own, parsed) if parsed is not own else []
-        shape = message_column(parsed)
+        shape = message_column(parsed, self.columns)
         found += misfits(shape.dtype, self.columns)
         if found:
             raise ValueError("; ".join(found))
         # The pool of the types lives as long as the class.
-        parse, columns, expected = GetMessageClass(parsed).FromString, self.columns, place_of(own)
-        plain_head = b"\0" if expected == (0,) else None
+        parse, columns, begin_of = GetMessageClass(parsed).FromString, self.columns, _begin_of(own)
 
         def reading(values: list[bytes]) -> tuple[pa.StructArray | None, list[str | None]]:
             faults: list[str | None] = [None] * len(values)
@@ -94,56 +109,72 @@ class ProtoReadings:
             places: list[int] = []
             for at, value in enumerate(values):
                 try:
-                    if value[5:6] == plain_head:
-                        begin = 6
-                    else:
-                        place, begin = message_place(value)
-                        if place != expected:
-                            faults[at] = f"it is a {type_at(written, place).full_name}, expected {own.full_name}"
-                            continue
-                    messages.append(parse(value[begin:]))
+                    messages.append(parse(value[begin_of(value) :]))
                     places.append(at)
-                except Exception as error:  # noqa: BLE001 - the runtime's errors differ between its versions
-                    faults[at] = f"{_CUT_OFF}: {error}"
+                except Exception as error:  # noqa: BLE001, PERF203 - the runtime's errors differ between its versions
+                    faults[at] = str(error) if isinstance(error, _OtherTypeError) else f"{_CUT_OFF}: {error}"
             return _gathered(shape.gather, messages, places, faults, columns), faults
 
         return reading
 
-    def _name(self, written: FoundSchema) -> str | None:
-        """Return the name of the message type, as the reader has it."""
+    def _own(self, written: FoundSchema) -> Any:
+        """Return the message type that records of a writer's schema have."""
         if self.message is not None or self.reader is None:
-            return self.message
-        first = message_type(self.reader, None).full_name
+            return message_type(written, self.message)
+        first = message_type(self.reader, None)
         try:
-            message_type(written, first)
+            return message_type(written, first.full_name)
+        except ValueError:  # its package may be another one
+            return message_type(written, first.name)
+
+
+class _OtherTypeError(ValueError):
+    """A record is of another message type."""
+
+
+def _begin_of(own: Any) -> Callable[[bytes], int]:
+    """Return what finds where a record begins; it raises ``ValueError`` where it is not of this message type."""
+    expected = place_of(own)
+    plain_head = b"\0" if expected == (0,) else None
+
+    def begin_of(value: bytes) -> int:
+        if value[HEADER : HEADER + 1] == plain_head:
+            return HEADER + 1
+        named, begin = message_name(value), 0
+        place: tuple[int, ...] = ()
+        try:
+            place, begin = message_place(value)
         except ValueError:
-            return None
-        return str(first)
+            if named is None:
+                raise
+        if place == expected:
+            return begin
+        if named is not None and named[0] == own.name:
+            return named[1]
+        found = type_at(own.file, place).full_name if named is None else named[0]
+        msg = f"it is a {found}, expected {own.full_name}"
+        raise _OtherTypeError(msg)
+
+    return begin_of
 
 
 def _gathered(
     gather: Any, messages: list[Any], places: list[int], faults: list[str | None], columns: pa.StructType
-) -> pa.Array | None:
+) -> pa.Array:
     """Return messages as rows; where one can't become one, as with a time that no timestamp has, it is a fault."""
-    failures = (pa.ArrowException, ValueError, TypeError, OverflowError)
-    if not messages:
-        return pa.nulls(len(faults), columns)
-    try:
-        rows = fitted(gather(messages), columns)
-    except failures:
-        kept: list[tuple[int, Any]] = []
-        for at, message in zip(places, messages, strict=True):
-            try:
-                gather([message])
-            except failures as error:  # noqa: PERF203 - one by one
-                faults[at] = f"{type(error).__name__}: {error}"
-            else:
-                kept.append((at, message))
-        if not kept:
-            return pa.nulls(len(faults), columns)
-        places = [at for at, _ in kept]
-        rows = fitted(gather([message for _, message in kept]), columns)
-    return in_order([(places, rows)], len(faults), columns)
+    parts: list[tuple[list[int], pa.Array]] = []
+    waiting = [(0, len(messages))] if messages else []
+    while waiting:  # in halves, so that a fault costs its neighbours little
+        begin, end = waiting.pop()
+        try:
+            parts.append((places[begin:end], fitted(gather(messages[begin:end]), columns)))
+        except Exception as error:  # noqa: BLE001 - of Arrow, of the runtime, of what the user's columns ask for
+            if end - begin == 1:
+                faults[places[begin]] = f"{type(error).__name__}: {error}"[:_SHOWN]
+                continue
+            middle = (begin + end) // 2
+            waiting += [(middle, end), (begin, middle)]
+    return in_order(parts, len(faults), columns)
 
 
 def _changes(written: Any, reader: Any, seen: Sequence[tuple[str, str]] = ()) -> list[str]:

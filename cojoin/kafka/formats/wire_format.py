@@ -5,7 +5,8 @@ follows there, or after the id, is the same. Apicurio's own forms, ids of eight 
 schemas differently from the API of Confluent's, so they are refused.
 
 Protobuf has, after the id, the place of the message's type in its file: how many numbers follow, and the numbers, as
-zigzag varints; a zero alone is the first type.
+zigzag varints; a zero alone is the first type. Apicurio's own serializer writes, unless it is set otherwise, the type's
+name instead, as a message of one field that is preceded by its length.
 """
 
 from __future__ import annotations
@@ -16,9 +17,22 @@ from uuid import UUID
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["HEADER", "SchemaHead", "SchemaName", "by_schema", "head_of", "message_place", "schema_head", "undecodable"]
+__all__ = [
+    "HEADER",
+    "SchemaHead",
+    "SchemaName",
+    "by_schema",
+    "head_of",
+    "message_name",
+    "message_place",
+    "schema_head",
+    "undecodable",
+]
 
 HEADER = 5
+_DEEPEST = 32
+"""So many types, one within the other, does protoc take."""
+
 _SHOWN = 24
 _GUID = 17
 _LARGEST = (1 << 31) - 1
@@ -137,7 +151,7 @@ def message_place(value: bytes) -> tuple[tuple[int, ...], int]:
     count, at = _varint(value, HEADER)
     if not count:
         return (0,), at
-    if not 0 < count < len(value):
+    if not 0 < count <= _DEEPEST:
         msg = f"the place of its message's type has {count} numbers"
         raise ValueError(msg)
     numbers = []
@@ -145,6 +159,22 @@ def message_place(value: bytes) -> tuple[tuple[int, ...], int]:
         number, at = _varint(value, at)
         numbers.append(number)
     return tuple(numbers), at
+
+
+def message_name(value: bytes) -> tuple[str, int] | None:
+    r"""Return the name of a Protobuf record's message type, as Apicurio writes it, and where the record begins.
+
+    None where there is none.
+
+    >>> message_name(b"\0\0\0\0\7\7\n\5Tradeabc"), message_name(b"\0\0\0\0\7\4\2\0abc")
+    (('Trade', 13), None)
+    """
+    head = value[HEADER : HEADER + 3]
+    if len(head) < 3 or head[1] != 0x0A or head[0] != head[2] + 2 or head[0] >= 0x80:
+        return None
+    begin, end = HEADER + 3, HEADER + 1 + head[0]
+    name = value[begin:end].decode("ascii", "replace")
+    return (name, end) if len(name) == head[2] and name.isidentifier() else None
 
 
 def head_of(number: int, place: Sequence[int] | None = None) -> bytes:

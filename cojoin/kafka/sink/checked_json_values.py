@@ -11,7 +11,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from cojoin.kafka.formats.json_columns import referred
+from cojoin.kafka.formats.json_columns import is_null, referred
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def _put_nulls_back(value: Any, described: Any, root: Any) -> None:
 def _resolved(described: Any, root: Any) -> dict[str, Any]:
     """Return a schema without its reference, and of a choice between null and another one the other one."""
     while isinstance(described, dict):
-        others = [one for name in _CHOICES for one in described.get(name, ()) if one != {"type": "null"}]
+        others = [one for name in _CHOICES for one in described.get(name, ()) if not is_null(one)]
         if "$ref" in described:
             try:
                 described = referred(str(described["$ref"]), root, "")
@@ -72,7 +72,7 @@ def _may_be_null(described: Any, root: Any) -> bool:
             schema = referred(str(schema["$ref"]), root, "")
     kinds = schema.get("type", ())
     choices = [one for name in _CHOICES for one in schema.get(name, ())]
-    return "null" in ([kinds] if isinstance(kinds, str) else kinds) or {"type": "null"} in choices
+    return "null" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(is_null, choices))
 
 
 def json_writer(schema: ValueSchema, settings: dict[str, Any], client: Any) -> Callable[[Any, Any], bytes]:

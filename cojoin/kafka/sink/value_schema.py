@@ -67,6 +67,7 @@ class _Kind:
     fits: Callable[[pa.DataType, pa.DataType], bool]
 
 
+_OTHER_SCHEMA = "name another schema with subject="
 _KINDS: dict[type, _Kind] = {
     AvroFormat: _Kind("AVRO", "an Avro record", ("fastavro",), avro_schema, can_be_written_as),
     ProtobufFormat: _Kind("PROTOBUF", "a Protobuf message", ("google.protobuf",), proto_schema, fits_field_type),
@@ -155,10 +156,10 @@ def _fields(found: FoundSchema, message: str | None, place: str) -> pa.Schema:
     if found.kind == "PROTOBUF":
         from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
 
-        return pa.schema(list(proto_columns(found, message, place)))
+        return pa.schema(list(proto_columns(found, message, place, _OTHER_SCHEMA)))
     from cojoin.kafka.formats.json_columns import json_columns  # noqa: PLC0415 - as above
 
-    return pa.schema(list(json_columns(found, place, "name another schema with subject=")))
+    return pa.schema(list(json_columns(found, place, _OTHER_SCHEMA, _OTHER_SCHEMA)))
 
 
 def _needed(found: FoundSchema, message: str | None) -> set[str]:

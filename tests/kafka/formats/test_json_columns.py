@@ -47,7 +47,7 @@ def test_each_type_has_its_column() -> None:
         ({"a": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}, "got anyOf of 2 types"),
         ({"a": {"$ref": "#/definitions/a"}}, "got the reference"),
         ({"a": {"$ref": "#"}}, "contains itself"),
-        ({"a": {"type": "array"}}, "got array"),
+        ({"a": {"type": "array"}}, "got an array of any elements, at #/properties/a;"),
         ({}, "expected a JSON schema"),
     ],
 )
