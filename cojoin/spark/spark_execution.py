@@ -5,6 +5,7 @@ Both inputs are packed into one DataFrame of tagged messages, which is grouped b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
+from cojoin.spark.sinks.delta_sink import DeltaSink
 from cojoin.storage.arrow_types import arrow_schema
 from cojoin.storage.session_settings import is_left_to_spark
 
@@ -109,6 +111,8 @@ class SparkExecution:
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:
         """Start a plan as a query; see ``Joined.start``."""
+        # Other sinks know the batch otherwise: by a folder, an argument, a marker.
+        plan = replace(plan, stamps_rejected=options.rejected is None or isinstance(options.rejected, DeltaSink))
         # A value that it can't have is an error now, and not in the first batch.
         is_left_to_spark(self._left.frame.sparkSession, OUTPUT_SETTING)
 
