@@ -13,11 +13,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
+from cojoin.engine.operator import REJECTED
 from cojoin.errors import ConfigurationError
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
 from cojoin.spark.batch.pickling import check_picklable
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
+from cojoin.spark.observed_rejections import with_rejections_told
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.spark.sinks.delta_sink import DeltaSink
@@ -107,6 +109,8 @@ class SparkExecution:
                 raise ConfigurationError(msg)
         check_present_validity(self.bound)
         emitted = self._emitted(plan) if self.is_streaming else self._emitted_once(plan)
+        if not self.is_streaming and name != REJECTED:
+            emitted = with_rejections_told(emitted, [spec.name for spec in plan.inputs], depth=2)
         return unpack(emitted, *plan.outputs[name])
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:

@@ -271,11 +271,13 @@ class StaticCall:
         try:
             batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True), RestoredState())
             to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
-            return [
+            emitted = [
                 (self._kinds[emission.kind], payload)
                 for emission in operator.process(to_the_end)
                 for payload in write_messages(emission.table)
             ]
+            counts = {"inputs": operator.report()["inputs"]}
+            return [*emitted, (STATISTICS, pa.py_buffer(json.dumps(counts).encode()))]
         finally:
             operator.close()
 
