@@ -28,7 +28,6 @@
 # It needs Java 17 and `pip install "cojoin[metrics]" matplotlib opentelemetry-sdk opentelemetry-exporter-prometheus`.
 
 # %%
-import json
 import os
 import shutil
 import tempfile
