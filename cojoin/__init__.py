@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.inspect.explain import explain
     from cojoin.checkpoints.inspect.read import read_progress, read_state, savepoint
+    from cojoin.checkpoints.inspect.rejected_rows import read_rejected
     from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
     from cojoin.engine.input import Input
     from cojoin.engine.side_outputs import OutputTag
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         EnvironmentSetupError,
         FunctionError,
         QueryFailedError,
+        RejectedRowsWarning,
         SchemaError,
     )
     from cojoin.spark.query.query import Query
@@ -101,6 +103,7 @@ __all__ = [
     "kafka",
     "plots",
     "read_progress",
+    "read_rejected",
     "read_state",
     "savepoint",
     "sinks",
@@ -151,6 +154,7 @@ _LAZY = {
     "kafka": "cojoin.kafka",
     "plots": "cojoin.plots",
     "read_progress": "cojoin.checkpoints.inspect.read",
+    "read_rejected": "cojoin.checkpoints.inspect.rejected_rows",
     "read_state": "cojoin.checkpoints.inspect.read",
     "savepoint": "cojoin.checkpoints.inspect.read",
     "sinks": "cojoin.spark.sinks.sinks",

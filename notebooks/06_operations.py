@@ -28,7 +28,6 @@
 # It needs Java 17 and `pip install "cojoin[metrics]" matplotlib opentelemetry-sdk opentelemetry-exporter-prometheus`.
 
 # %%
-import json
 import os
 import shutil
 import tempfile
@@ -515,7 +514,8 @@ the consumer group is not kept up | increase(cojoin_input_group_failures_total[1
 #
 # Rows that are not admitted go to the output `rejected`: a Delta table in the checkpoint, unless `start(rejected=...)`
 # names another sink. It is made with the first such row. `watermark` is the join's before the batch, in epoch
-# milliseconds, and `row` is the whole row as JSON.
+# milliseconds, and `row` is the whole row as JSON. `batch_id` and `processing_time` are the batch and its time; a table
+# of an earlier version gets these two columns with its next rows.
 
 # %%
 rejected = spark.read.format("delta").load("lake/checkpoint/rejected").orderBy("reason")
@@ -526,7 +526,7 @@ rejected
 # %% [markdown]
 # | reason | meaning | what to do |
 # |---|---|---|
-# | `null_key` | a column of the key is null | repair the source; a filter leaves such rows out |
+# | `null_key` | a column of the key is null | repair the source; in a left, right or full join `Input(null_key="unmatched")` lets them out without a match |
 # | `null_event_time` | the event time is null | the same; often a time that could not be parsed |
 # | `too_far_ahead` | ahead of the batch's clock by more than `Input(max_ahead=)`, a day by default | repair the clock |
 # | `late` | at or below the join's watermark before its batch | a larger bound; a backfill of what was missed |
@@ -541,10 +541,51 @@ rejected
 # order, reject on both sides; functions in the order of arrival get late rows like any others. `Input(late="reject")`
 # and `Input(late="apply")` say otherwise. (A function in event-time order can only reject.)
 #
-# The rows can be read back in their own columns, to be repaired and sent again as new rows. (In Spark: `F.from_json`.)
+# ### How do I process rejected rows again, each once?
+#
+# `cj.read_rejected` reads the rejected rows of an input in the input's own columns. Each has a `row_id`, which is the
+# same whenever it is read, also of two rows that are equal in all columns.
 
 # %%
-pd.DataFrame(map(json.loads, rejected["row"]))
+refused = cj.read_rejected(spark, "lake/checkpoint", "trades")
+refused.drop("row", "watermark").orderBy("trade_id").toPandas()
+
+# %% [markdown]
+# Sent to the stream again, such rows would be late by now. A join of static rows knows no lateness: the repaired rows
+# are joined with all customers, and appended to a table that keeps their ids. This table is the set of what was
+# processed again, written with the rows in one transaction. An anti-join by it leaves what was not, so the job below may
+# run as often as it likes, also after it was killed; one at a time, since Delta lets two appends pass. (Where two may
+# run, `MERGE` by `row_id`, with an insert where none matches.)
+
+# %%
+repairs = [(501, "bob", None), (502, None, at(23))]  # what the desk has found out
+
+
+def process_again():
+    repaired = cj.read_rejected(spark, "lake/checkpoint", "trades")
+    if Path("lake/repaired/_delta_log").exists():
+        done = spark.read.format("delta").load("lake/repaired")
+        repaired = repaired.join(done, "row_id", "left_anti")
+    found = spark.createDataFrame(repairs, "trade_id long, right_customer string, right_time timestamp")
+    repaired = repaired.join(found, "trade_id").selectExpr(
+        "row_id",
+        "trade_id",
+        "coalesce(right_customer, customer) customer",
+        "desk",
+        "coalesce(right_time, event_time) event_time",
+        "amount",
+    )
+    customers = spark.read.schema(COLUMNS["customers"]).parquet("lake/customers")
+    pair = cj.connect(
+        cj.Input(repaired, key="customer", event_time="event_time", name="trades"),
+        cj.Input(customers, key="customer", event_time="event_time", name="customers"),
+    )
+    pair.asof_join().to_dataframe().write.format("delta").mode("append").save("lake/repaired")
+
+
+for _ in range(3):
+    process_again()
+spark.read.format("delta").load("lake/repaired").orderBy("trade_id").toPandas()
 
 # %% [markdown]
 # ## What is in the outputs?

@@ -250,10 +250,15 @@ class Joined:
                 output. Each DataFrame runs the operator by itself, whereas ``start`` writes all outputs of one run.
 
         Returns:
-            The rows of the output.
+            The rows of the output. Those of ``"rejected"`` have no batch and no processing time, which only the table
+            of a query has (``read_rejected``).
 
         Raises:
             ConfigurationError: The output does not exist.
+
+        Warns:
+            RejectedRowsWarning: From static inputs, once the first action on the DataFrame has ended, if it has
+                rejected rows: at the line of this call, with the counts of that action. Not with Spark Connect.
         """
         name = self._plan.output_name(output)
         return self._spark("to_dataframe()").to_dataframe(self._plan, name)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIRECT",
     "REJECTED_SCHEMA",
+    "STAMPED_SCHEMA",
     "InputSpec",
     "LatePolicy",
     "NullKeyPolicy",
@@ -50,6 +51,7 @@ __all__ = [
     "has_null_key",
     "reject_reasons",
     "rejected_table",
+    "stamped",
     "watermark_marks",
 ]
 
@@ -115,6 +117,9 @@ REJECTED_SCHEMA = pa.schema(
 )
 """The columns of a rejected row of any input: the input's name, the reason, the operator's watermark before the batch
 (in epoch milliseconds, null where there is none), the row's event time, and the whole row as JSON."""
+
+STAMPED_SCHEMA = pa.schema([*REJECTED_SCHEMA, pa.field("batch_id", pa.int64()), pa.field("processing_time", _TIME)])
+"""The columns of a query's table of rejected rows: those, then the micro-batch and its processing time."""
 
 
 @dataclass(frozen=True)
@@ -363,6 +368,20 @@ def fault_table(faults: Sequence[tuple[str, str]], name: str, watermark: int) ->
         ],
         schema=REJECTED_SCHEMA,
     )
+
+
+def stamped(rejected: pa.Table, batch_id: int, processing_time: int) -> pa.Table:
+    """Return rows of the ``rejected`` output with their micro-batch and its processing time.
+
+    Args:
+        rejected: Rows of ``REJECTED_SCHEMA``.
+        batch_id: The micro-batch.
+        processing_time: Its processing time in epoch milliseconds, as it is logged, so that a repeated batch has it.
+    """
+    count = rejected.num_rows
+    batches = pa.repeat(pa.scalar(batch_id, pa.int64()), count)
+    times = pa.repeat(pa.scalar(1_000 * processing_time, pa.int64()), count).cast(_TIME)
+    return pa.Table.from_arrays([*rejected.columns, batches, times], schema=STAMPED_SCHEMA)
 
 
 def _json(value: Any) -> Any:  # noqa: PLR0911 - one for each class

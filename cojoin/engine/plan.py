@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cojoin.engine.inputs import REJECTED_SCHEMA
+from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.side_outputs import OutputTag
 from cojoin.engine.state.segments import SegmentOptions
@@ -45,6 +45,7 @@ class Plan:
         key_groups: The number of key groups.
         time: How the operator's watermark follows its inputs' watermarks.
         segments: The flush and compaction settings, for a query with a checkpoint of cojoin's; None disables segments.
+        stamps_rejected: Whether rejected rows have their micro-batch and its processing time.
     """
 
     operation: Operation
@@ -53,6 +54,7 @@ class Plan:
     key_groups: int
     time: TimePolicy = field(default_factory=TimePolicy)
     segments: SegmentOptions | None = field(default_factory=SegmentOptions)
+    stamps_rejected: bool = False
 
     @property
     def inputs(self) -> tuple[InputSpec, InputSpec]:
@@ -73,7 +75,8 @@ class Plan:
     def outputs(self) -> dict[str, tuple[int, pa.Schema]]:
         """Each output's name, with the number of its kind, from 1 on, and its columns."""
         beside = {tag.tag_id: tag.schema for tag in self.side_outputs}
-        schemas = {OUTPUT: self.output, REJECTED: REJECTED_SCHEMA, **beside}
+        rejected = STAMPED_SCHEMA if self.stamps_rejected else REJECTED_SCHEMA
+        schemas = {OUTPUT: self.output, REJECTED: rejected, **beside}
         return {name: (kind, schema) for kind, (name, schema) in enumerate(schemas.items(), start=1)}
 
     @property

@@ -5,6 +5,7 @@ Both inputs are packed into one DataFrame of tagged messages, which is grouped b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,17 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
+from cojoin.engine.operator import REJECTED
 from cojoin.errors import ConfigurationError
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
 from cojoin.spark.batch.pickling import check_picklable
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
+from cojoin.spark.observed_rejections import with_rejections_told
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.spark.session.worker_check import check_workers
+from cojoin.spark.sinks.delta_sink import DeltaSink
 from cojoin.storage.arrow_types import arrow_schema
 from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import check_delta, is_left_to_spark, pipeline_refusals
@@ -104,11 +108,15 @@ class SparkExecution:
         with pipeline_refusals("to_dataframe()"):
             check_present_validity(self.bound)
             emitted = self._emitted(plan) if self.is_streaming else self._emitted_once(plan)
+            if not self.is_streaming and name != REJECTED:
+                emitted = with_rejections_told(emitted, [spec.name for spec in plan.inputs], depth=2)
             return unpack(emitted, *plan.outputs[name])
 
     def start(self, plan: Plan, options: QueryOptions) -> Query:
         """Start a plan as a query; see ``Joined.start``."""
         spark = self._left.frame.sparkSession
+        # Other sinks know the batch otherwise: by a folder, an argument, a marker.
+        plan = replace(plan, stamps_rejected=options.rejected is None or isinstance(options.rejected, DeltaSink))
         # A value that it can't have is an error now, and not in the first batch.
         is_left_to_spark(spark, OUTPUT_SETTING)
         check_delta(spark)

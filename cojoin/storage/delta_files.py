@@ -179,6 +179,7 @@ def append_files(
     applications: Mapping[str, int],
     query_id: str,
     metadata: str | None = None,
+    former: pa.Schema | None = None,
 ) -> int:
     """Write a commit that appends files in a table's folder; without files it only creates the table.
 
@@ -190,6 +191,7 @@ def append_files(
         applications: The transaction ids: the versions of applications, by the applications' ids.
         query_id: The query id in the table's history.
         metadata: The user metadata of the commit (``userMetadata``).
+        former: Columns that the table may have instead; then the commit gives it those of the files.
 
     Returns:
         The table version that the commit created.
@@ -200,6 +202,10 @@ def append_files(
     read = java_class(session, "org.apache.spark.sql.delta.actions.Action").fromJson
     if transaction.readVersion() < 0:
         transaction.updateMetadataForNewTable(read(new_table(session, schema)))
+    elif former is not None and shape_of(transaction.metadata()) == plain_shape(former):
+        described = json.loads(transaction.metadata().json())
+        described["metaData"]["schemaString"] = json.dumps(_nullable(schema))
+        transaction.updateMetadata(read(json.dumps(described)), False)
     if shape_of(transaction.metadata()) != plain_shape(schema):
         msg = "its columns or properties were changed while the batch was running; start the query again"
         raise QueryFailedError(msg)

@@ -81,6 +81,7 @@ class TableTransactions:
         *,
         query_id: str,
         metadata: str | None = None,
+        former: pa.Schema | None = None,
         is_done: Callable[[int], bool],
     ) -> int:
         """Append files in the table's folder as a batch, unless the table already has the batch.
@@ -91,6 +92,7 @@ class TableTransactions:
             batch_id: The batch.
             query_id: The query id in the table's history.
             metadata: The user metadata of the commit.
+            former: Columns that the table may have instead; then the commit gives it those of the files.
             is_done: Takes the newest batch that the table has of this application, and returns whether this batch is
                 among those written; it raises where the newest batch is impossible.
 
@@ -120,6 +122,7 @@ class TableTransactions:
                     applications=self._applications(batch_id),
                     query_id=query_id,
                     metadata=metadata,
+                    former=former,
                 )
             except (Py4JError, PySparkException) as error:
                 if not _is_conflict(error, is_new=is_new):

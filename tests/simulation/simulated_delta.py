@@ -276,8 +276,9 @@ class DeltaTables:
         applications: Mapping[str, int],
         query_id: str,
         metadata: str | None = None,
+        former: Any = None,
     ) -> int:
-        del session, schema
+        del session, schema, former
         new: list[dict[str, Any]] = []
         if transaction.readVersion() < 0:
             transaction.table_id = str(uuid.uuid4())

@@ -190,7 +190,13 @@ def test_a_query_keeps_rejected_rows_beside_its_checkpoint_and_counts_all(
         output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=f"{tmp_path}/checkpoint", trigger=DRAIN
     )
     query.await_termination()
-    assert reasons(table(spark, tmp_path / "checkpoint" / "rejected")) == REASONS
+    rejected = table(spark, tmp_path / "checkpoint" / "rejected")
+    assert reasons(rejected) == REASONS
+    # Each row has its batch, and the time that Spark has logged for it.
+    assert rejected.columns == ["input", "reason", "watermark", "event_time", "row", "batch_id", "processing_time"]
+    logged = rows(cj.read_progress(spark, f"{tmp_path}/checkpoint"), "batch_id", "processing_time")
+    assert set(rows(rejected, "batch_id", "processing_time")) <= set(logged)
+    assert {row[0] for row in rows(rejected, "batch_id")} == {0, 2}
     report = query.progress
     assert report is not None
     assert report.is_conserved

@@ -28,8 +28,9 @@ import pyarrow as pa
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence, snapshot_row
 from cojoin.engine.garbage_collection import without_garbage_collection
+from cojoin.engine.inputs import stamped
 from cojoin.engine.key_groups import group_labels
-from cojoin.engine.operator import Batch
+from cojoin.engine.operator import REJECTED, Batch
 from cojoin.engine.state.segments import SegmentContext
 from cojoin.engine.user_frames import user_traceback
 from cojoin.engine.values import codec
@@ -113,7 +114,8 @@ class StreamingCall:
         """
         facts = batch_facts(self._told_by)
         check_places(facts.places)
-        emitted = _Emitted(self._outputs, facts.files)
+        stamp = (facts.batch_id, state.getCurrentProcessingTimeMs()) if self._plan.stamps_rejected else None
+        emitted = _Emitted(self._outputs, facts.files, stamp)
         try:
             with without_garbage_collection():
                 yield from self._run(key, frames, state, facts, emitted)
@@ -207,10 +209,17 @@ class _Emitted:
     Args:
         outputs: The kind and the columns of each output, by name.
         places: Where the call may write the rows of some outputs (``BatchFacts.files``).
+        stamp: The micro-batch and its processing time, which rejected rows get; None leaves them as they are.
     """
 
-    def __init__(self, outputs: Mapping[str, tuple[int, pa.Schema]], places: Mapping[int, Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        outputs: Mapping[str, tuple[int, pa.Schema]],
+        places: Mapping[int, Mapping[str, str]],
+        stamp: tuple[int, int] | None = None,
+    ) -> None:
         self.rows: Counter[str] = Counter()
+        self._stamp = stamp
         self.digests: dict[str, int] = {}
         self._kinds = {name: kind for name, (kind, _) in outputs.items()}
         schemas = dict(outputs.values())
@@ -222,9 +231,12 @@ class _Emitted:
             self.rows[emission.kind] += emission.table.num_rows
             digest = rows_digest(emission.table)
             self.digests[emission.kind] = add_digests(self.digests.get(emission.kind, 0), digest)
-            kind = self._kinds[emission.kind]
-            if not self._files.take(kind, emission.table):
-                yield _frame(kind, write_messages(emission.table))
+            kind, table = self._kinds[emission.kind], emission.table
+            if self._stamp is not None and emission.kind == REJECTED:
+                # Without the stamp in the digest, a batch that an earlier version has written is the same batch.
+                table = stamped(table, *self._stamp)
+            if not self._files.take(kind, table):
+                yield _frame(kind, write_messages(table))
         for kind, line in self._files.complete():
             yield _frame(kind, [line])
 
@@ -260,11 +272,13 @@ class StaticCall:
         try:
             batch, _ = _unpack_batch(self._plan, zip(tags, payloads, strict=True), RestoredState())
             to_the_end = Batch(batch.rows, batch.controls, end_of_input=True)
-            return [
+            emitted = [
                 (self._kinds[emission.kind], payload)
                 for emission in operator.process(to_the_end)
                 for payload in write_messages(emission.table)
             ]
+            counts = {"inputs": operator.report()["inputs"]}
+            return [*emitted, (STATISTICS, pa.py_buffer(json.dumps(counts).encode()))]
         finally:
             operator.close()
 

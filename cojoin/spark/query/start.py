@@ -43,6 +43,7 @@ from cojoin.spark.query.history import HistoryHolds, InputStreams
 from cojoin.spark.query.opened_outputs import open_outputs
 from cojoin.spark.query.output_places import check_places, check_unchanged, shared_places
 from cojoin.spark.query.outside import Outside
+from cojoin.spark.query.passed_over import files_passed_over
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
@@ -60,7 +61,7 @@ from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import DataStreamWriter
@@ -286,6 +287,9 @@ def _run(
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
     outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
+    next_batch = max(committed_batches(files), default=-1) + 1
+    _tell([note for each in outputs.values() for note in each.writer.notes()])
+    _tell(files_passed_over(new.spark, files, inputs, streams.lines, next_batch))
     side = _static_side(plan, new.sources[1], options)
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
     cadence = SnapshotCadence.of(options.checkpoint_interval)
@@ -328,13 +332,18 @@ def _run(
         finish_restoration(files, restoration, checkpoint.lease.check).write(files)
     if loads is not None and not drain_is_promised(files):
         last = checkpoint.manifests.last()
-        for told in loads.at_start(new.spark, None if last is None else last.report):
-            warnings.warn(told, stacklevel=5)
+        _tell(loads.at_start(new.spark, None if last is None else last.report))
     if writer is not None:
         writer.prepare()
     named = partial(_named, name=options.name)
     at_end = [*([] if writer is None else [writer.finish]), *([] if places is None else [places.remove])]
     query.run(named(stream), named(at_rest), at_end)
+
+
+def _tell(notes: Iterable[str]) -> None:
+    """Warn at the line of the user's ``start``."""
+    for note in notes:
+        warnings.warn(note, stacklevel=6)
 
 
 def _plans_without_python(new: NewQuery, trigger: Trigger) -> bool:

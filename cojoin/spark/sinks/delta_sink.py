@@ -9,6 +9,9 @@ If the table is plain and on a file system that every worker reaches by a path, 
 themselves (``written_files``), and Delta only commits them. Otherwise Spark writes the rows. The table's history shows
 ``STREAMING UPDATE`` in the first case and ``WRITE`` in the second. If another application changes the table's columns
 between the writing of the files and the commit, the batch fails and is run again.
+
+A table of rejected rows that a former version has made lacks the columns of the batch. It gets them with the first
+batch that has rows, in the same transaction. Where it can't, it stays as it is, which is told at the start.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
+from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
 from cojoin.spark.batch.written_files import FileTarget, check_seen
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink", "DeltaWriter"]
 
+_STAMPS = tuple(name for name in STAMPED_SCHEMA.names if name not in REJECTED_SCHEMA.names)
 _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 _USER_METADATA = "userMetadata"
 _SESSION_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -110,6 +115,9 @@ class DeltaWriter(SinkWriter):
         self._markers = StoredMarkers(session, sink.location, self._transactions)
         self._newest = -1
         self._folder: str | None = None
+        # The columns that an older table of rejected rows gets with the next rows, and those that it can't get.
+        self._added: tuple[str, ...] = ()
+        self._left_out: tuple[str, ...] = ()
 
     def check(self, position: Position) -> None:
         """Check that the table has the batches that the checkpoint knows, and none after the next batch.
@@ -128,6 +136,8 @@ class DeltaWriter(SinkWriter):
             schema = self._output.schema
             self._transactions.fence(self._output.query_id, None if schema is None else partial(self._create, schema))
         table_id, self._newest = self._transactions.look()
+        if table_id is not None and self._output.schema == STAMPED_SCHEMA:
+            self._compare_columns()
         self._markers.cure = position.cure()
         where = f"checkpoint {position.checkpoint}: output {self._output.name!r}, Delta table {self._sink.location}"
         if self._newest > position.next_batch:
@@ -151,6 +161,28 @@ class DeltaWriter(SinkWriter):
             )
             raise CheckpointError(msg)
 
+    def _compare_columns(self) -> None:
+        """Find which of the columns of the batch an existing table lacks, and whether it can get them."""
+        reader = self._session.read.format("delta")
+        rows = reader.load(self._sink.location) if is_path(self._sink.location) else reader.table(self._sink.location)
+        there = {field.name.lower(): field.dataType for field in rows.schema.fields}
+        wanted = {field.name: field.dataType for field in spark_schema(STAMPED_SCHEMA).fields}
+        missing = tuple(name for name in _STAMPS if name not in there)
+        merges = dict(self._sink.options).get("mergeSchema", "true").lower() == "true"
+        others = tuple(name for name in _STAMPS if name in there and there[name] != wanted[name])
+        self._added, self._left_out = (missing, others) if merges else ((), (*missing, *others))
+
+    def notes(self) -> list[str]:
+        """Return what is to be told of an older table of rejected rows."""
+        if not self._left_out:
+            return []
+        told = (
+            f"output {self._output.name!r}, Delta table {self._sink.location}: it gets no column "
+            f"{' and '.join(self._left_out)}, since the sink has mergeSchema=false, or its own column of that name has "
+            f"another type; leave the option out, or rename the column"
+        )
+        return [told]
+
     def _found_instead(self, known: int, table_id: str | None, known_id: str | None) -> str | None:
         """Return how the table differs from the one to which a batch was written; None if it is that table."""
         if table_id is None:
@@ -169,9 +201,9 @@ class DeltaWriter(SinkWriter):
         """
         _, newest = self._transactions.look()
         if not self._markers.is_there(newest, marker):
-            options = dict(self._sink.options)
+            options = dict(self._sink.options) | ({"mergeSchema": "true"} if self._added else {})
             writer = (
-                self._with_valid_folders(frame)
+                self._with_valid_folders(frame.drop(*self._left_out))
                 .write.format("delta")
                 .mode("append")
                 .options(**options)
@@ -188,6 +220,7 @@ class DeltaWriter(SinkWriter):
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
             self._markers.compare(marker)
+            self._added = ()
         return self._place()
 
     def _create(self, schema: pa.Schema, transaction: Any, applications: Mapping[str, int]) -> None:
@@ -230,7 +263,7 @@ class DeltaWriter(SinkWriter):
         # Files can be committed only by Delta's classes.
         if is_connect(self._session):
             return None
-        if self._sink.partition_by or self._sink.options:
+        if self._sink.partition_by or self._sink.options or self._left_out:
             return None
         if str(self._session.conf.get(_AUTO_COMPACT, "false")).lower() != "false":
             return None
@@ -242,7 +275,8 @@ class DeltaWriter(SinkWriter):
         if log is None:
             return None
         if log.tableExists():
-            is_plain = shape_of(log.unsafeVolatileSnapshot().metadata()) == plain_shape(schema)
+            shape = shape_of(log.unsafeVolatileSnapshot().metadata())
+            is_plain = shape in [plain_shape(each) for each in (schema, self._former) if each is not None]
         else:
             is_plain = plain_defaults(self._session)
         return FileTarget.at(self._session, log.dataPath().toString(), schema) if is_plain else None
@@ -262,9 +296,16 @@ class DeltaWriter(SinkWriter):
             marker.batch_id,
             query_id=self._output.query_id,
             metadata=marker.to_json(self._session_metadata()),
+            former=self._former,
             is_done=lambda newest: self._markers.is_there(newest, marker),
         )
+        self._added = ()
         return self._place()
+
+    @property
+    def _former(self) -> pa.Schema | None:
+        """The columns of the table before its next rows; None where they stay."""
+        return REJECTED_SCHEMA if self._added == _STAMPS else None
 
     def compare(self, marker: BatchMarker) -> None:
         """Check that the table does not have this batch from a different execution, even if this one has no rows.

@@ -176,6 +176,10 @@ class SinkWriter(ABC):
             CheckpointError: Continuing would write rows twice or lose some.
         """
 
+    def notes(self) -> list[str]:
+        """Return what the user is to be told of the output at the start, after ``check``."""
+        return []
+
     @abstractmethod
     def write(self, frame: DataFrame, marker: BatchMarker) -> dict[str, Any]:
         """Write a batch's rows, and return the manifest's entry for the output."""

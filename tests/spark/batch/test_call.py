@@ -158,6 +158,7 @@ def test_a_static_call_runs_to_the_end_of_time() -> None:
     rows = [message(1, [(1, 7, 10_000), (2, 7, 4_000)]), message(2, [(7, 5_000, "gold")]), control(1, 10, 2)]
     packed = pa.table({"key_group": [3] * 3, "tag": [tag for tag, _ in rows], "payload": [text for _, text in rows]})
     emitted = StaticCall(PLAN)(packed).to_pylist()
-    ((kind, result),) = [(each["kind"], decode(each["kind"], each["payload"])) for each in emitted]
-    assert kind == OUTPUT
-    assert sorted((row[0], row[4]) for row in result) == [(1, "gold"), (2, None)]
+    output, counts = emitted
+    assert (output["kind"], counts["kind"]) == (OUTPUT, STATISTICS)
+    assert sorted((row[0], row[4]) for row in decode(OUTPUT, output["payload"])) == [(1, "gold"), (2, None)]
+    assert [each["rows_in"] for each in json.loads(counts["payload"])["inputs"]] == [2, 1]

@@ -1,0 +1,270 @@
+"""``read_rejected``: a query's rejected rows in the columns of their input, each with an id that stays the same.
+
+The table of rejected rows holds each row as JSON, since the inputs' columns differ. Here it is read back by the
+columns' types. A row's id is a digest of what the table has of it, with a number among equal rows of a batch, so it
+depends neither on the files nor on the time of reading.
+
+It costs a read of the table, a shuffle of the input's rows by their digests, and Python for each row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from cojoin.checkpoints.checkpoint import open_files
+from cojoin.checkpoints.identity import read_query
+from cojoin.checkpoints.inspect.read import as_checkpoint, stored_inputs
+from cojoin.checkpoints.manifest import Manifests
+from cojoin.engine.inputs import STAMPED_SCHEMA
+from cojoin.engine.operator import REJECTED
+from cojoin.engine.values.entries import encode_entries
+from cojoin.engine.values.rows import hashable
+from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
+from cojoin.storage.arrow_types import spark_schema
+from cojoin.storage.locations import is_path, literally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.checkpoints.checkpoint import Checkpoint
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.storage.locations import Location
+
+__all__ = ["RejectedColumns", "read_rejected"]
+
+_Convert: TypeAlias = "Callable[[Any], Any]"
+
+_TIME = pa.timestamp("us", "UTC")
+_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_SPAN = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d{6}))?")
+"""How durations stand in the JSON of a row."""
+
+_ABOUT = pa.schema(
+    [
+        pa.field("row_id", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("processing_time", _TIME),
+        pa.field("watermark", _TIME),
+    ]
+)
+"""The columns that say which row it is and why it was rejected, before those of the input."""
+
+
+def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input: str) -> DataFrame:  # noqa: A002 - what it is called everywhere else
+    """Read the rejected rows of an input, in the input's columns.
+
+    Each row has a ``row_id``, which is the same whenever it is read. So what was processed again is a set of ids, and
+    an anti-join leaves what was not.
+
+    Args:
+        spark: The session.
+        checkpoint: The query's checkpoint directory, or a ``Checkpoint`` without a moment.
+        input: The name of the input, such as ``"trades"``.
+
+    Returns:
+        ``row_id``, ``reason``, ``batch_id``, ``processing_time`` and ``watermark`` (the join's before the batch), then
+        the columns of the input, then ``row``, the whole row as JSON. A name that the input has too gets an underscore
+        in front. Batch and processing time are null for rows that a former version has written, and the processing
+        time for those of ``sinks.parquet``. Of records that gave no row (``undecodable``, ``tombstone``, ``gone``) only
+        what is known of them is not null, and ``row`` says what was wrong.
+
+    Raises:
+        ConfigurationError: The query has no such input, a moment is given, or the rejected rows go to a callable or a
+            topic.
+        CheckpointError: The directory is not a checkpoint, or the rejected rows can't be read.
+
+    Example:
+        ``read_rejected(spark, "/lake/_cojoin/enriched", "trades").where("reason = 'null_key'").show()``
+    """
+    checkpoint = as_checkpoint(checkpoint, None)
+    if checkpoint.at is not None:
+        msg = f"read_rejected: expected a path, since all rejected rows are read; got at={checkpoint.at!r}"
+        raise ConfigurationError(msg)
+    files = open_files(spark, checkpoint.path)
+    inputs = stored_inputs(read_query(files)["query"])
+    spec = next((each for each in inputs if each.name == input), None)
+    if spec is None:
+        names = [each.name for each in inputs]
+        msg = f"input: the query has no input {input!r}{did_you_mean(str(input), names)}; it has {' and '.join(names)}"
+        raise ConfigurationError(msg)
+    last = Manifests(files).last()
+    columns = RejectedColumns.of(spec)
+    place = {} if last is None else last.outputs.get(REJECTED, {})
+    if place.get("batch_id") is None:
+        return spark.createDataFrame([], spark_schema(columns.schema))
+    rejected = _opened(spark, place).where(F.col("input") == F.lit(spec.name))
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return columns(batches)
+
+    return _with_ids(rejected).mapInArrow(read, spark_schema(columns.schema))
+
+
+def _opened(spark: SparkSession, place: Mapping[str, Any]) -> DataFrame:
+    """Return the rejected rows in the columns of their table; those that an older one lacks are null.
+
+    Raises:
+        ConfigurationError: They are not in a table or a folder.
+        CheckpointError: They can't be read.
+    """
+    kind = next((each for each in ("delta", "parquet") if each in place), None)
+    if kind is None:
+        told = " ".join(f"{each} {where}" for each, where in place.items() if each not in ("batch_id", "version"))
+        msg = f"read_rejected: the rejected rows go to {told}; read them where they are"
+        raise ConfigurationError(msg)
+    location, reader = str(place[kind]), spark.read.format(kind)
+    try:
+        if kind == "parquet":
+            frame: DataFrame = reader.load(literally(location))
+        else:
+            frame = reader.load(location) if is_path(location) else reader.table(location)
+        found = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    except PySparkException as error:
+        msg = f"read_rejected: the rejected rows in {kind} {location} can't be read: {str(error).splitlines()[0]}"
+        raise CheckpointError(msg) from error
+    columns = []
+    for field in spark_schema(STAMPED_SCHEMA).fields:
+        # A folder's name gives its number as an int; a user's own column of the name may be anything.
+        fits = found.get(field.name) in (field.dataType.simpleString(), "int")
+        columns.append((F.col(field.name) if fits else F.lit(None)).cast(field.dataType).alias(field.name))
+    return frame.select(*columns)
+
+
+def _with_ids(rejected: DataFrame) -> DataFrame:
+    """Return rejected rows with their ids: which of equal rows is which does not matter."""
+    numbers = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in ("batch_id", "watermark")]
+    numbers.append(F.coalesce(F.unix_micros("event_time").cast("string"), F.lit("")))
+    texts = [F.col("reason"), F.length("input").cast("string"), F.col("input"), F.coalesce("row", F.lit(""))]
+    digest = F.substring(F.sha2(F.concat_ws("/", *numbers, *texts), 256), 1, 32)
+    number = F.row_number().over(Window.partitionBy("digest").orderBy("digest")).cast("string")
+    return rejected.withColumn("digest", digest).select(
+        F.concat_ws("-", "digest", number).alias("row_id"),
+        "reason",
+        "batch_id",
+        "processing_time",
+        F.timestamp_millis("watermark").alias("watermark"),
+        "event_time",
+        "row",
+    )
+
+
+class RejectedColumns:
+    """The columns of an input's rejected rows, and the way from their JSON back into these.
+
+    Args:
+        schema: All columns of the result.
+        own: The columns of the input.
+        event_time: The input's event-time column; None where its rows have none.
+    """
+
+    def __init__(self, schema: pa.Schema, own: pa.Schema, event_time: str | None) -> None:
+        self.schema, self._own, self._event_time = schema, own, event_time
+        self._readers = [_reader(field.type) for field in own]
+
+    @classmethod
+    def of(cls, spec: InputSpec) -> RejectedColumns:
+        """Return the columns of an input's rejected rows."""
+        own = pa.schema([field.with_nullable(True) for field in spec.source_schema])
+        taken = {name.lower() for name in own.names}
+        about = [field.with_name(_free(field.name, taken)) for field in _ABOUT]
+        event_time = spec.event_time if spec.event_time in own.names else None
+        return cls(pa.schema([*about, *own, pa.field(_free("row", taken), pa.string())]), own, event_time)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rejected rows, with their ids, in the columns of the input."""
+        for batch in batches:
+            texts = batch.column("row")
+            rows = [json.loads(text) for text in texts.to_pylist()]
+            columns = []
+            for field, read in zip(self._own, self._readers, strict=True):
+                if field.name == self._event_time:
+                    # The table has it in its own column, exact at any distance.
+                    columns.append(batch.column("event_time").cast(field.type))
+                else:
+                    columns.append(encode_entries([read(row.get(field.name)) for row in rows], field.type))
+            about = [batch.column(field.name).cast(field.type) for field in _ABOUT]
+            yield pa.RecordBatch.from_arrays([*about, *columns, texts], schema=self.schema)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+def _reader(dtype: pa.DataType) -> _Convert:
+    """Return what reads a value of a type from the JSON of a rejected row.
+
+    What is no such value becomes null, as a moment beyond the year 9999 or what a fault says in a column's place.
+    """
+    read = _plain_reader(dtype)
+
+    def checked(value: Any) -> Any:
+        try:
+            return None if value is None else read(value)
+        except (ValueError, TypeError, ArithmeticError, AttributeError, KeyError):
+            return None
+
+    return checked
+
+
+def _plain_reader(dtype: pa.DataType) -> _Convert:
+    types = pa.types
+    if types.is_struct(dtype):
+        parts = [(field.name, _reader(field.type)) for field in dtype]
+        return lambda found: tuple(read(found.get(name)) for name, read in parts)
+    if types.is_map(dtype):
+        key, item = _key_reader(dtype.key_type), _reader(dtype.item_type)
+        return lambda found: {hashable(key(name)): item(value) for name, value in found.items()}
+    if types.is_list(dtype) or types.is_large_list(dtype):
+        element = _reader(dtype.value_type)
+        return lambda found: [element(each) for each in found]
+    if types.is_binary(dtype):
+        return bytes.fromhex
+    if types.is_timestamp(dtype):
+        return lambda text: _moment(text, zoned=dtype.tz is not None)
+    plain: tuple[tuple[Any, _Convert], ...] = (
+        (types.is_boolean, bool),
+        (types.is_integer, int),
+        (types.is_floating, lambda value: _FLOATS[value] if isinstance(value, str) else float(value)),
+        (types.is_decimal, Decimal),
+        (types.is_date, date.fromisoformat),
+        (types.is_time, time.fromisoformat),
+        (types.is_duration, _span),
+    )
+    return next((read for is_kind, read in plain if is_kind(dtype)), str)
+
+
+def _key_reader(dtype: pa.DataType) -> _Convert:
+    """Return what reads a map's key, which is a text in JSON: its own, or the JSON of another value."""
+    read = _reader(dtype)
+    is_json = any(
+        is_kind(dtype)
+        for is_kind in (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_nested)
+    )
+    return lambda text: read(json.loads(text) if is_json and text not in _FLOATS else text)
+
+
+def _moment(text: str, *, zoned: bool) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if zoned else moment.replace(tzinfo=None)
+
+
+def _span(text: str) -> timedelta:
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    days, hours, minutes, seconds, micros = (int(each or 0) for each in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, microseconds=micros)
