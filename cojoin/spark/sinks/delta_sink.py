@@ -48,7 +48,6 @@ __all__ = ["DeltaSink", "DeltaWriter"]
 
 _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 _USER_METADATA = "userMetadata"
-_STORE_POLICY = "spark.sql.storeAssignmentPolicy"
 _MERGES = "spark.databricks.delta.schema.autoMerge.enabled"
 _OTHER_SCHEMA = {"overwriteschema", "replacewhere"}
 _SESSION_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -106,16 +105,14 @@ class DeltaSink(Sink):
 
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
         """Check that an output's columns fit those of the table, where there is one."""
-        is_named = not is_path(self.location)
-        policy = str(session.conf.get(_STORE_POLICY, "ANSI")).upper()
-        if (is_named and policy != "ANSI") or {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
+        if {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
             return
         merges = str(dict(self.options).get("mergeSchema", session.conf.get(_MERGES, "false"))).lower() == "true"
         if read_table(session, self.location, again=False) is None:
             return
         name = table_in_sql(session, self.location)
         there = session.table(name).schema
-        found = list(misfits(there, spark_schema(schema), name, casts=is_named, merges=merges))
+        found = list(misfits(there, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
         if found:
             msg = f"{role}: {self.describe()}: the output does not fit the table that is there: {'; '.join(found)}"
             raise ConfigurationError(msg)

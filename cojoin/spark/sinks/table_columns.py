@@ -1,10 +1,9 @@
 """Whether the columns of an output fit those of a Delta table that exists: Delta itself says so only at the first rows.
 
 By path, Delta appends columns of the table's own types, and integers of up to 32 bits to wider ones of these. By name,
-Spark casts to the table's types as an INSERT does (``spark.sql.storeAssignmentPolicy``). A column that the table lacks
-is refused, unless Delta merges schemas. One that the output lacks becomes null, where the table allows that. Names
-are compared without their case. What Delta decides by the values, such as null in a column that is NOT NULL, is not
-known here.
+Spark casts to the table's types what it can cast. A column that the table lacks is refused, unless Delta merges
+schemas. One that the output lacks becomes null, where the table allows that. Names are compared without their case.
+What Delta decides by the values, such as null in a column that is NOT NULL, is not known here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
-    AtomicType,
+    BinaryType,
+    BooleanType,
     ByteType,
     DataType,
     DateType,
@@ -107,9 +107,15 @@ def _widens(table: DataType, output: DataType, *, merges: bool) -> bool:
 
 
 def _is_cast(table: DataType, output: DataType) -> bool:
-    """Return whether Spark casts the output's type to the table's in an INSERT (``Cast.canANSIStoreAssign``)."""
-    if isinstance(table, NumericType) and isinstance(output, NumericType):
+    """Return whether Spark can cast the output's type to the table's, whatever becomes of the values."""
+    nested = (StructType, ArrayType, MapType)
+    if isinstance(table, StringType):
         return True
-    if isinstance(table, _TIMES) and isinstance(output, _TIMES):
+    if isinstance(table, nested) or isinstance(output, nested):
+        return False
+    numbers = (NumericType, BooleanType)
+    if isinstance(output, (StringType, *numbers)) and isinstance(table, (BinaryType, TimestampType, *numbers)):
         return True
-    return isinstance(table, StringType) and isinstance(output, AtomicType)
+    if isinstance(output, TimestampType) and isinstance(table, numbers):
+        return True
+    return isinstance(output, StringType) or (isinstance(table, _TIMES) and isinstance(output, _TIMES))
