@@ -108,10 +108,11 @@ class DeltaSink(Sink):
         if {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
             return
         merges = str(dict(self.options).get("mergeSchema", session.conf.get(_MERGES, "false"))).lower() == "true"
-        if read_table(session, self.location, again=False) is None:
+        table = read_table(session, self.location)
+        there = None if table is None else table.schema()
+        if there is None:
             return
         name = table_in_sql(session, self.location)
-        there = session.table(name).schema
         found = list(misfits(there, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
         if found:
             msg = f"{role}: {self.describe()}: the output does not fit the table that is there: {'; '.join(found)}"
