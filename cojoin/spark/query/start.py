@@ -61,7 +61,7 @@ from cojoin.storage.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
     from cojoin.engine.plan import Plan
@@ -168,6 +168,10 @@ def _check_outputs(plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: 
     for name, sink in sinks.items():
         sink.check_place(spark, name)
     check_places(spark, files, sinks, inputs)
+    _check_tables(spark, plan, sinks)
+
+
+def _check_tables(spark: SparkSession, plan: Plan, sinks: Mapping[str, Sink]) -> None:
     for name, sink in sinks.items():
         # The columns of rejected rows are cojoin's own, which makes them fit.
         if name != REJECTED:

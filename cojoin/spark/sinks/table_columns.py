@@ -56,13 +56,14 @@ def misfits(table: StructType, output: StructType, where: str, *, casts: bool, m
         merges: Whether Delta adds missing columns, and widens types.
     """
     there = {field.name.lower(): field for field in table.fields}
+    missing = [field for field in output.fields if field.name.lower() not in there]
+    if missing and not merges:
+        added = ", ".join(f"{back_quoted(field.name)} {field.dataType.simpleString()}" for field in missing)
+        names = f"column{'s' * (len(missing) > 1)} {', '.join(repr(field.name) for field in missing)}"
+        yield f"the table has no {names}: ALTER TABLE {where} ADD COLUMNS ({added})"
     for field in output.fields:
         found = there.pop(field.name.lower(), None)
-        if found is None:
-            if not merges:
-                added = f"{back_quoted(field.name)} {field.dataType.simpleString()}"
-                yield f"the table has no column {field.name!r}: ALTER TABLE {where} ADD COLUMN {added}"
-        elif not _fits(found.dataType, field.dataType, casts=casts, merges=merges):
+        if found is not None and not _fits(found.dataType, field.dataType, casts=casts, merges=merges):
             yield (
                 f"column {field.name!r} is {found.dataType.simpleString()} in the table and "
                 f"{field.dataType.simpleString()} in the output: cast it before the join, or write to another table"

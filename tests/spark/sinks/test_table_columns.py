@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
@@ -27,9 +27,9 @@ def folders(tmp_path: Path) -> Folders:
     return found
 
 
-def start(spark: SparkSession, folders: Folders, output: Any, checkpoint: str) -> cj.Query:
+def start(spark: SparkSession, folders: Folders, output: str, checkpoint: str) -> cj.Query:
     query = asof(folders.connect(spark)).start(
-        output=output, checkpoint=checkpoint, trigger=cj.Trigger.available_now(drain=True)
+        output=cj.sinks.delta(output), checkpoint=checkpoint, trigger=cj.Trigger.available_now(drain=True)
     )
     query.await_termination()
     return query
@@ -50,7 +50,7 @@ def test_a_table_of_other_columns_is_told_by_column_before_the_start_and_the_cur
     message = str(caught.value)
     assert message.startswith(f"output: Delta {out}: the output does not fit the table that is there: the table has no")
     cures = [each.rpartition(": ")[2] for each in message.split("; ")]
-    assert [each.split(" `")[-1].partition("`")[0] for each in cures[:1]] == [last]
+    assert cures[0].endswith(f" ADD COLUMNS (`{last}` {fields[last]})")
     for each in cures:
         spark.sql(each)
     start(spark, folders, out, f"{tmp_path}/second")
