@@ -16,18 +16,19 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
+
 from cojoin.checkpoints.lease_record import LEASE_FILE
 from cojoin.checkpoints.written_state import WRITTEN, refuse_written
 from cojoin.engine.values import schema_evolution
+from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import parse_schema, schema_to_ddl
 from cojoin.errors import CheckpointError
 from cojoin.storage.document_text import IDENTITY, Form, damaged, to_text
 from cojoin.storage.documents import read_document, replace_document, write_document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.storage.store import Store
@@ -135,6 +136,14 @@ def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[Sour
     same_operation = stored["query"].get("operator") == query.get("operator")
     asked = query if same_operation else {**stored["query"], "operator": query.get("operator")}
     differences = _differences(stored["query"], asked)
+    if differences and not _differences(_without_columns(stored["query"]), _without_columns(asked)):
+        changes = list(_column_changes(stored["query"], asked))
+        if changes:
+            msg = (
+                f"checkpoint {files.root}: the inputs' columns are not those of the checkpoint: {'; '.join(changes)}. "
+                f"Start this query with a checkpoint of its own where that is not wanted"
+            )
+            raise CheckpointError(msg)
     if differences:
         listed = "; ".join(differences)
         msg = (
@@ -252,6 +261,43 @@ def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: s
             f"column added, or a type widened; make the query again what the checkpoint holds, or begin without it"
         )
         raise CheckpointError(msg)
+
+
+def _without_columns(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description without the inputs' columns, and without the output's, which follow from them."""
+    inputs = [{name: value for name, value in each.items() if name != "columns"} for each in query["inputs"]]
+    return {**query, "inputs": inputs, "output": None}
+
+
+def _column_changes(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+    """Yield for each column of an input that came, went or changed what it is, and what to do."""
+    for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
+        what = f"input {two['name']!r}"
+        then, now = (parse_schema(each["columns"], what=what) for each in (one, two))
+        before = "FIRST"
+        for field in then:
+            column = schema_to_ddl(pa.schema([field.with_nullable(True)]))
+            if field.name not in now.names:
+                yield (
+                    f"{what} has lost column {field.name!r}; add it again, such as with ALTER TABLE ... ADD COLUMN "
+                    f"({column} {before})"
+                )
+            elif now.field(field.name) != field:
+                found = schema_to_ddl(pa.schema([now.field(field.name)]))
+                yield (
+                    f"{what} has the column {found}, in the checkpoint it is {schema_to_ddl(pa.schema([field]))}; cast "
+                    f"it to that type, or, where it has become wider, take the state into a new checkpoint with "
+                    f"restore_from="
+                )
+            before = f"AFTER {back_quoted(field.name)}"
+        for field in now:
+            if field.name not in then.names:
+                yield (
+                    f"{what} has the column {field.name!r} more; drop it from the input, or take the state into a new "
+                    f"checkpoint with restore_from="
+                )
+        if then != now and set(then.names) == set(now.names) and all(now.field(each.name) == each for each in then):
+            yield f"{what} has its columns in another order, {', '.join(now.names)}; select {', '.join(then.names)}"
 
 
 def _without_evolvable(query: Mapping[str, Any]) -> dict[str, Any]:

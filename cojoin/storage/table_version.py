@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.java_classes import java_class
@@ -31,7 +32,10 @@ __all__ = ["TableVersion", "log_path", "quoted_table", "read_log", "read_table",
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)*\.(parquet|json)")
-_ACTIONS = "metaData struct<id: string, partitionColumns: array<string>>, txn struct<appId: string, version: bigint>"
+_ACTIONS = (
+    "metaData struct<id: string, partitionColumns: array<string>, schemaString: string>, "
+    "txn struct<appId: string, version: bigint>"
+)
 _NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND")
 
 
@@ -56,6 +60,15 @@ class TableVersion(ABC):
     @abstractmethod
     def partition_columns(self) -> tuple[str, ...]:
         """Return the columns by which the table is partitioned."""
+
+    @abstractmethod
+    def schema_text(self) -> str:
+        """Return the table's columns as Spark's JSON of a schema; empty where the log does not say."""
+
+    def schema(self) -> StructType | None:
+        """Return the table's columns; None where the log does not say."""
+        text = self.schema_text()
+        return StructType.fromJson(json.loads(text)) if text else None
 
     @abstractmethod
     def transaction(self, app_id: str) -> int | None:
@@ -155,6 +168,10 @@ class _JvmTable(TableVersion):
         """Return the columns by which the table is partitioned."""
         return tuple(self._snapshot.metadata().partitionColumns().mkString("\n").splitlines())
 
+    def schema_text(self) -> str:
+        """Return the table's columns as Spark's JSON of a schema; empty where the log does not say."""
+        return str(self._snapshot.metadata().schemaString() or "")
+
     def transaction(self, app_id: str) -> int | None:
         """Return the newest version that an application has written to the table; None if it has written none."""
         found = self._snapshot.transactions()
@@ -170,10 +187,15 @@ class _ReadTable(TableVersion):
     table_id: str
     columns: tuple[str, ...]
     transactions: Mapping[str, int]
+    text: str = ""
 
     def partition_columns(self) -> tuple[str, ...]:
         """Return the columns by which the table is partitioned."""
         return self.columns
+
+    def schema_text(self) -> str:
+        """Return the table's columns as Spark's JSON of a schema; empty where the log does not say."""
+        return self.text
 
     def transaction(self, app_id: str) -> int | None:
         """Return the newest version that an application has written to the table; None if it has written none."""
@@ -195,11 +217,12 @@ def read_log(session: SparkSession, path: str) -> TableVersion | None:
     if not commits and not checkpoints:
         return None
     begin = checkpoints[-1][0] if checkpoints else -1
-    table_id, columns, transactions = "", (), {}
+    table_id, columns, text, transactions = "", (), "", {}
     parts = [f"{folder}/{name}" for version, name in checkpoints if version == begin]
     for row in _of_checkpoint(session, parts):
         if row.metaData is not None and row.metaData.id is not None:
             table_id, columns = row.metaData.id, tuple(row.metaData.partitionColumns or ())
+            text = row.metaData.schemaString or ""
         if row.txn is not None and row.txn.appId is not None:
             transactions[row.txn.appId] = int(row.txn.version)
     version = begin
@@ -210,7 +233,8 @@ def read_log(session: SparkSession, path: str) -> TableVersion | None:
                 transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
             if "metaData" in action:
                 table_id, columns = action["metaData"]["id"], tuple(action["metaData"]["partitionColumns"])
-    return _ReadTable(path, version, table_id, columns, transactions)
+                text = action["metaData"].get("schemaString", "")
+    return _ReadTable(path, version, table_id, columns, transactions, text)
 
 
 def _of_checkpoint(session: SparkSession, parts: Sequence[str]) -> list[Any]:

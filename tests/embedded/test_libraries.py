@@ -24,11 +24,18 @@ MILLIS = int(NOON.timestamp() * 1000)
 US = pa.timestamp("us", "UTC")
 
 
-@pytest.fixture
-def connection() -> Any:
+@pytest.fixture(scope="module")
+def database() -> Any:
     with duckdb.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def connection(database: Any) -> Any:
+    with database.cursor() as connection:
         connection.execute("SET TimeZone = 'America/New_York'")
         yield connection
+        connection.execute("RESET arrow_lossless_conversion")
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -333,9 +340,9 @@ def test_a_type_of_arrow_alone_is_refused_with_code_that_helps(values: pa.Array)
         ),
     ],
 )
-def test_what_is_no_columns_name_is_refused_in_a_line(library: str, settings: Any, said: str, connection: Any) -> None:
-    frame = made(library, with_times(pa.array([NOON], US)), connection)
-    message = refused(frame, **settings)
-    assert message.startswith("input 'trades': ")
-    assert said in message
-    assert "\n" not in message
+def test_what_is_no_columns_name_is_refused_in_a_line(settings: Any, said: str, connection: Any) -> None:
+    for library in ("pandas", "duckdb"):
+        message = refused(made(library, with_times(pa.array([NOON], US)), connection), **settings)
+        assert message.startswith("input 'trades': ")
+        assert said in message
+        assert "\n" not in message

@@ -312,6 +312,8 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "BatchWriter": SimulatedBatchWriter,
         "HistoryHolds": _HistoryHolds,
         "InputStreams": SimpleNamespace(of=lambda _: SimpleNamespace(lines=(1, 1))),
+        # Rows are numbers here, so no table has columns to compare.
+        "_check_tables": lambda *_: None,
     },
     "uuid": {"uuid4": _uuid4},
 }

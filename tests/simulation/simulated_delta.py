@@ -239,6 +239,9 @@ class Table(TableVersion):
     def partition_columns(self) -> tuple[str, ...]:
         return ()
 
+    def schema_text(self) -> str:
+        return ""  # rows are numbers here, without columns
+
     def transaction(self, app_id: str) -> int | None:
         return self._found.applications.get(app_id)
 

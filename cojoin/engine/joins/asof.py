@@ -26,11 +26,16 @@ It costs a sort of the batch's rows, a merge with the waiting rows and with the 
 two binary searches for each left row, or for each version where these are fewer; no Python for each row. Versions in
 segments are read and sorted only for touched keys.
 
-Rows whose key has a null match nothing. With ``null_key="unmatched"`` a left one comes out at its own time, in every
-direction.
+For rows with a key and an event time, whose versions have different times, the matches are those of pandas'
+``merge_asof``, and backward those of DuckDB's ``ASOF JOIN``. Apart from that they differ:
 
-The semantics are those of pandas' ``merge_asof``, except that of equal following times the last one matches; backward
-they are those of DuckDB's ``ASOF JOIN``.
+* Of versions with one event time, ``merge_asof`` takes the last as given when it looks backward, and the first as given
+  when it looks forward; DuckDB takes any. Here it is the last in the total order in every direction.
+* ``merge_asof`` matches null keys with each other, and DuckDB emits their rows without a match. Here rows with a null
+  key are rejected or, with ``null_key="unmatched"``, a left one comes out at its own time without a match.
+* ``merge_asof`` refuses null times and rows that are not sorted; DuckDB emits rows without a time without a match. Here
+  rows without a time are rejected, and rows may come in any order.
+* ``merge_asof`` returns rows as the left has them. Here they come by key, emission time and total order.
 """
 
 from __future__ import annotations

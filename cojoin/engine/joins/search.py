@@ -4,8 +4,8 @@ It keeps nothing. Each side is sorted once, as integers. A match is a position i
 an earlier row of the same key.
 
 Of several rows in one microsecond, the last in the total order is in force, for searches backward and forward. (pandas
-``merge_asof`` takes the first in a search forward.) Arithmetic on microseconds saturates instead of wrapping, since an
-event time may be any 64-bit integer.
+``merge_asof`` takes the first of those given in a search forward, and the last in one backward.) Arithmetic on
+microseconds saturates instead of wrapping, since an event time may be any 64-bit integer.
 
 It costs a sort of one integer for each row, or a merge where rows were kept in order (``ordering``). It costs a binary
 search for each row of the side that has fewer, and no Python for each row.

@@ -111,9 +111,9 @@ class TemporalJoin:
             SchemaError: The ``deletes`` column is missing, not boolean, or part of the key; or there is no column that
                 can be null in a tombstone; or an input has no event time; or names collide.
         """
+        self._check_changes(left, right)
         if self.deletes is not None:
             self._check_deletes(self.deletes, right)
-        self._check_changes(left, right)
         if self.null_payload_deletes and not self.payload(right):
             msg = (
                 f"null_payload_deletes: input {right.name!r} has no columns but its key, event time, partition and "

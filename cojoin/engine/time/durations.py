@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from numbers import Number
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,7 +74,8 @@ def microseconds(duration: Duration, what: str) -> int:
     elif isinstance(duration, str):
         value = _parse(duration, what)
     else:
-        msg = f"{what}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}; write its unit"
+        cure = "; write its unit" if isinstance(duration, Number) else ""
+        msg = f"{what}: expected a duration such as '5 seconds' or a timedelta, got {duration!r}{cure}"
         raise ConfigurationError(msg)
     if value < 0:
         msg = f"{what}: expected a duration of zero or more, got {duration!r}"

@@ -33,6 +33,7 @@ from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.key_groups import group_labels
+from cojoin.engine.operator import REJECTED
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
@@ -61,9 +62,9 @@ from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
     from cojoin.engine.plan import Plan
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.session.shared_places import SharedPlaces
+    from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store
 
@@ -108,9 +110,7 @@ def start_query(
     files.check_place()
     files.check_swaps()
     sinks = options.sinks(plan, files)
-    for name, sink in sinks.items():
-        sink.check_place(spark, name)
-    check_places(spark, files, sinks, inputs)
+    _check_outputs(plan, files, sinks, inputs)
     description = describe_query(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
@@ -161,6 +161,26 @@ def start_query(
                 raise ConfigurationError(explain(error)) from error
             raise
     return query
+
+
+def _check_outputs(plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]) -> None:
+    """Check that each output has a place of its own, and that its columns fit a table that is there.
+
+    Raises:
+        ConfigurationError: It does not, or they do not.
+    """
+    spark = inputs[0].frame.sparkSession
+    for name, sink in sinks.items():
+        sink.check_place(spark, name)
+    check_places(spark, files, sinks, inputs)
+    _check_tables(spark, plan, sinks)
+
+
+def _check_tables(spark: SparkSession, plan: Plan, sinks: Mapping[str, Sink]) -> None:
+    for name, sink in sinks.items():
+        # The columns of rejected rows are cojoin's own, which makes them fit.
+        if name != REJECTED:
+            sink.check_table(spark, plan.outputs[name][1], name)
 
 
 def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool) -> None:

@@ -31,11 +31,12 @@ from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError,
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.stored_markers import StoredMarkers
+from cojoin.spark.sinks.table_columns import misfits
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import is_connect
-from cojoin.storage.table_version import read_table
+from cojoin.storage.table_version import read_table, table_in_sql
 from cojoin.storage.transactions import TableTransactions
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ __all__ = ["DeltaSink", "DeltaWriter"]
 _STAMPS = tuple(name for name in STAMPED_SCHEMA.names if name not in REJECTED_SCHEMA.names)
 _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 _USER_METADATA = "userMetadata"
+_MERGES = "spark.databricks.delta.schema.autoMerge.enabled"
+_OTHER_SCHEMA = {"overwriteschema", "replacewhere"}
 _SESSION_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -103,6 +106,21 @@ class DeltaSink(Sink):
                 raise ConfigurationError(msg)
         if len(self.partition_by) == len(names):
             msg = f"{role}: sinks.delta: partition_by: expected to leave columns for the files, got all of the output's"
+            raise ConfigurationError(msg)
+
+    def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
+        """Check that an output's columns fit those of the table, where there is one."""
+        if {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
+            return
+        merges = str(dict(self.options).get("mergeSchema", session.conf.get(_MERGES, "false"))).lower() == "true"
+        table = read_table(session, self.location)
+        there = None if table is None else table.schema()
+        if there is None:
+            return
+        name = table_in_sql(session, self.location)
+        found = list(misfits(there, spark_schema(schema), name, casts=not is_path(self.location), merges=merges))
+        if found:
+            msg = f"{role}: {self.describe()}: the output does not fit the table that is there: {'; '.join(found)}"
             raise ConfigurationError(msg)
 
 

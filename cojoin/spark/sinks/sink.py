@@ -162,6 +162,18 @@ class Sink(ABC):
             ConfigurationError: They can't be written.
         """
 
+    def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:  # noqa: B027 - most have none
+        """Check that an output's columns fit those of the table that is there, before the query starts.
+
+        Args:
+            session: The session.
+            schema: The output's columns.
+            role: The output, for the message.
+
+        Raises:
+            ConfigurationError: They do not fit; the message names each column.
+        """
+
 
 class SinkWriter(ABC):
     """Writes one output of a query: each batch once, as a DataFrame or as files that the workers wrote."""

@@ -5,8 +5,10 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 
+import cojoin as cj
 from cojoin.engine.joins import AsofJoin
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.operator import Batch
@@ -284,3 +286,45 @@ def test_another_operators_state_is_refused() -> None:
     snapshot = KeyedCoProcess(EnrichTrades(), OUTPUT).create_operator(left, right).snapshot()
     with pytest.raises(CheckpointError, match="written by KeyedCoProcessOperator, the query runs AsofJoinOperator"):
         AsofJoin(suffixes=SUFFIXES).create_operator(left, right).restore(snapshot)
+
+
+def in_memory(left: pd.DataFrame, right: pd.DataFrame, **options: Any) -> list[Any]:
+    """Return the values of the right that our join gives the left's rows, by their times."""
+    sides = (cj.Input(left, "k", "t", "trades"), cj.Input(right, "k", "t", "customers"))
+    joined = cj.connect(*sides).asof_join(suffixes=("", "_right"), **options).to_arrow()
+    return [row["v"] for row in sorted(joined.to_pylist(), key=lambda row: row["t"])]
+
+
+def in_pandas(left: pd.DataFrame, right: pd.DataFrame, **options: Any) -> list[Any]:
+    found = pd.merge_asof(left, right, on="t", by="k", **options)["v"]
+    return [None if pd.isna(each) else int(each) for each in found]
+
+
+def frame(times: list[Any], values: list[int] | None = None, keys: list[Any] | None = None) -> pd.DataFrame:
+    rows = {"t": pd.to_datetime(times, unit="s", utc=True), "k": keys or ["a"] * len(times)}
+    return pd.DataFrame(rows if values is None else {**rows, "v": values})
+
+
+def test_where_the_join_differs_from_merge_asof_is_what_the_module_says() -> None:
+    ascending, descending = frame([5, 5], [1, 2]), frame([5, 5], [2, 1])
+    # Of one time the last as given backward, the first as given forward; here the last by content, whatever was given.
+    assert [in_pandas(frame([9]), each) for each in (ascending, descending)] == [[2], [1]]
+    assert [in_pandas(frame([1]), each, direction="forward") for each in (ascending, descending)] == [[1], [2]]
+    for right in (ascending, descending):
+        assert in_memory(frame([9]), right) == in_memory(frame([1]), right, direction="forward") == [2]
+        assert in_memory(frame([1]), right, direction="nearest") == [2]
+    # At equal distance both take the preceding one.
+    around = frame([5, 15], [1, 2])
+    assert in_pandas(frame([10]), around, direction="nearest") == [1]
+    assert in_memory(frame([10]), around, direction="nearest") == [1]
+    # Null keys match each other there, and are rejected here.
+    nobody = (frame([9, 10], keys=["a", None]), frame([5, 6], [1, 2], ["a", None]))
+    assert (in_pandas(*nobody), in_memory(*nobody)) == ([1, 2], [1])
+    # Null times and rows that are not sorted are refused there.
+    timeless, unsorted = frame([9, None]), frame([9, 7])
+    with pytest.raises(ValueError, match="Merge keys contain null values on left side"):
+        in_pandas(timeless, around)
+    with pytest.raises(ValueError, match="left keys must be sorted"):
+        in_pandas(unsorted, around)
+    assert in_memory(timeless, around) == [1]
+    assert in_memory(unsorted, around) == [1, 1]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,13 @@ from cojoin.errors import ConfigurationError
         ("1 week", 604_800_000_000),
         ("0 seconds", 0),
         (timedelta(milliseconds=1, microseconds=1), 1_001),
+        (np.timedelta64(5, "s"), 5_000_000),
+        (np.timedelta64(2, "W"), 1_209_600_000_000),
+        (np.timedelta64(3_000, "ns"), 3),
+        (np.timedelta64(7, "us"), 7),
+        (np.array([3], "timedelta64[2h]")[0], 21_600_000_000),
+        (np.timedelta64(1 << 62, "D"), (1 << 62) * 86_400_000_000),
+        (pd.Timedelta("1 day"), 86_400_000_000),
     ],
 )
 def test_a_duration_is_whole_microseconds(duration: str, expected: int) -> None:
@@ -42,6 +51,17 @@ def test_a_duration_is_whole_microseconds(duration: str, expected: int) -> None:
         ("-1 second", "tolerance: expected a duration of zero or more, got '-1 second'"),
         (timedelta(seconds=-1), "expected a duration of zero or more"),
         (None, "got None"),
+        (np.int64(5), "write its unit"),
+        (np.timedelta64(5), "got np.timedelta64(5), which has no unit"),
+        (np.timedelta64(1, "M"), "which has no fixed length"),
+        (np.timedelta64("NaT"), "which is none"),
+        (np.timedelta64(-1, "s"), "expected a duration of zero or more"),
+        (
+            np.timedelta64(1, "ns"),
+            "tolerance: expected whole microseconds, the unit of event times, got np.timedelta64(1",
+        ),
+        (np.timedelta64(1, "ps"), "expected whole microseconds"),
+        (pd.Timedelta(1_001, "ns"), "tolerance: expected whole microseconds, the unit of event times, got Timedelta("),
     ],
 )
 def test_what_is_no_duration_is_refused_by_name(duration: object, said: str) -> None:

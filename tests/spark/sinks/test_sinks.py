@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from cojoin.engine.values.types import schema_to_ddl
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import as_sink
@@ -118,15 +119,15 @@ def test_a_write_that_is_repeated_takes_no_effect(spark: SparkSession, tmp_path:
 def test_an_error_of_delta_names_the_sink_and_the_batch(
     spark: SparkSession, two_batches: Folders, tmp_path: Path
 ) -> None:
-    spark.range(1).write.format("delta").save(f"{tmp_path}/taken")
-    query = asof(two_batches.connect(spark)).start(
-        output=cj.sinks.delta(f"{tmp_path}/taken"), checkpoint=f"{tmp_path}/checkpoint", trigger=DRAIN
-    )
+    joined = asof(two_batches.connect(spark))
+    spark.createDataFrame([], schema_to_ddl(joined.plan.output)).write.format("delta").save(f"{tmp_path}/taken")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/taken` ADD CONSTRAINT none CHECK (trade_id < 0)")
+    query = joined.start(output=cj.sinks.delta(f"{tmp_path}/taken"), checkpoint=f"{tmp_path}/checkpoint", trigger=DRAIN)
     with pytest.raises(cj.QueryFailedError) as caught:
         query.await_termination()
     message = str(caught.value)
     assert message.startswith(f"batch 0: output to Delta {tmp_path}/taken: "), message
-    assert "[DELTA_METADATA_MISMATCH]" in message.splitlines()[0], message
+    assert "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES]" in message.splitlines()[0], message
     assert "\tat " not in message
     assert "Traceback" not in message
 
