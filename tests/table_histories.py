@@ -29,10 +29,13 @@ TRADES = {"trade_id": pa.int64(), "customer_id": pa.int64(), "event_time": TIME}
 
 _DUCKDB = duckdb.connect()
 
-Content = dict[int, tuple[str | None, int]]
+FAR = BEGIN + 3_600_000_000
+"""A time that is too far ahead."""
+
+Content = dict[int, tuple[str | None, int | None]]
 """The table after a commit: each customer's tier, and since when it says that the customer has it."""
 
-Change = tuple[int, str | None, int, bool, int, int]
+Change = tuple[int, str | None, int | None, bool, int, int]
 """A row of the feed: customer, tier, since, whether it is deleted, the commit's version and its time."""
 
 
@@ -69,13 +72,29 @@ class History:
         return found + [(key, row[0], begin, None) for key, (row, begin) in open_.items()]
 
 
-def histories(random: random.Random, commits: int = 8, keys: int = 3) -> History:
-    """Return a random history: inserts, updates, deletes, merges, overwrites and commits that change no row."""
+def histories(random: random.Random, commits: int = 8, keys: int = 3, *, faults: float = 0) -> History:
+    """Return a random history: inserts, updates, deletes, merges, overwrites and commits that change no row.
+
+    Args:
+        random: What draws.
+        commits: How many commits there are.
+        keys: How many customers there are.
+        faults: How likely a row's time is null or too far ahead.
+    """
     history = History([_fresh(random, keys, BEGIN)], [BEGIN])
     for version in range(1, commits):
         time = history.times[-1] + random.choice([0, 1, 500, 1_000, 7_000])
         before = history.contents[-1]
         content, feed = _commit(random, before, keys, version, time)
+        if faults:
+            # The rows of one commit stay the same in its content and in its feed.
+            wrong = {key: random.choice([None, FAR]) for key in content if random.random() < faults}
+            wrong = {key: time for key, time in wrong.items() if content[key] != before.get(key)}
+            content |= {key: (content[key][0], since) for key, since in wrong.items()}
+            feed = [
+                (key, tier, wrong[key], *rest) if key in wrong and not rest[0] else (key, tier, since, *rest)
+                for key, tier, since, *rest in feed
+            ]
         history.contents.append(content)
         history.times.append(time)
         history.feeds.append(feed)
@@ -116,7 +135,7 @@ def _commit(random: random.Random, before: Content, keys: int, version: int, tim
         if new not in before:
             tier, since = content.pop(old)
             # A row that says that it was valid for longer would be late.
-            content[new] = tier, max(since, time - 4_000)
+            content[new] = tier, max(since or 0, time - 4_000)
             feed = [(old, *before[old], True, *at), (new, *content[new], False, *at)]
     return content, feed
 
@@ -171,7 +190,10 @@ def at_commits(history: History) -> list[tuple[int, str | None]]:
 
 
 def at_since(history: History) -> list[tuple[int, str | None]]:
-    """Return each trade with the tier that the rows' own times give it, by DuckDB over the differences of contents."""
+    """Return each trade with the tier that the rows' own times give it, by DuckDB over the differences of contents.
+
+    A row whose time is null or too far ahead says nothing, and is deleted at its commit.
+    """
     contents = [
         (version, key, tier, since)
         for version, content in enumerate(history.contents)
@@ -182,8 +204,10 @@ def at_since(history: History) -> list[tuple[int, str | None]]:
         {"contents": ("version BIGINT, customer BIGINT, tier VARCHAR, since BIGINT", contents)},
         """WITH events AS (
              SELECT n.customer, n.since AS moment, n.version, false AS dead, n.tier FROM contents n
+             WHERE n.since < {far}
              UNION ALL
-             SELECT o.customer, greatest(o.since, v.moment), v.version, true, NULL FROM contents o
+             SELECT o.customer, if(o.since < {far}, greatest(o.since, v.moment), v.moment), v.version, true, NULL
+             FROM contents o
              JOIN commits v ON v.version = o.version + 1
              WHERE NOT EXISTS (FROM contents n WHERE n.customer = o.customer AND n.version = v.version)),
            ranked AS (
@@ -191,7 +215,7 @@ def at_since(history: History) -> list[tuple[int, str | None]]:
                PARTITION BY t.trade ORDER BY e.moment DESC, e.version DESC) AS place
              FROM trades t JOIN events e ON e.customer = t.customer AND e.moment <= t.moment)
            SELECT t.trade, CASE WHEN NOT r.dead THEN r.tier END FROM trades t
-           LEFT JOIN ranked r ON r.trade = t.trade AND r.place = 1""",
+           LEFT JOIN ranked r ON r.trade = t.trade AND r.place = 1""".replace("{far}", str(FAR)),
     )
 
 

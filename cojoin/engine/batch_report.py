@@ -67,6 +67,8 @@ class InputReport:
         reads_changes: Whether its rows are the changes of a table.
         tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
             ``rows_in`` and ``done``, too.
+        unchanged: Rows of a table that keep their former state, since their new one was rejected; the new ones are
+            counted in ``rejected``.
         reading: For ``cojoin.sources.files(..., "parquet")`` and ``cojoin.kafka.source`` how the rows are read:
             ``"direct"`` where the Python workers read them, else the reason for which Spark does. None for others.
     """
@@ -88,6 +90,7 @@ class InputReport:
     snapshot_rows: tuple[int, int] | None = None
     reads_changes: bool = False
     tombstones: int = 0
+    unchanged: int = 0
     reading: str | None = None
 
     @property
@@ -226,6 +229,8 @@ class BatchReport:
         told = [f"rejected {', '.join(rejected)}"] if rejected else []
         told += [f"passed over {', '.join(repeated)}"] if repeated else []
         told += [f"applied {', '.join(late)} that came late"] if late else []
+        former = [f"{_rows(each.unchanged)} of {each.name!r}" for each in self.inputs if each.unchanged]
+        told += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
         text = self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
         tables = [
             f"{each.name!r} is version {each.table['version']} of its table, loaded at "
@@ -350,7 +355,8 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
         for counter in ("rows_in", "done", "buffered", "late_applied")
     }
     told = dict(groups[0]["input_watermarks"][position])
-    counts["tombstones"] = sum(group["inputs"][position].get("tombstones", 0) for group in groups)
+    for rare in ("tombstones", "unchanged"):
+        counts[rare] = sum(group["inputs"][position].get(rare, 0) for group in groups)
     rows = groups[0].get("loads", {}).get(str(position + 1))
     return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
 

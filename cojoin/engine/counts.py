@@ -22,6 +22,7 @@ class InputCounts:
     done: int = 0
     late_applied: int = 0
     tombstones: int = 0
+    unchanged: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, Any]:
@@ -33,6 +34,7 @@ class InputCounts:
             "rejected": dict(self.rejected),
             # A state without them is as one of 0.5.0.
             **({"tombstones": self.tombstones} if self.tombstones else {}),
+            **({"unchanged": self.unchanged} if self.unchanged else {}),
         }
 
     def add_received(self, control: Control) -> None:
@@ -45,4 +47,4 @@ class InputCounts:
         """Restore the counters that ``as_dict`` returned."""
         self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
         self.rejected = Counter(saved["rejected"])
-        self.tombstones = saved.get("tombstones", 0)
+        self.tombstones, self.unchanged = saved.get("tombstones", 0), saved.get("unchanged", 0)

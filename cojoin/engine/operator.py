@@ -154,7 +154,8 @@ class Operator(RestorableOperator):
             limit = NONE if side and batch.load is not None else before
             fresh, rejections = self._admit(side, batch.rows[side], limit, batch.snapshots.get(side + 1))
             yield from rejections
-            waiting.append(self._without_superseded(side, concat([self._held[side], fresh])))
+            is_within = side + 1 in batch.holds
+            waiting.append(self._without_superseded(side, concat([self._held[side], fresh]), is_within=is_within))
         last_event = self.watermark.max_timestamp()
         ends = after == END_OF_TIME
         yield from self._advance_to((waiting[0], waiting[1]), before, after, last_event if ends else None)
@@ -194,13 +195,25 @@ class Operator(RestorableOperator):
             name = self.inputs[control.input - 1].name
             yield Emission(REJECTED, fault_table(control.faults, name, watermark))
 
-    def _without_superseded(self, side: int, waiting: pa.Table) -> pa.Table:
-        """Return rows without the deletes that are replaced in their own commit, which are counted as done."""
-        spec = self.inputs[side]
+    def _without_superseded(self, side: int, waiting: pa.Table, *, is_within: bool) -> pa.Table:
+        """Return rows without the deletes that are replaced in their own commit, which are counted as done.
+
+        Args:
+            side: 0 for the left input, 1 for the right.
+            waiting: The rows that are buffered or new.
+            is_within: Whether more rows of the same commit may come.
+        """
+        spec, counts = self.inputs[side], self.counts[side]
         if spec.changes is None:
             return waiting
         kept = spec.changes.without_superseded(waiting, spec.key)
-        self.counts[side].done += waiting.num_rows - kept.num_rows
+        if self._rejected[side].num_rows:
+            replaced = spec.changes.replaced_by(kept, self._rejected[side], spec.key)
+            counts.unchanged += int(replaced.sum())
+            kept = kept.filter(pa.array(~replaced))
+            if not is_within:
+                self._rejected[side] = spec.schema.empty_table()
+        counts.done += waiting.num_rows - kept.num_rows
         return kept
 
     def _admit(
@@ -208,6 +221,8 @@ class Operator(RestorableOperator):
     ) -> tuple[pa.Table, list[Emission]]:
         """Split rows into those to process and those to reject; count the rejected and the late ones."""
         spec, counts = self.inputs[side], self.counts[side]
+        if spec.changes is not None and spec.max_ahead_ms is not None:
+            rows = spec.changes.deletes_in_time(rows, self.processing_time + spec.max_ahead_ms)
         admitted, rejected = split_admitted(rows, spec, self.processing_time)
         if spec.changes is not None:
             admitted = spec.changes.from_the_beginning(admitted, snapshot)
@@ -220,6 +235,9 @@ class Operator(RestorableOperator):
                 counts.late_applied += int(late.sum())
         for reason, table in rejected.items():
             counts.rejected[reason] += table.num_rows
+        if spec.changes is not None and rejected:
+            new = [spec.changes.replacing(table, spec.key, snapshot) for table in rejected.values()]
+            self._rejected[side] = concat([self._rejected[side], *new])
         return admitted, [
             Emission(REJECTED, rejected_table(table, spec, reason, watermark)) for reason, table in rejected.items()
         ]

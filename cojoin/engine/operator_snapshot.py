@@ -1,6 +1,7 @@
 """The snapshot of an operator: what it keeps, as JSON values and Arrow tables, and how that is restored.
 
-It keeps the rows that wait for the watermark, the watermarks, the counters and the subclass's tables. ``parts`` and
+It keeps the rows that wait for the watermark, the watermarks, the counters and the subclass's tables; while a commit of
+a table's changes is half read, also the rejected versions of it (``row_changes``). ``parts`` and
 ``snapshot`` return all of it. ``flush`` returns what lies in the state value, and leaves the rows of segments where
 they are. ``load`` restores a whole state, and ``load_parts`` one key group's part of a state that was divided anew.
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["RestorableOperator"]
 
 
+_OWN = frozenset({"held1", "held2", "rejected1", "rejected2"})
+"""The tables of the operator itself."""
+
+
 class RestorableOperator(ABC):
     """What an operator keeps for its key group, which can be written to a snapshot and restored from one.
 
@@ -57,6 +62,7 @@ class RestorableOperator(ABC):
         self.processing_time = 0
         self.rows_out = 0
         self._held = tuple(spec.schema.empty_table() for spec in inputs)
+        self._rejected = [spec.schema.empty_table() for spec in inputs]
 
     @abstractmethod
     def state_tables(self) -> dict[str, pa.Table]:
@@ -110,7 +116,10 @@ class RestorableOperator(ABC):
 
     def _tables(self) -> dict[str, pa.Table]:
         held = {f"held{number}": table for number, table in enumerate(self._held, start=1)}
-        return {**held, **self.state_tables()}
+        rejected = {
+            f"rejected{number}": table for number, table in enumerate(self._rejected, start=1) if table.num_rows
+        }
+        return {**held, **rejected, **self.state_tables()}
 
     def restore(self, data: bytes) -> None:
         """Restore what ``snapshot`` returned, or the encoded result of ``flush``.
@@ -142,7 +151,8 @@ class RestorableOperator(ABC):
         held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
         described = header.get("segments", {})
         own = without_shadowed(described, tables)
-        self.load_state_tables({name: table for name, table in own.items() if name not in {"held1", "held2"}})
+        self._rejected = [self.input_rows(side, tables.get(f"rejected{side + 1}")) for side in (0, 1)]
+        self.load_state_tables({name: table for name, table in own.items() if name not in _OWN})
         attach(self.segmented_tables(), described, tables, self.segmenting)
         self._held = held
         self.watermark.restore(header["watermark"])

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["assemble", "cut", "key_columns", "merged_header"]
 
-_SIDES = {"held1": 0, "left": 0, "waiting": 0, "held2": 1, "right": 1, "versions": 1}
+_SIDES = {
+    "held1": 0,
+    "left": 0,
+    "waiting": 0,
+    "rejected1": 0,
+    "held2": 1,
+    "right": 1,
+    "versions": 1,
+    "rejected2": 1,
+}
 """The tables of an operator's state that hold rows of an input, and which: 0 is the left. All other tables begin with
 the key columns, under the left input's names."""
 
@@ -110,8 +119,8 @@ def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for each in counts:
         rejected.update(each["rejected"])
     sums = {name: sum(each[name] for each in counts) for name in ("rows_in", "done", "late_applied")}
-    tombstones = sum(each.get("tombstones", 0) for each in counts)
-    return {**sums, "rejected": dict(rejected), **({"tombstones": tombstones} if tombstones else {})}
+    rare = {name: sum(each.get(name, 0) for each in counts) for name in ("tombstones", "unchanged")}
+    return {**sums, "rejected": dict(rejected), **{name: count for name, count in rare.items() if count}}
 
 
 def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:

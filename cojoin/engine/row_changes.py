@@ -13,6 +13,11 @@ rows of a source are made into versions and deletes where they enter (``expanded
 A delete that is replaced in its own commit, as by an overwrite or a MERGE, is *superseded*: it is dropped and counted
 as done. What it is replaced by has its key, and with validity also its begin. A feed without numbered commits has none.
 
+What replaces it may be rejected (no event time, one too far ahead, late where the input rejects late rows). Then the
+delete is dropped all the same, so the former state stays in force, and is counted as ``unchanged``. With validity a
+rejected row may have another begin, or none: then every delete of its key and commit counts as replaced by it. Where a
+commit is read in several batches, its rejected versions are remembered until all of it is read.
+
 Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
 before versions. So a version that begins where another ends is valid. An end only ends the version of its own row.
 
@@ -29,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.values.keys import encode_keys
+from cojoin.engine.values.tables import concat, event_millis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -203,6 +209,24 @@ class RowChanges:
         place = rows.column_names.index(self.event_time)
         return rows.set_column(place, rows.schema.field(place), pc.if_else(deleted, late, times))
 
+    def deletes_in_time(self, rows: pa.Table, latest: int) -> pa.Table:
+        """Return rows where a delete that would take effect too far ahead of the clock does so at its commit.
+
+        The row that it deletes was too far ahead, too, and was rejected.
+
+        Args:
+            rows: Versions and deletes.
+            latest: The latest event time that is not too far ahead, in epoch milliseconds.
+        """
+        if self.feed is None or self.valid_from is not None or self.event_time in (None, self.feed.committed_at):
+            return rows
+        place = rows.column_names.index(str(self.event_time))
+        late = self._deleted(rows) & (event_millis(_micros(rows.column(place))) > latest)
+        if not late.any():
+            return rows
+        times = pc.if_else(pa.array(late), rows.column(self.feed.committed_at), rows.column(place))
+        return rows.set_column(place, rows.schema.field(place), times)
+
     def from_the_beginning(self, rows: pa.Table, snapshot: int | None) -> pa.Table:
         """Return rows where those of the initial snapshot are valid from the beginning of time.
 
@@ -248,6 +272,41 @@ class RowChanges:
         replaced = np.zeros(count, dtype=bool)
         replaced[codes[~deleted]] = True
         return own & replaced[codes]
+
+    def replacing(self, rows: pa.Table, key: Sequence[str], snapshot: int | None) -> pa.Table:
+        """Return the rows that may replace others of their commit: versions with a key, after the initial snapshot.
+
+        Args:
+            rows: Versions and deletes; of a feed whose commits are not numbered, none is returned.
+            key: The key columns.
+            snapshot: The version of the table that is the feed's snapshot; None where the rows are all of later ones.
+        """
+        if not self._commits:
+            return rows.slice(0, 0)
+        wanted = ~self._deleted(rows)
+        if snapshot is not None:
+            wanted &= _mask(pc.greater(rows.column(self._commits[0]), snapshot))
+        for name in key:
+            wanted &= _mask(pc.is_valid(rows.column(name)))
+        return rows.filter(pa.array(wanted))
+
+    def replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows are deletes that rejected versions of the same commit replace.
+
+        Args:
+            rows: Versions and deletes, without superseded ones.
+            rejected: What ``replacing`` returned of rejected rows.
+            key: The key columns.
+        """
+        own = self._deleted(rows) & ~self._ends(rows)
+        if not own.any():
+            return own
+        names = [*key, *self._commits]
+        if self.valid_from is None:
+            return own & _among(rows, rejected, names)
+        found = own & _among(rows, rejected, [*names, self.valid_from])
+        elsewhere = rejected.filter(pa.array(~_among(rejected, rows.filter(pa.array(own)), [*names, self.valid_from])))
+        return found | (own & _among(rows, elsewhere, names))
 
     def ranks(self, rows: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Return what decides between rows of one microsecond before the source's own order, and what after it."""
@@ -300,6 +359,13 @@ class RowChanges:
             return deleted
         later: NDArray[np.bool_] = _micros(rows.column(VALID_AT)) != _micros(rows.column(self.valid_from))
         return deleted & later
+
+
+def _among(rows: pa.Table, others: pa.Table, columns: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which rows have the values of one of the other rows in some columns."""
+    both = concat([each.select(list(columns)) for each in (rows, others)])
+    (codes,), _ = encode_keys([_without_nulls(both)])
+    return np.isin(codes[: rows.num_rows], codes[rows.num_rows :])
 
 
 def _mask(values: pa.ChunkedArray | pa.Array) -> NDArray[np.bool_]:

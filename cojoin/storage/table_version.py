@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["TableVersion", "quoted_table", "read_log", "read_table", "table_in_sql", "table_path"]
+__all__ = ["TableVersion", "log_path", "quoted_table", "read_log", "read_table", "table_in_sql", "table_path"]
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)*\.(parquet|json)")
@@ -105,6 +105,20 @@ def table_path(session: SparkSession, location: str) -> str | None:
             return None
         raise
     return None if found is None else str(found[0])
+
+
+def log_path(session: SparkSession, location: str) -> str | None:
+    """Return the folder of a Delta table's log, which is not read; None where no table has the name.
+
+    Args:
+        session: The session.
+        location: The table's path, with a ``/``, or its name.
+    """
+    if is_connect(session):
+        path = table_path(session, location)
+        return None if path is None else f"{path.rstrip('/')}/_delta_log"
+    log = table_log(session, location)
+    return None if log is None else str(log.logPath().toString())
 
 
 def quoted_table(location: str) -> str:

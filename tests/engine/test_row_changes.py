@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
+from cojoin.embedded.stepper import Stepper
 from cojoin.engine.inputs import InputSpec, reject_reasons
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
 from cojoin.engine.observed import control_of
+from cojoin.engine.plan import Plan
 from cojoin.engine.row_changes import (
     COMMIT,
     COMMITTED_AT,
@@ -25,6 +27,8 @@ from cojoin.engine.row_changes import (
     ChangeFeed,
     RowChanges,
 )
+from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values import codec
 from tests.table_histories import FEED, TIME, rows
 
 SPANS = {"customer_id": pa.int64(), "tier": pa.string(), "begins": TIME, "ends": TIME}
@@ -181,6 +185,111 @@ def test_only_the_temporal_join_takes_deletes() -> None:
         TemporalJoin(deletes=DELETED).output_schema(replaced(customers, "left"), customers)
     names = TemporalJoin(deletes=DELETED).output_schema(trades, customers).names
     assert names == ["customer_id", "time", "tier", "since", COMMITTED_AT]
+
+
+TRADE = {"trade_id": pa.int64(), "customer_id": pa.int64(), "time": TIME}
+MINUTE, CLOCK = 60_000_000, 1_000_000_000
+"""In microseconds; the clock's time is that of the versions' commits, more or less."""
+
+
+def joined_with(
+    changes: RowChanges, columns: Any, parts: list[tuple[list[Any], bool]], **settings: Any
+) -> tuple[dict[int, str | None], Stepper]:
+    """Return the tier of a trade at each second, by a join with customers that come in parts, each after a restore.
+
+    Args:
+        changes: What the customers' rows are.
+        columns: Their columns.
+        parts: The customers' rows, as their source gives them, and whether more rows of the same commit come.
+        settings: More of the customers' input.
+    """
+    schema = pa.schema([*columns.items(), *changes.added])
+    key, time = ("customer_id",), changes.event_time
+    customers = InputSpec(
+        "customers", schema, key, time, (), (COMMIT,), max_ahead_ms=60_000, changes=changes, **settings
+    )
+    trades = InputSpec("trades", pa.schema([*TRADE.items()]), key, "time")
+    plan = Plan(TemporalJoin(deletes=DELETED, suffixes=("", "_customer")), trades, customers, 3)
+    running = Stepper(plan, 2)
+    for given, is_within in parts:
+        made, _ = changes.expanded(rows(columns, given))
+        holds = {2: NONE} if is_within else {}
+        running.step((trades.schema.empty_table(), made), processing_time=CLOCK // 1_000, holds=holds)
+        other = Stepper(plan, 3)
+        other.restore(running.snapshot())
+        running = other
+    asked = [(second, 7, CLOCK + second * 1_000_000) for second in range(6)]
+    step = running.step((rows(TRADE, asked), schema.empty_table()), end_of_input=True)
+    running.report = step.report
+    return dict(zip(*(step.output[name].to_pylist() for name in ("trade_id", "tier")), strict=True)), running
+
+
+S = 1_000_000
+WRONG = {"none": None, "too far ahead": CLOCK + 100 * MINUTE}
+
+
+@pytest.mark.parametrize("cut", [None, 1, 2])
+@pytest.mark.parametrize("kind", WRONG)
+def test_an_update_whose_new_state_is_rejected_leaves_the_former_one(kind: str, cut: int | None) -> None:
+    """The table says so at 3 s; a commit that is read in two batches may give the new rows first, or the old ones."""
+    first = [(7, "gold", CLOCK + 1 * S, False, 3, CLOCK + 1 * S), (8, "x", CLOCK, False, 3, CLOCK + 1 * S)]
+    new, old = (7, "new", WRONG[kind], False, 4, CLOCK + 3 * S), (7, "gold", CLOCK + 1 * S, True, 4, CLOCK + 3 * S)
+    gone = (8, "x", CLOCK, True, 4, CLOCK + 3 * S)
+    whole = [(first, False), ([old, new, gone], False)]
+    parts = {
+        None: whole,
+        1: [(first, False), ([new, gone], True), ([old], False)],
+        2: [(first, False), ([old], True), ([new, gone], False)],
+    }
+    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, parts[cut])
+    assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: "gold", 5: "gold"}
+    customers = running.report.inputs[1]
+    reason = "null_event_time" if kind == "none" else "too_far_ahead"
+    assert (customers.unchanged, dict(customers.rejected), customers.is_conserved) == (1, {reason: 1}, True)
+    assert "left 1 row of 'customers' in the former state, since the new one was rejected" in running.report.ending()
+    names = {name for state in running._states for name in codec.decode(state)[1]}
+    assert not names & {"rejected1", "rejected2"}, "what was rejected is remembered only until its commit is read"
+
+
+def test_what_was_rejected_is_replaced_and_deleted_as_the_table_says() -> None:
+    first = [(7, "gold", CLOCK + 1 * S, False, 3, CLOCK + 1 * S)]
+    wrong = [
+        (7, "gold", CLOCK + 1 * S, True, 4, CLOCK + 2 * S),
+        (7, "far", WRONG["too far ahead"], False, 4, CLOCK + 2 * S),
+    ]
+    deleted = [(7, "far", WRONG["too far ahead"], True, 5, CLOCK + 4 * S)]
+    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, [([*first, *wrong, *deleted], False)])
+    assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: None, 5: None}
+    again = [
+        (7, "far", WRONG["too far ahead"], True, 5, CLOCK + 3 * S),
+        (7, "new", CLOCK + 3 * S, False, 5, CLOCK + 3 * S),
+    ]
+    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, [([*first, *wrong], False), (again, False)])
+    assert found == {0: None, 1: "gold", 2: "gold", 3: "new", 4: "new", 5: "new"}
+    assert running.report.inputs[1].is_conserved
+
+
+def test_a_late_update_that_is_rejected_leaves_the_former_state() -> None:
+    first = [(7, "gold", CLOCK, False, 3, CLOCK), (8, "x", CLOCK + 2 * S, False, 3, CLOCK)]
+    late = [(7, "gold", CLOCK, True, 4, CLOCK + 3 * S), (7, "late", CLOCK + 1 * S, False, 4, CLOCK + 3 * S)]
+    # A trade's time lets the watermark reach what customers have told.
+    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, [(first, False), (late, False)], late="reject")
+    assert found[5] == ("gold" if running.report.inputs[1].rejected else "late")
+
+
+@pytest.mark.parametrize("begin", [None, CLOCK + 100 * MINUTE])
+def test_a_span_that_is_updated_to_no_begin_stays_as_it_was(begin: int | None) -> None:
+    columns = {**SPANS, DELETED: pa.bool_(), COMMIT: pa.int64(), COMMITTED_AT: TIME}
+    changes = RowChanges(VALID_AT, DELTA_FEED, "begins", "ends")
+    first = [(7, "gold", CLOCK + 1 * S, None, False, 3, CLOCK)]
+    wrong = [(7, "gold", CLOCK + 1 * S, None, True, 4, CLOCK + 3 * S), (7, "new", begin, None, False, 4, CLOCK + 3 * S)]
+    found, running = joined_with(changes, columns, [(first, False), (wrong, False)])
+    assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: "gold", 5: "gold"}
+    assert running.report.inputs[1].unchanged == 1
+    # What is deleted in another commit is deleted.
+    gone = [(7, "gold", CLOCK + 1 * S, None, True, 5, CLOCK + 3 * S)]
+    found, _ = joined_with(changes, columns, [(first, False), (wrong, False), (gone, False)])
+    assert set(found.values()) == {None}
 
 
 def replaced(given: InputSpec, name: str = "customers") -> InputSpec:

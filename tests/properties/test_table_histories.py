@@ -35,7 +35,7 @@ def feed_input(event_time: str) -> InputSpec:
     changes = RowChanges(event_time, DELTA_FEED)
     bound = WatermarkStrategy.for_bounded_out_of_orderness("0 ms" if event_time == COMMITTED_AT else "10 ms")
     key = ("customer_id",)
-    return InputSpec("customers", FEED_SCHEMA, key, event_time, (), (COMMIT,), bound, changes=changes)
+    return InputSpec("customers", FEED_SCHEMA, key, event_time, (), (COMMIT,), bound, 60_000, changes=changes)
 
 
 def stepper(draw: random.Random, right: InputSpec) -> Stepper:
@@ -58,6 +58,7 @@ def joined(draw: random.Random, history: History, event_time: str) -> list[tuple
     for changes, has_snapshot, is_within in batches(draw, history):
         # Spark's driver holds the feed's time inside a snapshot and inside a commit.
         told = {"holds": {2: NONE} if is_within else {}, "snapshots": {2: 0} if has_snapshot else None}
+        told["processing_time"] = BEGIN // 1_000
         parts.append((rows(FEED, changes), told))
     return run(draw, history, right, parts)
 
@@ -153,6 +154,14 @@ def test_rows_with_validity_and_rows_as_versions_give_what_the_feed_gives(part: 
         schema = pa.schema([*VERSIONS.items()])
         right = InputSpec("customers", schema, ("customer_id",), "moment", sequence=("place",))
         assert run(draw, history, right, parts) == wanted, told
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_row_that_is_updated_to_no_time_or_one_too_far_ahead_keeps_its_former_state(part: int) -> None:
+    for number in range(part, HISTORIES, 10):
+        draw = random.Random(f"{SEED} {number}")
+        history = histories(draw, faults=0.3)
+        assert joined(draw, history, "since") == at_since(history), f"history {number}, seed {SEED}"
 
 
 def _is_empty(spans: list[Any], version: Any) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "BUFFERS",
     "DOMAINS",
     "PAIRED",
+    "REJECTED",
     "STATE",
     "KeyState",
     "KeyTimer",
@@ -34,6 +35,9 @@ BUFFERS: Mapping[str, tuple[int, str]] = {
     "right": (1, "rows to pair with"),
 }
 """The tables of buffered rows, each with the side of its input and what its rows wait for."""
+
+REJECTED: Mapping[str, int] = {"rejected1": 0, "rejected2": 1}
+"""The tables of rejected rows that replace others of a half-read commit, each with the side of its input."""
 
 DOMAINS: Mapping[str, Literal["event_time", "processing_time"]] = {
     "timers": "event_time",

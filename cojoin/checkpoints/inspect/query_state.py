@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, STATE, KeyState, key_state
+from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, PAIRED, REJECTED, STATE, KeyState, key_state
 from cojoin.checkpoints.inspect.state_rows import Values, as_key, find
 from cojoin.engine.formats import format_bytes, format_time, text_table
 from cojoin.engine.rescaling import key_columns
@@ -152,6 +152,8 @@ class QueryState:
             return f"{self.inputs[side].name}, waiting for {waits_for}"
         if name == "versions":
             return f"{self.inputs[1].name}, versions in force"
+        if name in REJECTED:
+            return f"{self.inputs[REJECTED[name]].name}, rejected of a commit that is half read"
         if name in DOMAINS:
             return f"timers, {DOMAINS[name].replace('_', ' ')}"
         return f"state {name.removeprefix(STATE)!r}"

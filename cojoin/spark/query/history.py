@@ -10,6 +10,10 @@ where files follow each other in time, nothing waits for long. Where there are n
 statistics, a computed event time, a user's own DataFrame), and inside a commit, the watermark does not advance until
 all of it is read. A limit only holds the watermark back; only rows that were read advance it.
 
+A position with a commit's version is no sign that some of the commit is unread: Delta leaves a stream of changes at the
+last file of a commit with files of changes, until another commit comes. Which files a commit has is read from the log,
+once for each such commit. If that can't be had, the watermark waits for the next commit, and the driver's log says so.
+
 Of a table whose changes are read (``delta(..., changes=True)``), the watermark does not advance until all of the
 snapshot is read: the other input's rows wait until the table is in the state. Which version is the snapshot is in the
 offset log, too: Delta itself takes, for a first batch that ends after it, the version before the batch's end.
@@ -23,6 +27,7 @@ does not advance until all of a table's snapshot is read.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +40,7 @@ from cojoin.checkpoints.offset_log import NOTHING_READ, source_offsets
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
 from cojoin.spark.batch.plan_text import plan_text
+from cojoin.spark.sources.changed_files import files_in_commit
 from cojoin.storage.delta_files import table_log
 from cojoin.storage.session_settings import is_connect
 
@@ -48,6 +54,8 @@ if TYPE_CHECKING:
     from cojoin.storage.store import Store
 
 __all__ = ["HistoryHolds", "InputStreams", "snapshot_of"]
+
+_LOG = logging.getLogger(__name__)
 
 _STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
 _NOTHING_READ = (NOTHING_READ, "null")
@@ -63,17 +71,20 @@ class InputStreams:
             or its event time no column.
         lines: How many lines of Spark's offset log belong to each input.
         feeds: Which inputs are the changes of a table.
+        logs: The Delta table of each of these lines, and whether its changes are read; None where it is not known.
     """
 
     tables: tuple[tuple[str | None, str | None], ...]
     lines: tuple[int, ...]
     feeds: tuple[bool, ...] = (False, False)
+    logs: tuple[tuple[str, bool] | None, ...] = ()
 
     @classmethod
     def of(cls, inputs: Sequence[BoundInput]) -> InputStreams:
         """Return what two inputs read."""
         tables = tuple((_table(each), _time_column(each)) for each in inputs)
-        return cls(tables, tuple(_streams_read(each.frame) for each in inputs), tuple(map(_is_feed, inputs)))
+        logs = [_logs(each) for each in inputs]
+        return cls(tables, tuple(map(len, logs)), tuple(map(_is_feed, inputs)), (*logs[0], *logs[1]))
 
 
 class HistoryHolds:
@@ -88,7 +99,8 @@ class HistoryHolds:
     def __init__(self, streams: InputStreams, files: Store, begins_at: Sequence[str] | None = None) -> None:
         self._files, self._begins_at = files, begins_at
         self._tables = [_Table(*table, is_feed=feed) for table, feed in zip(streams.tables, streams.feeds, strict=True)]
-        self._lines = streams.lines
+        self._lines, self._logs = streams.lines, streams.logs
+        self._files_in: dict[tuple[str, bool], tuple[int, int | None]] = {}
         self._reads_no_table = False
 
     def around(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
@@ -131,12 +143,14 @@ class HistoryHolds:
             within = any(end is not None and end.is_within for end in ends)
             return (dict.fromkeys((1, 2), NONE) if within else {}), Loads()
         begins = self._before(batch_id, len(lines))
+        is_read = [self._is_read(session, log, end) for log, end in zip(self._logs, ends, strict=True)]
         holds: dict[int, int] = {}
         snapshots: dict[int, int] = {}
         rows: dict[int, tuple[int, int]] = {}
         for number, (table, count) in enumerate(zip(self._tables, self._lines, strict=True), start=1):
             own, ends = ends[:count], ends[count:]
-            until = min((table.until(session, end) for end in own if end is not None), default=END_OF_TIME)
+            unread = [end for end, read in zip(own, is_read, strict=False) if end is not None and not read]
+            until = min((table.until(session, end) for end in unread), default=END_OF_TIME)
             if until < END_OF_TIME:
                 holds[number] = until
             if count == 1 and own[0] is not None:
@@ -144,8 +158,26 @@ class HistoryHolds:
                 snapshots |= {} if snapshot is None else {number: snapshot}
                 read = table.rows_read(session, own[0])
                 rows |= {} if read is None else {number: read}
-            begins = begins[count:]
+            begins, is_read = begins[count:], is_read[count:]
         return holds, Loads(snapshots, rows)
+
+    def _is_read(self, session: SparkSession, log: tuple[str, bool] | None, end: _End | None) -> bool:
+        """Return whether a batch that ends at a file of a commit has read all of that commit, as far as is known."""
+        if log is None or end is None or end.in_snapshot or not end.is_within:
+            return False
+        location, is_feed = log
+        if self._files_in.get(log, (-1, None))[0] != end.version:
+            found = files_in_commit(session, location, end.version, is_feed=is_feed)
+            self._files_in[log] = end.version, found
+            if found is None:
+                _LOG.warning(
+                    "Delta table %s: commit %d is gone from its log, or the session does not reach the log: it is not "
+                    "known whether all of it was read, so the input's watermark waits for the next commit",
+                    location,
+                    end.version,
+                )
+        files = self._files_in[log][1]
+        return files is not None and end.index >= files - 1
 
     def _before(self, batch_id: int, count: int) -> list[_End | None]:
         """Return where the batch before ended in each source; None where the source was not read before."""
@@ -194,7 +226,7 @@ class _End:
 
     @property
     def is_within(self) -> bool:
-        """Whether the batch ends inside a snapshot or a commit, so that some of its files may still be unread."""
+        """Whether the position is inside a snapshot or a commit, some of whose files may still be unread."""
         return self.in_snapshot or self.index >= 0
 
 
@@ -258,6 +290,17 @@ def _is_feed(bound: BoundInput) -> bool:
 def _reads_changes(options: Any) -> bool:
     found = {name.lower(): value.lower() for name, value in options.items()}
     return "true" in (found.get("readchangefeed"), found.get("readchangedata"))
+
+
+def _logs(bound: BoundInput) -> tuple[tuple[str, bool] | None, ...]:
+    """Return the Delta table of each line of the offset log that belongs to an input, and whether it reads changes.
+
+    There is one line for each stream that the plan of its DataFrame reads.
+    """
+    count, source = _streams_read(bound.frame), bound.source
+    if count != 1 or source is None or source.format != "delta":
+        return (None,) * count
+    return ((str(source.location), _reads_changes(source.options)),)
 
 
 def _streams_read(frame: DataFrame) -> int:

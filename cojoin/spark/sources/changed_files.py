@@ -1,4 +1,10 @@
-"""The files that have a Delta table's changes after a version, and which changes are gone since VACUUM deleted some.
+"""How many files a Delta table's commit has, and which of its changes are gone since VACUUM deleted their files.
+
+A position of Delta's stream inside a commit is the number of the last file that was read, from 0 on. Of a table's rows
+the stream numbers the added files, of its changes the files of changes, or where the commit has none, the added and the
+removed ones; files that OPTIMIZE and the like rewrote do not count. Once it has read all of a commit, its position is
+the next version; only a commit with files of changes is left at its last file. So the log alone says whether some of a
+commit is unread. (Delta's ``DeltaSource`` and ``DeltaSourceCDCSupport``.)
 
 A commit's changes are in the files of changes that it wrote, or else in the data files that it added and removed.
 VACUUM deletes the former once their commit is old enough, and the latter once the commit that removed them is: oldest
@@ -9,21 +15,25 @@ Files".)
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import commit_versions
+from cojoin.errors import CheckpointError
 from cojoin.storage.locations import literally
+from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
+from cojoin.storage.table_version import log_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cojoin.storage.table_version import TableVersion
 
-__all__ = ["vacuumed_versions"]
+__all__ = ["count_files", "files_in_commit", "vacuumed_versions"]
 
 _FILE = "path string, dataChange boolean"
 _ACTIONS = f"add struct<{_FILE}>, remove struct<{_FILE}>, cdc struct<{_FILE}>"
@@ -41,6 +51,61 @@ class _Mortal(NamedTuple):
     since: int
     path: str
     needed_by: tuple[int, ...]
+
+
+def files_in_commit(spark: SparkSession, location: str, version: int, *, is_feed: bool) -> int | None:
+    """Return how many files a stream of a table numbers in a commit.
+
+    An entry of the log never changes, so the answer is the same as long as there is one.
+
+    Args:
+        spark: The session.
+        location: The table's path, with a ``/``, or its name.
+        version: The commit's version.
+        is_feed: Whether the stream reads the table's changes.
+
+    Returns:
+        The number; None where the commit is gone from the log, or a session of Spark Connect does not reach the log.
+
+    Raises:
+        CheckpointError: The log could not be read.
+    """
+    folder = log_path(spark, location)
+    if folder is None:
+        return None
+    try:
+        store = open_store(spark, folder, "Delta log")
+    except CheckpointError:
+        if not is_connect(spark):
+            raise
+        return None
+    text = store.read(f"{version:020d}.json")
+    return None if text is None else count_files(text, is_feed=is_feed)
+
+
+def count_files(text: str, *, is_feed: bool) -> int:
+    r"""Return how many files a stream of a table numbers in a commit.
+
+    Args:
+        text: The commit in the table's log: a line of JSON for each action.
+        is_feed: Whether the stream reads the table's changes.
+
+    >>> written, changed = '{"add":{"path":"a","dataChange":true}}', '{"cdc":{"path":"b"}}'
+    >>> removed, moved = '{"remove":{"path":"c","dataChange":true}}', '{"add":{"path":"d","dataChange":false}}'
+    >>> plain, merged = "
+    ".join([removed, written, moved]), "
+    ".join([removed, written, changed])
+    >>> [count_files(each, is_feed=True) for each in (plain, merged)]
+    [2, 1]
+    >>> [count_files(each, is_feed=False) for each in (plain, merged)]
+    [1, 1]
+    """
+    actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+    changes = sum("cdc" in each for each in actions)
+    if is_feed and changes:
+        return changes
+    kinds = ("add", "remove") if is_feed else ("add",)
+    return sum(bool(each.get(kind, {}).get("dataChange")) for each in actions for kind in kinds)
 
 
 def vacuumed_versions(spark: SparkSession, table: TableVersion, first: int) -> list[int]:

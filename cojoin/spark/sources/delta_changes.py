@@ -22,7 +22,7 @@ from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.sources.changed_files import vacuumed_versions
+from cojoin.spark.sources.changed_files import files_in_commit, vacuumed_versions
 from cojoin.spark.sources.source import Source
 from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import active_session
@@ -142,7 +142,12 @@ class DeltaChanges(Source):
 
     def _check_changes(self, spark: SparkSession, what: str, position: Mapping[str, Any]) -> None:
         """Check that the changes after a position were recorded and can be read."""
-        first = int(position["reservoirVersion"]) + bool(position["isStartingVersion"])
+        version, index = int(position["reservoirVersion"]), int(position["index"])
+        first = version + bool(position["isStartingVersion"])
+        if index >= 0 and first == version:
+            files = files_in_commit(spark, str(self.location), version, is_feed=True)
+            # Delta leaves a commit with files of changes at the last one, which VACUUM may delete then.
+            first += files is not None and index >= files - 1
         table = read_table(spark, str(self.location))
         if table is None or first > table.version:
             return

@@ -33,15 +33,19 @@ class ChangedTable:
         folder: Where both are.
         draw: What chooses the changes.
         spans: Whether the customers' rows have a span of validity instead of a time.
+        layout: More of the statement that creates the customers, such as their partitions.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, draw: random.Random, *, spans: bool = False) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, draw: random.Random, *, spans: bool = False, layout: str = ""
+    ) -> None:
         self.spark, self.folder, self.draw, self.spans = spark, folder, draw, spans
         # With Spark's own 10,000 tasks a VACUUM takes minutes on a laden machine.
         spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", 2)
         self.customers, self.trades = f"delta.`{folder}/customers`", f"delta.`{folder}/trades`"
         times = "valid_from timestamp, valid_to timestamp" if spans else "since timestamp"
-        spark.sql(f"create table {self.customers} (customer_id bigint, tier string, {times}) using delta {FEED}")
+        columns = f"customer_id bigint, tier string, {times}"
+        spark.sql(f"create table {self.customers} ({columns}) using delta {layout} {FEED}")
         spark.sql(f"create table {self.trades} (trade_id bigint, customer_id bigint, event_time timestamp) using delta")
         self.begin = int(spark.sql("select unix_micros(current_timestamp())").first()[0])  # type: ignore[index]
         self.traded: list[tuple[int, int, int]] = []
