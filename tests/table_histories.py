@@ -48,12 +48,14 @@ class History:
         times: When each was committed.
         feeds: The rows of the feed of each commit but the first, as Delta writes them.
         trades: The trades: id, customer and time.
+        far: From when on a row's time is too far ahead.
     """
 
     contents: list[Content]
     times: list[int]
     feeds: list[list[Change]] = field(default_factory=list)
     trades: list[tuple[int, int, int]] = field(default_factory=list)
+    far: int = 1 << 62
 
     def snapshot(self) -> list[Change]:
         """Return the feed's first rows: all that are there at the first commit."""
@@ -81,7 +83,7 @@ def histories(random: random.Random, commits: int = 8, keys: int = 3, *, faults:
         keys: How many customers there are.
         faults: How likely a row's time is null or too far ahead.
     """
-    history = History([_fresh(random, keys, BEGIN)], [BEGIN])
+    history = History([_fresh(random, keys, BEGIN)], [BEGIN], far=FAR)
     for version in range(1, commits):
         time = history.times[-1] + random.choice([0, 1, 500, 1_000, 7_000])
         before = history.contents[-1]
@@ -215,7 +217,7 @@ def at_since(history: History) -> list[tuple[int, str | None]]:
                PARTITION BY t.trade ORDER BY e.moment DESC, e.version DESC) AS place
              FROM trades t JOIN events e ON e.customer = t.customer AND e.moment <= t.moment)
            SELECT t.trade, CASE WHEN NOT r.dead THEN r.tier END FROM trades t
-           LEFT JOIN ranked r ON r.trade = t.trade AND r.place = 1""".replace("{far}", str(FAR)),
+           LEFT JOIN ranked r ON r.trade = t.trade AND r.place = 1""".replace("{far}", str(history.far)),
     )
 
 

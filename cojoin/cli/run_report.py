@@ -112,6 +112,8 @@ def counts(report: BatchReport) -> str:
         line("late, but applied", [each.late_applied for each in inputs])
     if any(each.tombstones for each in inputs):
         line("done: tombstones after deletes", [each.tombstones for each in inputs])
+    if any(each.unchanged for each in inputs):
+        line("done: in the former state", [each.unchanged for each in inputs])
     return text_table(table)
 
 

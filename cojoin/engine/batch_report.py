@@ -65,6 +65,7 @@ class InputReport:
             many that has; None where the whole snapshot is read, where the input is no such stream, and where the
             table's statistics lack these numbers.
         reads_changes: Whether its rows are the changes of a table.
+        has_idleness: Whether they are, and its watermark strategy has an idleness.
         tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
             ``rows_in`` and ``done``, too.
         unchanged: Rows of a table that keep their former state, since their new one was rejected; the new ones are
@@ -89,6 +90,7 @@ class InputReport:
     table: Mapping[str, Any] | None = None
     snapshot_rows: tuple[int, int] | None = None
     reads_changes: bool = False
+    has_idleness: bool = False
     tombstones: int = 0
     unchanged: int = 0
     reading: str | None = None
@@ -260,7 +262,7 @@ class BatchReport:
             f"{they_come} out when the next run moves it, or with drain=True"
         )
         for each in self.inputs:
-            if each.reads_changes and each.name == self.holding_input:
+            if each.reads_changes and not each.has_idleness and each.name == self.holding_input:
                 text += (
                     f". {each.name!r} is the changes of a table, which tell no time while the table does not change: "
                     f"with_idleness(...) in its watermark strategy lets time go on without it"

@@ -66,7 +66,7 @@ Reason: TypeAlias = Literal[
     "tombstone",
     "gone",
 ]
-"""Why a row is rejected.
+"""Why a row is rejected. If it is the new state of a table's row (``row_changes``), the former one stays in force.
 
 - *null_key*: a column of its key is null.
 - *null_event_time*: its event time is null.

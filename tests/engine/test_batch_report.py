@@ -183,4 +183,6 @@ def test_a_table_that_does_not_change_and_holds_time_is_told_with_what_to_do() -
     told = replace(merged, inputs=(merged.inputs[0], customers)).ending()
     assert "'customers' is the changes of a table, which tell no time while the table does not change" in told
     assert "with_idleness(...)" in told
+    customers = replace(customers, has_idleness=True)
+    assert "with_idleness" not in replace(merged, inputs=(merged.inputs[0], customers)).ending(), "it has one"
     assert "changes of a table" not in merged.ending()

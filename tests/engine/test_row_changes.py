@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -30,6 +30,9 @@ from cojoin.engine.row_changes import (
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values import codec
 from tests.table_histories import FEED, TIME, rows
+
+if TYPE_CHECKING:
+    from cojoin.engine.batch_report import BatchReport
 
 SPANS = {"customer_id": pa.int64(), "tier": pa.string(), "begins": TIME, "ends": TIME}
 VALID = RowChanges(VALID_AT, None, "begins", "ends")
@@ -193,14 +196,15 @@ MINUTE, CLOCK = 60_000_000, 1_000_000_000
 
 
 def joined_with(
-    changes: RowChanges, columns: Any, parts: list[tuple[list[Any], bool]], **settings: Any
-) -> tuple[dict[int, str | None], Stepper]:
+    changes: RowChanges, columns: Any, parts: list[tuple[list[Any], bool]], early: int | None = None, **settings: Any
+) -> tuple[dict[int, str | None], BatchReport]:
     """Return the tier of a trade at each second, by a join with customers that come in parts, each after a restore.
 
     Args:
         changes: What the customers' rows are.
         columns: Their columns.
         parts: The customers' rows, as their source gives them, and whether more rows of the same commit come.
+        early: When another customer's trade is that comes with the first part; None if none comes.
         settings: More of the customers' input.
     """
     schema = pa.schema([*columns.items(), *changes.added])
@@ -210,18 +214,22 @@ def joined_with(
     )
     trades = InputSpec("trades", pa.schema([*TRADE.items()]), key, "time")
     plan = Plan(TemporalJoin(deletes=DELETED, suffixes=("", "_customer")), trades, customers, 3)
-    running = Stepper(plan, 2)
+    running, asked = Stepper(plan, 2), [] if early is None else [(99, 9, early)]
+    outputs = []
     for given, is_within in parts:
         made, _ = changes.expanded(rows(columns, given))
         holds = {2: NONE} if is_within else {}
-        running.step((trades.schema.empty_table(), made), processing_time=CLOCK // 1_000, holds=holds)
+        outputs.append(running.step((rows(TRADE, asked), made), processing_time=CLOCK // 1_000, holds=holds).output)
+        asked = []
+        kept = {name for state in running._states for name in codec.decode(state)[1]}
+        assert is_within or not kept & {"rejected1", "rejected2"}, "remembered only until the commit is read"
         other = Stepper(plan, 3)
         other.restore(running.snapshot())
         running = other
     asked = [(second, 7, CLOCK + second * 1_000_000) for second in range(6)]
     step = running.step((rows(TRADE, asked), schema.empty_table()), end_of_input=True)
-    running.report = step.report
-    return dict(zip(*(step.output[name].to_pylist() for name in ("trade_id", "tier")), strict=True)), running
+    output = pa.concat_tables([*outputs, step.output])
+    return dict(zip(*(output[name].to_pylist() for name in ("trade_id", "tier")), strict=True)), step.report
 
 
 S = 1_000_000
@@ -241,14 +249,12 @@ def test_an_update_whose_new_state_is_rejected_leaves_the_former_one(kind: str, 
         1: [(first, False), ([new, gone], True), ([old], False)],
         2: [(first, False), ([old], True), ([new, gone], False)],
     }
-    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, parts[cut])
+    found, report = joined_with(RowChanges("since", DELTA_FEED), FEED, parts[cut])
     assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: "gold", 5: "gold"}
-    customers = running.report.inputs[1]
+    customers = report.inputs[1]
     reason = "null_event_time" if kind == "none" else "too_far_ahead"
     assert (customers.unchanged, dict(customers.rejected), customers.is_conserved) == (1, {reason: 1}, True)
-    assert "left 1 row of 'customers' in the former state, since the new one was rejected" in running.report.ending()
-    names = {name for state in running._states for name in codec.decode(state)[1]}
-    assert not names & {"rejected1", "rejected2"}, "what was rejected is remembered only until its commit is read"
+    assert "left 1 row of 'customers' in the former state, since the new one was rejected" in report.ending()
 
 
 def test_what_was_rejected_is_replaced_and_deleted_as_the_table_says() -> None:
@@ -258,23 +264,26 @@ def test_what_was_rejected_is_replaced_and_deleted_as_the_table_says() -> None:
         (7, "far", WRONG["too far ahead"], False, 4, CLOCK + 2 * S),
     ]
     deleted = [(7, "far", WRONG["too far ahead"], True, 5, CLOCK + 4 * S)]
-    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, [([*first, *wrong, *deleted], False)])
+    found, report = joined_with(RowChanges("since", DELTA_FEED), FEED, [([*first, *wrong, *deleted], False)])
     assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: None, 5: None}
     again = [
         (7, "far", WRONG["too far ahead"], True, 5, CLOCK + 3 * S),
         (7, "new", CLOCK + 3 * S, False, 5, CLOCK + 3 * S),
     ]
-    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, [([*first, *wrong], False), (again, False)])
+    found, report = joined_with(RowChanges("since", DELTA_FEED), FEED, [([*first, *wrong], False), (again, False)])
     assert found == {0: None, 1: "gold", 2: "gold", 3: "new", 4: "new", 5: "new"}
-    assert running.report.inputs[1].is_conserved
+    assert report.inputs[1].is_conserved
 
 
 def test_a_late_update_that_is_rejected_leaves_the_former_state() -> None:
+    """The watermark is before 2 s; the delete of the former state, at 3 s, is not late."""
     first = [(7, "gold", CLOCK, False, 3, CLOCK), (8, "x", CLOCK + 2 * S, False, 3, CLOCK)]
     late = [(7, "gold", CLOCK, True, 4, CLOCK + 3 * S), (7, "late", CLOCK + 1 * S, False, 4, CLOCK + 3 * S)]
-    # A trade's time lets the watermark reach what customers have told.
-    found, running = joined_with(RowChanges("since", DELTA_FEED), FEED, [(first, False), (late, False)], late="reject")
-    assert found[5] == ("gold" if running.report.inputs[1].rejected else "late")
+    parts, feed = [(first, False), (late, False)], RowChanges("since", DELTA_FEED)
+    found, report = joined_with(feed, FEED, parts, early=CLOCK + 9 * S, late="reject")
+    assert found == {2: "gold", 3: "gold", 4: "gold", 5: "gold", 99: None}
+    customers = report.inputs[1]
+    assert (customers.unchanged, dict(customers.rejected), customers.is_conserved) == (1, {"late": 1}, True)
 
 
 @pytest.mark.parametrize("begin", [None, CLOCK + 100 * MINUTE])
@@ -283,9 +292,9 @@ def test_a_span_that_is_updated_to_no_begin_stays_as_it_was(begin: int | None) -
     changes = RowChanges(VALID_AT, DELTA_FEED, "begins", "ends")
     first = [(7, "gold", CLOCK + 1 * S, None, False, 3, CLOCK)]
     wrong = [(7, "gold", CLOCK + 1 * S, None, True, 4, CLOCK + 3 * S), (7, "new", begin, None, False, 4, CLOCK + 3 * S)]
-    found, running = joined_with(changes, columns, [(first, False), (wrong, False)])
+    found, report = joined_with(changes, columns, [(first, False), (wrong, False)])
     assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: "gold", 5: "gold"}
-    assert running.report.inputs[1].unchanged == 1
+    assert report.inputs[1].unchanged == 1
     # What is deleted in another commit is deleted.
     gone = [(7, "gold", CLOCK + 1 * S, None, True, 5, CLOCK + 3 * S)]
     found, _ = joined_with(changes, columns, [(first, False), (wrong, False), (gone, False)])

@@ -56,8 +56,9 @@ def delta(
     feed is switched on with ``ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')``. Each row has
     ``_deleted``, ``_commit_version`` and ``_commit_timestamp`` beside the table's columns; a join's result leaves them
     out, except for the one that is the event time. If event time is a column of the table, a deleted row takes effect
-    at the later of that column and its commit's time. The other input's rows wait until the present rows are all in the
-    state; the progress says how many of them are read.
+    at the later of that column and its commit's time. A row that is updated to an event time that is null or too far
+    ahead keeps its former state: the new one is rejected, and the progress counts both (``rejected``, ``unchanged``).
+    The other input's rows wait until the present rows are all in the state; the progress says how many are read.
 
     With ``static=True`` the table is the right side of a stream, as one version of it: the newest at the query's first
     start, which the query then keeps over all its runs. It is loaded as a whole before the first left row is joined,

@@ -147,7 +147,8 @@ class ChangedTable:
             frame = self.spark.read.format("delta").option("versionAsOf", version).load(f"{self.folder}/customers")
             rows = frame.select("customer_id", "tier", F.unix_micros("since")).collect()
             contents.append({row[0]: (row[1], row[2]) for row in rows})
-        return History(contents, [moment for _, moment in kept], trades=self.traded)
+        # Rows may be a day ahead of the clock.
+        return History(contents, [moment for _, moment in kept], trades=self.traded, far=self.begin + 2_000 * MINUTE)
 
     def joined(self, event_time: str | None, key_groups: int, files: int = 1) -> cj.Joined:
         """Return the join of the trades with the customers."""

@@ -61,6 +61,40 @@ def test_a_snapshot_is_loaded_then_changes_are_joined_as_of_their_commits(spark:
     assert sum(each.late_applied + each.rejected.get("late", 0) for each in query.progress.inputs) == 0
 
 
+@pytest.mark.slow  # test_table_histories has random ones on the engine.
+def test_a_row_that_is_updated_to_no_time_or_one_too_far_ahead_keeps_its_former_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = ChangedTable(spark, tmp_path, random.Random(SEED))
+    for key in range(4):
+        table.insert(key)
+    table.starts()
+    table.trade(table.begin - 1_000 * MINUTE)
+    table.run(table.joined("since", 2), "kept", drain=False)
+    wrong, change = "current_timestamp() + interval 3 days", f"update {table.customers} set tier = 'wrong', since ="
+    spark.sql(f"{change} null where customer_id = 0")
+    spark.sql(f"{change} {wrong} where customer_id < 3 and customer_id > 0")
+    spark.sql(f"delete from {table.customers} where customer_id = 1")
+    spark.sql(f"{change} current_timestamp() where customer_id = 2")
+    # Neither MERGE nor an overwrite, whose changes are in the data files, is another matter.
+    spark.sql(
+        f"merge into {table.customers} t using (select 3L customer_id) s on t.customer_id = s.customer_id "
+        f"when matched then update set tier = 'wrong', since = null"
+    )
+    table.run(table.joined("since", 2), "kept", drain=False)
+    rows = "values (0L, 'wrong', null), (2L, 'new', current_timestamp()), (3L, 'wrong', null)"
+    spark.sql(f"insert overwrite {table.customers} {rows}")
+    table.trade(*moments(table))
+    query = table.run(table.joined("since", 2), "kept", drain=True)
+    assert table.rows("kept") == table.expected("since")
+    assert query.progress is not None
+    assert query.progress.is_conserved
+    customers = query.progress.inputs[1]
+    assert dict(customers.rejected) == {"null_event_time": 4, "too_far_ahead": 2}
+    # Those of the overwrite replace rows that were rejected themselves.
+    assert customers.unchanged == 6
+
+
 def test_a_table_without_its_feed_is_refused_with_the_statement(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"create table delta.`{tmp_path}/customers` (customer_id bigint, since timestamp) using delta")
     source = cj.sources.delta(f"{tmp_path}/customers", changes=True)
