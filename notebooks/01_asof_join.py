@@ -310,7 +310,9 @@ read("checkpoint/rejected").orderBy("reason").toPandas()
 #
 # | source | |
 # |---|---|
-# | `cj.sources.delta(path_or_table)` | a Delta table: what it holds at the start, then its commits |
+# | `cj.sources.delta(path_or_table)` | a Delta table that is appended to: what it holds at the start, then its commits |
+# | `cj.sources.delta(path_or_table, changes=True)` | one with updates, deletes and MERGEs: its rows, then each change |
+# | `cj.sources.delta(path_or_table, static=True)` | one version of a table, beside a stream; both are in [09](09_tables.ipynb) |
 # | `cj.sources.files(path, format, schema=)` | a folder of files, in the order of their modification times |
 # | `cj.kafka.source(servers, topic, schema=)` | topics, by event time: [04_replay_kafka.ipynb](04_replay_kafka.ipynb) |
 # | a streaming DataFrame | any of Spark's; a new query can't go on from its position, see [03](03_checkpoints.ipynb) |

@@ -243,5 +243,43 @@ cj.connect(
 # two: a version, and its end. Over `changes=True`, a row that is closed, corrected or deleted takes the place of what
 # it was before.
 
+# %% [markdown]
+# ## In a Spark Declarative Pipeline
+#
+# A join can be a dataset of a pipeline, with PySpark 4.2 (`pip install "pyspark[pipelines]"`). Spark forbids whatever
+# looks at columns within a pipeline's function, and a join must. So it stands at the level of the module, and the
+# function returns it:
+#
+# ```python
+# from pyspark import pipelines as dp
+#
+# import cojoin as cj
+#
+# trades = cj.sources.files("/lake/trades", "json", schema="trade_id long, customer string, event_time timestamp")
+# customers = cj.Input(
+#     cj.sources.delta("crm.history"), key="customer", valid_from="__START_AT", valid_to="__END_AT", name="customers"
+# )
+# joined = cj.connect(
+#     cj.Input(trades, key="customer", event_time="event_time", name="trades"), customers, key_groups=8
+# ).temporal_join().to_dataframe()
+#
+#
+# @dp.table
+# def enriched():
+#     return joined
+# ```
+#
+# `spark-pipelines run --remote sc://...`, at a server of Spark Connect that has Delta, was run with this over and over
+# new trades: the rows are those of the same join in SQL.
+#
+# | question | answer |
+# |---|---|
+# | Which sources can it have? | What is there before the pipeline runs: files with `schema=`, and tables that are not datasets of the same pipeline. Spark knows those only when it runs. |
+# | What waits? | What always waits. `to_dataframe()` has no drain, so the rows behind the watermark stay in Spark's state, and come out with a later run. |
+# | Where are rejected rows, progress and snapshots? | Only `start()` has them, and no pipeline can call it. `to_dataframe("rejected")` can be a dataset of its own; it runs the join once more. |
+# | In which format is the dataset? | In parquet, Spark's default; in Delta with `spark.sql.sources.default: delta` in the pipeline's `configuration:`, or by `dp.create_sink` and an `append_flow`. With `@dp.table(format="delta")` the second run ends with `DELTA_CANNOT_CHANGE_PROVIDER`, also without cojoin (Spark 4.2.0, Delta 4.4.0). |
+# | Which history is it? | Any with a begin and an end in each row. `__START_AT` and `__END_AT` are the names that AutoCDC gives them where it keeps one (type 2). With Spark 4.2.0 and Delta 4.4.0 it can't: `create_auto_cdc_flow` takes type 1 alone, and refuses Delta tables (`AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE`). So the history here was written by other means. |
+# | What of `changes=True`, and a static side beside a stream? | Both need a query with a checkpoint of cojoin's: `start()`, beside the pipeline. |
+
 # %%
 spark.stop()

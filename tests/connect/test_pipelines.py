@@ -36,6 +36,8 @@ SPEC = """
 name: {name}
 storage: file://{folder}/storage
 database: {database}
+configuration:
+  spark.sql.sources.default: delta
 libraries:
   - glob:
       include: {name}.py
@@ -53,7 +55,7 @@ trades = cj.Input(
 joined = cj.connect(trades, customers, key_groups=2).temporal_join().to_dataframe()
 
 
-@dp.table(format="delta")
+@dp.table
 def enriched():
     return joined
 """
@@ -70,7 +72,7 @@ from pyspark import pipelines as dp
 import cojoin as cj
 
 
-@dp.table(format="delta")
+@dp.table
 def enriched():
     trades = cj.sources.files("{folder}/trades", "json", schema="{trades}")
     pair = cj.Input(trades, key="customer", event_time="at"), cj.Input(trades, key="customer", event_time="at")
