@@ -18,7 +18,7 @@ from cojoin.engine.row_changes import DELETED
 from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, change_row, payload_of
+from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, change_row, change_sides, payload_of
 from cojoin.kafka.formats.debezium_json import needs_schema
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
 from cojoin.spark.batch.packing import READY_COLUMNS
@@ -218,6 +218,7 @@ def decoded(
     change = None
     if value is not None and value.row is not None:
         placeholder = value.placeholder or Placeholder()
+        records = records.withColumns(change_sides(F.col(structs[0]), may_be_wrapped=not in_python))
         change = change_row(F.col(structs[0]), value.row, moves_by, placeholder, may_be_wrapped=not in_python)
         event = F.col(VALUE).cast("string") if not in_python else F.to_json(F.struct(*map(F.col, PLACE)))
         faults.append(F.when(change.problem.isNotNull(), _told(change.problem, event)))

@@ -41,6 +41,7 @@ __all__ = [
     "Placeholder",
     "Unavailable",
     "change_row",
+    "change_sides",
     "envelope_of",
     "payload_of",
     "row_of",
@@ -61,6 +62,7 @@ FEED = ChangeFeed(CHANGED_AT)
 
 _SOURCE = pa.struct([("ts_ms", pa.int64())])
 _VERSIONS = ("c", "u", "r")
+_ROW, _FORMER = "__cojoin_row", "__cojoin_former"
 
 
 def envelope_of(row: pa.StructType) -> pa.StructType:
@@ -126,9 +128,9 @@ class Placeholder:
             return None
         if types.is_string(dtype.value_type):
             one = UUID(bytes=md5(content, usedforsecurity=False).digest(), version=3)
-            return (F.size(value) == 1) & value[0].isin(*texts, str(one))
+            return (F.size(value) == 1) & F.get(value, F.lit(0)).isin(*texts, str(one))
         if types.is_binary(dtype.value_type):
-            return (F.size(value) == 1) & (value[0] == F.lit(content))
+            return (F.size(value) == 1) & (F.get(value, F.lit(0)) == F.lit(content))
         if types.is_integer(dtype.value_type):
             return value == F.array(*map(F.lit, content)).cast(type_to_ddl(dtype))
         return None
@@ -191,13 +193,32 @@ class ChangeRow(NamedTuple):
         return F.when(is_good & self.has_nulls, F.concat(found, F.array(note))).otherwise(found)
 
 
+def change_sides(event: Column, *, may_be_wrapped: bool) -> dict[str, Column]:
+    """Return the columns that ``change_row`` needs besides the event: the row, and the row before an update.
+
+    They are columns because each is used for each of the row's columns.
+
+    Args:
+        event: The envelope, as a struct.
+        may_be_wrapped: Whether the envelope may be in its field ``payload``.
+    """
+    op, before, after = (_part(event, name, may_be_wrapped) for name in ("op", "before", "after"))
+    row = F.when(op == F.lit("d"), before).when(op.isin(*_VERSIONS), after)
+    return {_ROW: row, _FORMER: F.when(op == F.lit("u"), before)}
+
+
+def _part(event: Column, name: str, may_be_wrapped: bool) -> Column:
+    own = event.getField(name)
+    return F.coalesce(event.getField("payload").getField(name), own) if may_be_wrapped else own
+
+
 def change_row(
     event: Column, columns: pa.StructType, key: Sequence[str], placeholder: Placeholder, *, may_be_wrapped: bool
 ) -> ChangeRow:
     """Return the expressions that make an event a row.
 
     Args:
-        event: The envelope, as a struct.
+        event: The envelope, as a struct, beside which there are the columns of ``change_sides``.
         columns: The row's columns.
         key: The key columns, as the user has named them; others than the row's are the same before and after.
         placeholder: What stands for values that are unavailable.
@@ -205,42 +226,49 @@ def change_row(
     """
     wanted = {each.lower() for each in key}
     own = [field.name for field in columns if field.name.lower() in wanted]
-
-    def part(name: str) -> Column:
-        own = event.getField(name)
-        return F.coalesce(event.getField("payload").getField(name), own) if may_be_wrapped else own
-
-    op, before, after = part("op"), part("before"), part("after")
-    row = F.when(op == F.lit("d"), before).when(op.isin(*_VERSIONS), after)
+    op, row, former = _part(event, "op", may_be_wrapped), F.col(_ROW), F.col(_FORMER)
+    millis = _part(event, "source", may_be_wrapped).getField("ts_ms")
+    # Spark's timestamp_millis would end the query at a number that is no time.
+    micros = F.try_multiply(millis, F.lit(1000))
     problem = (
         F.when(event.isNull(), F.lit(None).cast("string"))
         .when(op.isNull(), F.lit("it has no op: expected Debezium's envelope"))
         .when(~op.isin("d", *_VERSIONS), F.concat(F.lit("its op is no c, u, r or d: got "), op))
+        .when(
+            millis.isNotNull() & micros.isNull(),
+            F.concat(F.lit("its source.ts_ms is no time in milliseconds: got "), millis.cast("string")),
+        )
         .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and before or after is null")))
     )
-    former = F.when(op == F.lit("u"), before)
-    changed_at = F.timestamp_millis(part("source").getField("ts_ms"))
-    deleted, nulls = op == F.lit("d"), placeholder.instead == "null"
-
-    def standing(values: Column, names: Sequence[str]) -> Column:
-        """Return the names of the columns that have a placeholder, in a text, which is empty where none has."""
-        found = [
-            F.when(stands, F.lit(repr(field.name)))
-            for field in columns
-            if field.name in names
-            and (stands := placeholder.stands_in(values.getField(field.name), field.type)) is not None
-        ]
-        return F.concat_ws(" and ", *found) if found else F.lit("")
-
-    everywhere = standing(row, [field.name for field in columns])
-    of_key = F.concat_ws(" and ", *(F.nullif(each, F.lit("")) for each in (standing(row, own), standing(former, own))))
+    changed_at, deleted, nulls = F.timestamp_micros(micros), op == F.lit("d"), placeholder.instead == "null"
+    everywhere = _standing(row, columns, placeholder, None)
+    of_sides = [F.nullif(_standing(side, columns, placeholder, own), F.lit("")) for side in (row, former)]
+    of_key = F.concat_ws(" and ", *of_sides)
     is_missing = (everywhere != F.lit("")) & ~deleted & F.lit(not nulls)
     missing = F.when(of_key != F.lit(""), placeholder.why(of_key, of_key=True)).when(
         is_missing, placeholder.why(everywhere, of_key=False)
     )
     has_nulls = F.coalesce((everywhere != F.lit("")) & ~deleted, F.lit(False)) & F.lit(nulls)
-    without = [_without(row, columns, placeholder), _without(former, columns, placeholder)]
+    without = [_without(side, columns, placeholder) for side in (row, former)]
     return ChangeRow(without[0], deleted, changed_at, problem, without[1], missing, has_nulls, own)
+
+
+def _standing(row: Column, columns: pa.StructType, placeholder: Placeholder, names: Sequence[str] | None) -> Column:
+    """Return the names of a row's columns that have a placeholder, in a text, which is empty where none has.
+
+    Args:
+        row: The row, as a struct.
+        columns: Its columns.
+        placeholder: What stands for values that are unavailable.
+        names: The columns that are looked at; None looks at all.
+    """
+    found = [
+        F.when(stands, F.lit(repr(field.name)))
+        for field in columns
+        if (names is None or field.name in names)
+        and (stands := placeholder.stands_in(row.getField(field.name), field.type)) is not None
+    ]
+    return F.concat_ws(" and ", *found) if found else F.lit("")
 
 
 def _without(row: Column, columns: pa.StructType, placeholder: Placeholder) -> Column:

@@ -245,11 +245,19 @@ def rows_by_themselves(values: Sequence[Any], faults: list[str | None], dtype: p
         pass
     kept: list[Any] = []
     for at, value in enumerate(values):
-        try:
-            pa.array([value], dtype)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # noqa: PERF203 - one by one
-            faults[at] = f"{type(error).__name__}: {error}"
-            kept.append(None)
-        else:
-            kept.append(value)
+        why = _misfit(value, dtype)
+        faults[at] = why or faults[at]
+        kept.append(None if why else value)
     return pa.array(kept, dtype)
+
+
+def _misfit(value: Any, dtype: pa.DataType) -> str | None:
+    """Return why Arrow does not take a value, with the field that it is in; None where it does."""
+    try:
+        pa.array([value], dtype)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        parts = [(each.name, each.type) for each in dtype] if pa.types.is_struct(dtype) else []
+        inner = ((name, _misfit(value.get(name), kind)) for name, kind in parts if isinstance(value, dict))
+        where = next((f"field {name!r}: {why}" for name, why in inner if why is not None), None)
+        return where or f"{type(error).__name__}: {error}"
+    return None

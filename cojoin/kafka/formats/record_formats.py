@@ -131,13 +131,15 @@ def json(schema: str) -> JsonFormat:
 def avro(registry: str | Registry, *, schema: int | str | None = None, subject: str | None = None) -> AvroFormat:
     """Return the format of Avro in the wire format of a schema registry: a zero byte, the schema's id, the record.
 
+    A header of the record may name the schema by its GUID instead (``__value_schema_id``), for other formats as well.
     Each record is decoded by the schema that it was written with, and resolved to the reader's as Avro says. So the
     schema may change in the middle of a topic.
 
     Args:
         registry: The registry's address, or what ``cojoin.kafka.registry`` returned.
         schema: The reader's schema: a version of the subject, the newest for None, or the columns as DDL. With DDL,
-            fields are matched by name; one that the writer's schema lacks is null.
+            fields are matched by name; one that the writer's schema lacks is null, and fields that are not named may
+            be of any type.
         subject: The subject of the reader's schema; None is the topic's own, such as ``trades-value``. Sources of
             several topics need it, unless the columns are DDL.
 

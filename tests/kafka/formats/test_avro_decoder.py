@@ -268,6 +268,8 @@ def test_a_value_that_its_column_can_not_hold_is_a_fault() -> None:
     rows, faults = read(schema, values)
     assert rows.to_pylist() == [{"small": 1, "price": Decimal("0.5")}, None, None]
     assert [each is None for each in faults] == [True, False, False]
+    assert faults[1] == "field 'small': an int has more than 32 bits: 17179869184"
+    assert str(faults[2]).startswith("field 'price': ArrowInvalid: ")
 
 
 @pytest.mark.parametrize(

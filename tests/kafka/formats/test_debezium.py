@@ -404,6 +404,16 @@ def test_what_debezium_and_connect_write(spark: SparkSession, guids: GuidRegistr
 
 
 @pytest.mark.spark
+def test_a_time_of_the_database_that_can_not_be_is_a_fault(spark: SparkSession) -> None:
+    times = [1 << 62, -(1 << 62), (1 << 63) // 1000, 1_760_000_000_000]
+    values = [event("c", after={"id": 1}).replace(b"1760000000000", str(each).encode()) for each in times]
+    found = rows(spark, debezium(json_format("id bigint")), values)
+    assert [each["_source_timestamp"] is None for each in found] == [True, True, False, False]
+    assert "its source.ts_ms is no time in milliseconds: got 4611686018427387904" in found[0][FAULT]
+    assert [each[FAULT] is None for each in found] == [False, False, True, True]
+
+
+@pytest.mark.spark
 def test_decimals_in_base64_without_a_schema_are_told(spark: SparkSession) -> None:
     value = debezium(json_format("id bigint, price decimal(10,2)"))
     (found,) = rows(spark, value, [event("c", after={"id": 1, "price": base64_of(1234)})])
