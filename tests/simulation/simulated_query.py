@@ -62,6 +62,7 @@ def _spec(name: str) -> Any:
         sequence=(),
         watermark=SimpleNamespace(needs_clock=False),
         late=None,
+        null_key="reject",
         max_ahead_ms=None,
         changes=None,
         static=False,

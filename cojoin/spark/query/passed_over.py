@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.offset_log import source_offsets
+from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.formats import format_time
 from cojoin.spark.restore.source_logs import entries
 from cojoin.spark.sources.source import Source
@@ -47,7 +48,7 @@ _HIDDEN = (".", "_")
 
 
 def files_passed_over(
-    spark: SparkSession, files: Store, inputs: Sequence[BoundInput], lines: Sequence[int], next_batch: int
+    spark: SparkSession, files: Store, inputs: Sequence[BoundInput], lines: Sequence[int]
 ) -> Iterator[str]:
     """Yield what is to be told of each input that is a folder of files.
 
@@ -56,7 +57,6 @@ def files_passed_over(
         files: The checkpoint.
         inputs: Both inputs.
         lines: How many lines of Spark's offset log belong to each input.
-        next_batch: The batch that runs next; it may be planned.
     """
     for at, bound in enumerate(inputs):
         source = bound.source
@@ -67,7 +67,7 @@ def files_passed_over(
         number = sum(lines[:at])
         known = entries(files, number)
         if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
-            yield _missing(what, known, _planned_from(files, number, next_batch))
+            yield _missing(what, known, _planned_from(files, number))
         if known and not _reads_any_age(options):
             told = _too_old(spark, source, what, known, options.get(_AGE, _USUAL_AGE))
             if told is not None:
@@ -84,9 +84,10 @@ def _reads_any_age(options: Mapping[str, str]) -> bool:
     return newest_first or _is_true(options.get("filenameonly"))
 
 
-def _planned_from(files: Store, number: int, next_batch: int) -> int:
-    """Return the first id of the log that no batch has read."""
-    before = source_offsets(files, next_batch - 1) if next_batch else []
+def _planned_from(files: Store, number: int) -> int:
+    """Return the first id of the log that no committed batch has read."""
+    committed = committed_batches(files)
+    before = source_offsets(files, committed[-1]) if committed else []
     found = re.search(r'"logOffset":\s*(\d+)', before[number]) if number < len(before) else None
     return 0 if found is None else int(found[1]) + 1
 

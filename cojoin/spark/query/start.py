@@ -307,9 +307,8 @@ def _run(
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
     outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
-    next_batch = max(committed_batches(files), default=-1) + 1
     _tell([note for each in outputs.values() for note in each.writer.notes()])
-    _tell(files_passed_over(new.spark, files, inputs, streams.lines, next_batch))
+    _tell(files_passed_over(new.spark, files, inputs, streams.lines))
     side = _static_side(plan, new.sources[1], options)
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
     cadence = SnapshotCadence.of(options.checkpoint_interval)
