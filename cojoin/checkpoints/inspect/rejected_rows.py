@@ -31,6 +31,7 @@ from cojoin.engine.values.rows import hashable
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.locations import is_path, literally
+from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -109,7 +110,7 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return columns(batches)
 
-    return _with_ids(rejected).mapInArrow(read, spark_schema(columns.schema))
+    return _with_ids(rejected).mapInArrow(for_workers(read), spark_schema(columns.schema))
 
 
 def _opened(spark: SparkSession, place: Mapping[str, Any]) -> DataFrame:
