@@ -292,7 +292,8 @@ class Joined:
                 and keeps it between runs. An output must not be in this directory, except for ``rejected`` and side
                 outputs in their default places; nor may it be another output or a table that an input reads. Outputs
                 must not move between runs, which can't be checked for callables. To write elsewhere, start a new
-                query with ``restore_from``.
+                query with ``restore_from``. On a cluster, the driver and all workers must see it and the outputs by the
+                same path, which is checked.
             trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)`` or
                 ``Trigger.processing_time("10 seconds")``.
             rejected: The sink of the rejected rows; by default a Delta table ``rejected`` in the checkpoint directory.

@@ -81,7 +81,7 @@ class Fault(NamedTuple):
     Attributes:
         what: The place.
         path: Its path.
-        why: What is wrong, as a sentence that begins after the host's name.
+        why: What is wrong, in words that follow the host's name.
         host: The host, and the user.
         is_read: Whether the place is only read.
     """
@@ -204,7 +204,7 @@ class Tokens:
         missing = _looked_for_all(paths, os.path.lexists, seconds)
         for _, own in others:
             self.forget(own)
-        why = "writes into a folder that is not the driver's, who has not found it there"
+        why = "what is written there does not come to the driver"
         return [Fault(*paths[path][0], why, paths[path][1]) for path in missing]
 
     def _looked_for(self, place: Place, own: str, seconds: float) -> str | None:
@@ -213,16 +213,16 @@ class Tokens:
         try:
             if _looked_for_all([token], os.path.lexists, seconds if may_come else 0):
                 if not token.parent.exists():
-                    return "has no such folder"
-                return "has another folder there, which lacks what the driver has just written"
+                    return "there is no such folder"
+                return "there is another folder, which lacks what the driver has just written"
             if token.read_text(errors="replace") != self.token:
-                return "reads something else there than what the driver has written"
+                return "there is something else than what the driver has just written"
         except OSError as error:
-            return f"can't read it: {_said(error)}"
+            return f"it can't be read: {_said(error)}"
         try:
             Path(place.path, self._name(own)).write_bytes(own.encode())
         except OSError as error:
-            return f"can't write there: {_said(error)}"
+            return f"it can't be written: {_said(error)}"
         return None
 
     @staticmethod
@@ -241,15 +241,16 @@ def told_faults(faults: Sequence[Fault], driver: str) -> str:
         faults: What is wrong, at least one thing.
         driver: The driver's host and user.
 
-    >>> told_faults([Fault("output", "/srv/out", "has no such folder", "worker-1 (user spark)")], "edge (user me)")[:83]
-    'output file:/srv/out: worker-1 (user spark) has no such folder; the driver runs on '
+    >>> fault = Fault("output", "/srv/out", "there is no such folder", "host a (user me)")
+    >>> told_faults([fault], "host b (user me)")[:90]
+    'output file:/srv/out: on host a (user me) there is no such folder; the driver runs on host'
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for each in faults:
         hosts = found.setdefault((each.what, each.path, each.why), [])
         if each.host not in hosts:
             hosts.append(each.host)
-    told = [f"{what} file:{path}: {_and(hosts)} {why}" for (what, path, why), hosts in found.items()]
+    told = [f"{what} file:{path}: on {_and(sorted(hosts))} {why}" for (what, path, why), hosts in found.items()]
     cure = _CURE_OF_INPUTS if all(each.is_read for each in faults) else CURE
     return f"{'; '.join(told)}; the driver runs on {driver}: {cure}"
 
@@ -289,7 +290,7 @@ def find_files(files: Iterable[ListedFile], seconds: float = SECONDS) -> list[Fa
             continue
         first = listed[0]
         if unseen(os.path.dirname(first.path), [(os.path.basename(first.path), first.size)], seconds):  # noqa: PTH119, PTH120
-            faults.append(Fault(*place, f"has no file {first.path} of {first.size} bytes", here, is_read=True))
+            faults.append(Fault(*place, f"there is no file {first.path} of {first.size} bytes", here, is_read=True))
     return faults
 
 

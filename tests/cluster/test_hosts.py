@@ -108,7 +108,9 @@ def check_rows(cluster: HostsCluster, folder: str, inputs: str = "inputs") -> No
 
 
 OWN = f"{PRIVATE}/own"
-NO_FOLDER = "host worker-1 (user root) and host worker-2 (user root) has no such folder; the driver runs on host driver"
+NO_FOLDER = (
+    "on host worker-1 (user root) and host worker-2 (user root) there is no such folder; the driver runs on host driver"
+)
 MOUNTED = "a file system that every host mounts there"
 REFUSED = {
     "delta": (job(output=f"delta:{OWN}/out"), f"output file:{OWN}/out: ", NO_FOLDER, MOUNTED),
@@ -117,22 +119,22 @@ REFUSED = {
     "parquet by Spark": (job(output=f"parquet:{OWN}/out", by_spark=True), f"file:{OWN}/out: ", NO_FOLDER, MOUNTED),
     "checkpoint": (job(checkpoint=f"{OWN}/checkpoint"), f"checkpoint file:{OWN}/checkpoint: ", NO_FOLDER, MOUNTED),
     "rejected": (job(others={"rejected": f"{OWN}/rejected"}), f"rejected file:{OWN}/rejected: ", NO_FOLDER, MOUNTED),
-    "another folder": (job(output="delta:/tmp/out"), "output file:/tmp/out: ", "has another folder there", MOUNTED),
+    "another folder": (job(output="delta:/tmp/out"), "output file:/tmp/out: ", "there is another folder", MOUNTED),
     "read-only": (
         job(output=f"delta:{SHARED}/guarded"),
-        f"output file:{SHARED}/guarded: host worker-2 (user root) can't write there: Read-only file system; the driver",
+        f"output file:{SHARED}/guarded: on host worker-2 (user root) it can't be written: Read-only file system;",
     ),
     "files": (
         job(inputs=f"{OWN}/inputs"),
         f"input 'trades' file:{OWN}/inputs/trades: ",
-        "has no file /srv/own/inputs/trades/part-",
+        "there is no file /srv/own/inputs/trades/part-",
         "expected files that the driver and all workers reach by the same path",
     ),
     "delta table": (
         job(inputs=f"{OWN}/tables", kind="delta"),
         f"input 'trades' file:{OWN}/tables/trades: ",
         "host worker-1 (user root)",
-        "has no file /srv/own/tables/trades/part-",
+        "there is no file /srv/own/tables/trades/part-",
     ),
 }
 """What is refused, and the words with which it is."""
@@ -162,7 +164,8 @@ def test_what_is_each_hosts_own_is_refused(refusals: dict[str, dict[str, Any]], 
 def test_nothing_was_written_where_it_was_refused(cluster: HostsCluster, refusals: dict[str, Any]) -> None:
     assert refusals
     for host in ("driver", "worker-1", "worker-2"):
-        found = cluster.run(host, "find", PRIVATE, "/tmp/out", "-path", f"{PRIVATE}/spark", "-prune", "-o", "-print")
+        folders = [PRIVATE, "/tmp/out", "-path", f"{PRIVATE}/spark"]
+        found = cluster.run(host, "find", *folders, "-prune", "-o", "-print", check=False)
         left = {each for each in found.stdout.split() if "inputs" not in each and "tables" not in each}
         assert left <= {PRIVATE, OWN, "/tmp/out"}, host
     assert {each.name for each in cluster.shared.iterdir()} <= {"inputs", "guarded", "shared"}
@@ -189,8 +192,11 @@ def test_an_executor_on_another_host_that_comes_later_is_refused(cluster: HostsC
     cluster.start_worker("worker-3")
     said = ended(cluster, driver, 200)
     assert said["error"] == "QueryFailedError"
-    assert f"{SHARED}/later/written/checkpoint: host worker-3 (user root) has no such folder" in said["message"]
-    assert f"output file:{SHARED}/later/written/out: host worker-3 (user root) has no such folder" in said["message"]
+    assert f"{SHARED}/later/written/checkpoint: on host worker-3 (user root) there is no such folder" in said["message"]
+    assert (
+        f"output file:{SHARED}/later/written/out: on host worker-3 (user root) there is no such folder"
+        in said["message"]
+    )
     assert MOUNTED in said["message"]
     assert not cluster.run("worker-3", "find", f"{SHARED}/later/written", "-type", "f").stdout
     # With the right folder there, the query goes on, and no row is lost or doubled.

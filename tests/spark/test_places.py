@@ -100,7 +100,7 @@ def test_workers_look_for_the_tokens_of_the_driver(spark: SparkSession, tmp_path
     token.unlink()
     told(
         lambda: places.ask(spark),
-        f"output file:{tmp_path}/lake/out: host ",
+        f"output file:{tmp_path}/lake/out: on host ",
         "another folder",
         kind=cj.ConfigurationError,
     )

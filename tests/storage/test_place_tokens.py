@@ -52,22 +52,22 @@ def test_a_worker_with_disks_of_its_own_is_told_what_is_wrong(tokens: Tokens, tm
     (tmp_path / "private" / "output").mkdir(parents=True)
     faults = worker.look("own")
     assert [(each.what, each.why.partition(",")[0]) for each in faults] == [
-        ("checkpoint", "has no such folder"),
-        ("output", "has another folder there"),
+        ("checkpoint", "there is no such folder"),
+        ("output", "there is another folder"),
     ]
     # Nothing is written where the token is not found.
     assert list((tmp_path / "private").rglob("*")) == [tmp_path / "private" / "output"]
-    with pytest.raises(CheckpointError, match=r"checkpoint file:.*/private/checkpoint: host .* has no such"):
+    with pytest.raises(CheckpointError, match=r"checkpoint file:.*/private/checkpoint: on host .* there is no such"):
         check_places(worker.to_json())
     told = told_faults([each._replace(host=f"host {name}") for name in "abcdef" for each in faults[:1]], "host x")
-    assert "host a, host b, host c and 3 others has no such folder; the driver runs on host x: expected" in told
+    assert "on host a, host b, host c and 3 others there is no such folder; the driver runs on host x: expected" in told
 
 
 def test_a_token_that_is_not_the_drivers_is_told(tokens: Tokens, tmp_path: Path) -> None:
     tokens.put()
     (token,) = (tmp_path / "checkpoint").iterdir()
     token.write_text("another")
-    assert "reads something else" in Tokens.read(tokens.to_json()).look("own")[0].why
+    assert "there is something else" in Tokens.read(tokens.to_json()).look("own")[0].why
 
 
 def test_a_driver_misses_what_a_worker_wrote_elsewhere(tokens: Tokens) -> None:
@@ -119,7 +119,7 @@ def test_one_of_the_listed_files_of_an_input_is_enough(tmp_path: Path) -> None:
     assert find_files(listed) == []
     Path(listed[1].path).write_text("of another size")
     (fault,) = find_files(listed, seconds=0)
-    assert fault.why == f"has no file {listed[0].path} of 12 bytes"
+    assert fault.why == f"there is no file {listed[0].path} of 12 bytes"
     assert told_faults([fault], "host x").endswith(
         "expected files that the driver and all workers reach by the same path"
     )

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from cojoin.storage.place_tokens import Place
 
 __all__ = ["SharedPlaces", "begun", "has_other_hosts", "known_executors"]
+
+_LINGERS = (0.0, 0.3, 1.0)
+"""How long each task lingers, in seconds: where some executor got none, a further job's tasks linger longer."""
 
 _PYTHON_ERROR = re.compile(r"^[\w.]+Error: .+$", re.MULTILINE)
 
@@ -91,12 +96,26 @@ class SharedPlaces:
         executors = known_executors(spark)
         if self._asked and executors <= self._asked:
             return
-        asking = _Asking(self._tokens.to_json(), self._files)
+        told: list[dict[str, Any]] = []
+        for linger in _LINGERS:
+            told += self._answers(spark, len(executors) - 1, linger)
+            if len({(one["host"], one["process"]) for one in told}) >= len(executors) - 1:
+                break
+        faults = [Fault(*each) for one in told for each in one["faults"]]
+        # Files that are gone by now, such as those that a table's owner has removed, say nothing.
+        gone = {each.path for each in find_files(self._files, seconds=0)} if faults else set()
+        faults = [each for each in faults if not (each.is_read and each.path in gone)]
+        _raise(faults or self._tokens.find({(one["host"], one["own"]) for one in told}), self._tokens.driver)
+        self._asked = executors or frozenset({""})
+
+    def _answers(self, spark: SparkSession, executors: int, linger: float) -> list[dict[str, Any]]:
+        """Return what the tasks of one job say, of which each lingers so long, so that no core runs two."""
+        asking = _Asking(self._tokens.to_json(), self._files, linger)
 
         def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return asking(batches)
 
-        tasks = max(parallel_tasks(spark), len(executors) - 1)
+        tasks = max(parallel_tasks(spark), executors)
         try:
             rows = spark.range(0, tasks, 1, tasks).mapInArrow(for_workers(asked), "told string").collect()
         except PySparkException as error:
@@ -104,13 +123,7 @@ class SharedPlaces:
             reason = raised[-1] if raised else str(error).strip().partition("\n")[0]
             msg = f"a task that looks whether all workers see the places of the query has failed: {reason}"
             raise ConfigurationError(msg) from error
-        told = [json.loads(row.told) for row in rows]
-        faults = [Fault(*each) for one in told for each in one["faults"]]
-        # Files that are gone by now, such as those that a table's owner has removed, say nothing.
-        gone = {each.path for each in find_files(self._files, seconds=0)} if faults else set()
-        faults = [each for each in faults if not (each.is_read and each.path in gone)]
-        _raise(faults or self._tokens.find({(one["host"], one["own"]) for one in told}), self._tokens.driver)
-        self._asked = executors or frozenset({""})
+        return [json.loads(row.told) for row in rows]
 
     def before_batch(self, spark: SparkSession) -> None:
         """Look after the tokens before a batch; the errors are those of ``ask``."""
@@ -151,14 +164,16 @@ def begun(places: SharedPlaces | None, spark: SparkSession, *, to_the_end: bool 
 class _Asking:
     """What a task of the job does; it is sent to the workers."""
 
-    def __init__(self, told: str, files: tuple[ListedFile, ...]) -> None:
-        self._told, self._files = told, files
+    def __init__(self, told: str, files: tuple[ListedFile, ...], linger: float) -> None:
+        self._told, self._files, self._linger = told, files, linger
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             own = uuid.uuid4().hex
             faults = [*Tokens.read(self._told).look(own), *find_files(self._files)]
-            answer = {"own": own, "host": this_host(), "faults": faults}
+            # The parent is one process for each executor.
+            answer = {"own": own, "host": this_host(), "process": os.getppid(), "faults": faults}
+            time.sleep(self._linger)
             yield pa.RecordBatch.from_pydict({"told": [json.dumps(answer)]})
 
 
