@@ -162,6 +162,22 @@ def test_a_module_that_the_worker_lacks_is_named(tmp_path: Path, same: Path) -> 
     assert "has another version of a module of the query's functions: Can't get attribute 'OfThisModule'" in old
 
 
+def test_another_version_of_the_functions_module_is_refused(tmp_path: Path, same: Path) -> None:
+    """A host that was not brought up to date has the class, too; its rows would be others."""
+    own, lines, former = Path(__file__).read_bytes(), tmp_path / "lines", tmp_path / "former"
+    for place, content in ((lines, own.replace(b"\n", b"\r\n")), (former, own + b"\n# Another rule.\n")):
+        (place / "tests" / "storage").mkdir(parents=True)
+        (place / "tests" / "storage" / "test_sealed.py").write_bytes(content)
+        (place / "cojoin").symlink_to(same / "cojoin")
+    sent = DUMPS(for_workers(OfThisModule(), OfThisModule()))
+    assert opened(sent, tmp_path, lines) == ["[1, 2]"]
+    (told,) = opened(sent, tmp_path, former)
+    assert told.startswith("cojoin.errors.EnvironmentSetupError: the Python worker on host ")
+    assert f"has another version of module {__name__!r}, which the query's functions need, than the driver: " in told
+    assert f"{former}/tests/storage/test_sealed.py (digest " in told
+    assert "send it with spark.sparkContext.addPyFile(...)" in told
+
+
 def test_a_process_that_imported_another_version_than_is_there_now_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     now = cj.__version__
     monkeypatch.setattr(cojoin, "__version__", "0.4.0")
