@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 from ast import literal_eval
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,11 @@ from pyspark.serializers import CloudPickleSerializer
 import cojoin
 import cojoin as cj
 from cojoin.engine.time.durations import milliseconds
+from cojoin.kafka.reader import AlignedReader, WholeReader, data_source
 from cojoin.storage.sealed import Sealed, for_workers, installed, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PACKAGE = Path(cojoin.__file__).parent
 LIBRARIES = Path(pa.__file__).parents[1]
@@ -113,6 +118,32 @@ def test_a_worker_with_another_cojoin_opens_nothing_and_imports_nothing(tmp_path
         assert f"found others in {place / 'cojoin'} (digest " in each
     assert f"expected cojoin {cj.__version__}, found cojoin 0.5.0 in {old / 'cojoin'}" in older
     assert accepted == "[1000, 2000]"
+
+
+class Described:
+    """What a reader keeps of its description."""
+
+    def on_a_worker(self) -> Described:
+        return self
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(data_source, "topics"),
+        pytest.param(AlignedReader, marks=pytest.mark.slow),
+        pytest.param(WholeReader, marks=pytest.mark.slow),
+    ],
+)
+def test_the_process_in_which_spark_plans_a_topic_is_compared_too(
+    tmp_path: Path, same: Path, made: Callable[[Any], Any]
+) -> None:
+    """Spark pickles a data source's class for that process, which pickles the reader for the tasks."""
+    refused, lacking = opened(DUMPS(made(Described())), tmp_path, None, same)
+    assert f"expected cojoin {cj.__version__}, found none" in refused
+    assert "IMPORTED" not in refused
+    # With this cojoin it is opened, and only the description's own module is missing there.
+    assert "No module named 'tests'" in lacking
 
 
 def test_the_same_sources_are_equal_however_they_are_installed(tmp_path: Path, same: Path) -> None:
