@@ -148,7 +148,7 @@ class SparkExecution:
             told_by: The setting by which the calls learn of their micro-batch; None where local properties say it.
             is_planned: Whether it is for a planned batch alone, which reads nothing of the inputs.
         """
-        run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, told_by))
+        run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, told_by), _function_of(plan))
 
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.needs_clock else GroupStateTimeout.NoTimeout
         inputs = self._packed(plan, is_planned=is_planned)
@@ -156,7 +156,7 @@ class SparkExecution:
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
     def _emitted_once(self, plan: Plan) -> DataFrame:
-        run = for_workers(StaticCall(plan))
+        run = for_workers(StaticCall(plan), _function_of(plan))
         return self._packed(plan).groupBy("key_group").applyInArrow(run, EMITTED_DDL)
 
     @property
@@ -169,3 +169,8 @@ class SparkExecution:
         frames = (each.packed_at_rest(groups) if is_planned else each.packed(groups) for each in sides)
         packed = reduce(lambda one, two: one.union(two), frames)
         return packed.select("key_group", F.col("tag"), "payload")
+
+
+def _function_of(plan: Plan) -> object:
+    """Return the user's function that a plan runs, whose module workers import; None for a ready join."""
+    return getattr(plan.operation, "function", None)

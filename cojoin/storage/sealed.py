@@ -9,6 +9,9 @@ Python's minor version must be equal since functions by value are bytecode. pyar
 with new behaviour, also of casts, sorts and files; later numbers are corrections, and may differ. The digest is of the
 bytes of the ``.py`` files and their paths within the package, whatever their line ends: an installation that can be
 edited equals a wheel or an archive of the same sources. It takes some 30 milliseconds, once in a worker's process.
+
+The module of a user's function is compared in the same way, since a former one of another host would give other rows,
+too. What that module itself imports is not known.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from pyspark.serializers import CloudPickleSerializer
 from cojoin.errors import EnvironmentSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Sealed", "for_workers", "installed", "ours", "refusal", "sealed_call", "worker_trouble"]
 
@@ -40,7 +43,11 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 _KNOWN = "_cojoin_installed"
 """The attribute of ``sys`` that keeps what a process has found: functions that travel have no module to keep it in."""
 
+_KNOWN_MODULES = "_cojoin_users_modules"
+"""The attribute with the digests of users' modules, by name; a module that was imported stays as it was."""
+
 _VERSION = re.compile(rb'^__version__ = "([^"\n]+)"', re.MULTILINE)
+_UNKNOWN = "of an unknown version"
 _PLACES = (
     "install the same in the Python of every host (spark.pyspark.python, PYSPARK_PYTHON), or send all of them one "
     "environment (spark.archives), and start the query again"
@@ -61,14 +68,15 @@ class Sealed:
 
     Args:
         function: The function.
+        user: What of a user's it holds, whose module workers import; None if there is nothing.
 
     Raises:
         EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], user: object = None) -> None:
         ours()  # here, since Spark would tell it as an error of pickling
-        self._function = function
+        self._function, self._modules = function, {} if user is None else _modules_of(type(user))
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function."""
@@ -76,16 +84,17 @@ class Sealed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what is pickled; the worker has the function itself."""
-        return sealed_call(_itself, self._function)
+        return sealed_call(_itself, self._function, modules=self._modules)
 
 
-def for_workers(function: Function) -> Function:
+def for_workers(function: Function, user: object = None) -> Function:
     """Return a function that Spark may send to Python workers, where only those with this cojoin run it.
 
     Args:
         function: A function of one to three arguments by position.
+        user: What of a user's it holds, as for ``Sealed``.
     """
-    sealed = Sealed(function)
+    sealed = Sealed(function, user)
 
     # Spark counts the arguments. Without annotations, which it would take for a choice of how the function is called.
     def one(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
@@ -103,21 +112,35 @@ def for_workers(function: Function) -> Function:
     return cast("Function", found)
 
 
-def sealed_call(make: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+def sealed_call(make: Callable[..., Any], *arguments: Any, modules: Mapping[str, str] | None = None) -> tuple[Any, ...]:
     """Return what ``__reduce__`` returns of an object that a worker makes only if it has this cojoin.
 
     Args:
         make: What makes the object there.
         arguments: What it is called with.
+        modules: The digests of the users' modules that the worker must have, too.
     """
     # Pickled when Spark pickles, so that it finds the broadcast variables that a user's function holds.
-    return _opened, (ours(), CloudPickleSerializer().dumps((make, arguments)), _pickled_check())
+    payload = CloudPickleSerializer().dumps((make, arguments))
+    return _opened, (ours(), dict(modules or {}), payload, _pickled_check())
 
 
 @cache
 def _pickled_check() -> bytes:
     pickled: bytes = CloudPickleSerializer().dumps(_carefully)
     return pickled
+
+
+def _modules_of(kind: type) -> dict[str, str]:
+    """Return the digests of the modules that a worker imports for a user's class: those of it and of its bases."""
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    digests = {}
+    for each in kind.__mro__:
+        top = each.__module__.partition(".")[0]
+        is_sent = top == "__main__" or "<locals>" in each.__qualname__ or each.__module__ in by_value
+        if not is_sent and top != "cojoin" and (digest := _module_digest(each.__module__)) is not None:
+            digests[each.__module__] = digest
+    return digests
 
 
 def ours() -> dict[str, str]:
@@ -127,7 +150,8 @@ def ours() -> dict[str, str]:
         EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
     """
     found, imported = installed(), str(sys.modules["cojoin"].__version__)
-    if found["cojoin"] != imported:
+    # Compiled modules alone do not tell their version.
+    if found["cojoin"] not in {imported, _UNKNOWN}:
         msg = (
             f"this process has imported cojoin {imported}, and {found['path']} has cojoin {found['cojoin'] or 'none'} "
             f"now: workers would import the latter; start this process again"
@@ -216,7 +240,7 @@ def installed() -> dict[str, str]:
         digest = hashlib.sha256()
         for name, content in sorted(files.items()):
             digest.update(f"{len(name)} {name} {len(content)} ".encode() + content)
-        version = written[1].decode() if written else "of an unknown version"
+        version = written[1].decode() if written else _UNKNOWN
         found = {"cojoin": version, "path": str(Path(spec.origin).parent), "sources": digest.hexdigest()[:16]}
     found |= {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "pyarrow": pyarrow}
     if found["cojoin"]:
@@ -255,31 +279,58 @@ def _in_archive(archive: str, prefix: str) -> Iterator[tuple[str, bytes]]:
                 yield "/".join(parts), opened.read(name)
 
 
-def _opened(expected: dict[str, str], payload: bytes, careful: bytes) -> Any:
+def _module_digest(name: str) -> str | None:
+    """Return the digest of a user's module as this process imports it; None where there is none, or no source."""
+    known: dict[str, str] = vars(sys).setdefault(_KNOWN_MODULES, {})
+    if name not in known:
+        try:
+            spec: Any = importlib.util.find_spec(name)
+            content = spec.loader.get_data(spec.origin) if spec.origin.endswith(".py") else b""
+        except (ImportError, ValueError, AttributeError, OSError):
+            return None
+        if not content:
+            return None
+        known[name] = hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:16]
+    return known[name]
+
+
+def _opened(expected: dict[str, str], modules: dict[str, str], payload: bytes, careful: bytes) -> Any:
     """Return what a driver has sent, if this process has what the driver has.
 
     Args:
         expected: What the driver has (``installed``).
+        modules: The digests of the users' modules that it has.
         payload: What is called, and with what, pickled.
         careful: The function ``_carefully``, pickled, which a process needs once.
     """
     loads = CloudPickleSerializer().loads
-    known: dict[str, str] | None = vars(sys).get(_KNOWN)
-    if known is not None and all(known[each] == expected[each] for each in ("cojoin", "sources", "python", "pyarrow")):
+    known = vars(sys).get(_KNOWN, {})
+    known_modules = vars(sys).get(_KNOWN_MODULES, {})
+    is_same = all(known.get(each) == expected[each] for each in ("cojoin", "sources", "python", "pyarrow"))
+    if is_same and all(known_modules.get(name) == digest for name, digest in modules.items()):
         try:
             make, arguments = loads(payload)
         except (ImportError, AttributeError):
-            make, arguments = loads(careful)(expected, payload)
+            make, arguments = loads(careful)(expected, modules, payload)
     else:
-        make, arguments = loads(careful)(expected, payload)
+        make, arguments = loads(careful)(expected, modules, payload)
     return make(*arguments)
 
 
-def _carefully(expected: dict[str, str], payload: bytes) -> Any:
+def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes) -> Any:
     """Return what is called, and with what; raise an error that says why this process can't have it."""
     told = refusal(expected)
     if told is not None:
         raise _failure(told)
+    for name, digest in modules.items():
+        found = _module_digest(name)
+        if found not in {None, digest}:
+            where = importlib.util.find_spec(name)
+            told = (
+                f"{_here()} has another version of module {name!r}, which the query's functions need, than the driver: "
+                f"{where.origin if where else ''} (digest {found}, expected {digest}); nothing was run there: {_SEND}"
+            )
+            raise _failure(told)
     try:
         return CloudPickleSerializer().loads(payload)
     except ModuleNotFoundError as error:

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 
 def main(master: str, folder: str, what: str) -> None:
-    # One attempt a task: another one may be run by the other host, which is right.
-    spark = start_session("versions", master, {"spark.sql.shuffle.partitions": EXECUTORS, "spark.task.maxFailures": 1})
     told = {"error": "", "rows": 0}
     try:
+        # One attempt a task: another one may be run by the other host, which is right.
+        conf = {"spark.sql.shuffle.partitions": EXECUTORS, "spark.task.maxFailures": 1}
+        spark = start_session("versions", master, conf)
         told["rows"] = _run(spark, folder, what)
+        spark.stop()
     except Exception as error:  # noqa: BLE001 - it is what the test looks at
         told["error"] = f"{type(error).__name__}: {error}"
     Path(f"{folder}/{what}.json").write_text(json.dumps(told))
-    spark.stop()
 
 
 def _run(spark: SparkSession, folder: str, what: str) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
+from pyspark.errors import PySparkException
 
 import cojoin as cj
+from cojoin.spark.session.worker_check import check_workers
+from cojoin.storage.sealed import installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,3 +28,28 @@ def test_a_server_of_another_version_is_refused(spark: SparkSession, monkeypatch
         cj.connect(cj.Input(frame, key="id", event_time="at"), cj.Input(frame, key="id", event_time="at"))
     assert f"server is of version {server}, and PySpark in this process of version 4.0.5" in str(refused.value)
     assert f"install pyspark=={server} here" in str(refused.value)
+
+
+def test_a_server_whose_workers_have_other_sources_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's are right here, and this process's are said to be others."""
+    frame = spark.range(1).selectExpr("id", "timestamp_micros(id) at")
+    there = installed()
+    monkeypatch.setattr("cojoin.spark.session.worker_check._ASKED", {})
+    check_workers(spark)
+    monkeypatch.setattr(sys, "_cojoin_installed", there | {"sources": "0123456789abcdef"}, raising=False)
+    monkeypatch.setattr("cojoin.spark.session.worker_check._ASKED", {})
+    with pytest.raises(cj.EnvironmentSetupError) as refused:
+        check_workers(spark)
+    assert str(refused.value).startswith("the Spark Connect server's workers must have what this process has")
+    expected = f"expected the sources of cojoin {cj.__version__} in {there['path']} on the driver"
+    assert expected in str(refused.value)
+    assert f"(digest 0123456789abcdef), found others in {there['path']} (digest {there['sources']})" in str(
+        refused.value
+    )
+    # A plain DataFrame is refused by its first task.
+    pair = cj.connect(cj.Input(frame, key="id", event_time="at"), cj.Input(frame, key="id", event_time="at"))
+    with pytest.raises(PySparkException) as failed:
+        pair.asof_join().to_dataframe().collect()
+    assert expected in str(failed.value)

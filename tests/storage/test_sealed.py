@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 from ast import literal_eval
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,11 @@ from pyspark.serializers import CloudPickleSerializer
 import cojoin
 import cojoin as cj
 from cojoin.engine.time.durations import milliseconds
+from cojoin.kafka.reader import AlignedReader, WholeReader, data_source
 from cojoin.storage.sealed import Sealed, for_workers, installed, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PACKAGE = Path(cojoin.__file__).parent
 LIBRARIES = Path(pa.__file__).parents[1]
@@ -115,6 +120,32 @@ def test_a_worker_with_another_cojoin_opens_nothing_and_imports_nothing(tmp_path
     assert accepted == "[1000, 2000]"
 
 
+class Described:
+    """What a reader keeps of its description."""
+
+    def on_a_worker(self) -> Described:
+        return self
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(data_source, "topics"),
+        pytest.param(AlignedReader, marks=pytest.mark.slow),
+        pytest.param(WholeReader, marks=pytest.mark.slow),
+    ],
+)
+def test_the_process_in_which_spark_plans_a_topic_is_compared_too(
+    tmp_path: Path, same: Path, made: Callable[[Any], Any]
+) -> None:
+    """Spark pickles a data source's class for that process, which pickles the reader for the tasks."""
+    refused, lacking = opened(DUMPS(made(Described())), tmp_path, None, same)
+    assert f"expected cojoin {cj.__version__}, found none" in refused
+    assert "IMPORTED" not in refused
+    # With this cojoin it is opened, and only the description's own module is missing there.
+    assert "No module named 'tests'" in lacking
+
+
 def test_the_same_sources_are_equal_however_they_are_installed(tmp_path: Path, same: Path) -> None:
     archive, lines, compiled = tmp_path / "cojoin.zip", copied(tmp_path / "lines"), tmp_path / "compiled"
     shutil.make_archive(str(archive.with_suffix("")), "zip", same, "cojoin")
@@ -160,6 +191,22 @@ def test_a_module_that_the_worker_lacks_is_named(tmp_path: Path, same: Path) -> 
         assert "spark.submit.pyFiles" in told
     assert "lacks a module of the query's functions: No module named 'tests'" in missing
     assert "has another version of a module of the query's functions: Can't get attribute 'OfThisModule'" in old
+
+
+def test_another_version_of_the_functions_module_is_refused(tmp_path: Path, same: Path) -> None:
+    """A host that was not brought up to date has the class, too; its rows would be others."""
+    own, lines, former = Path(__file__).read_bytes(), tmp_path / "lines", tmp_path / "former"
+    for place, content in ((lines, own.replace(b"\n", b"\r\n")), (former, own + b"\n# Another rule.\n")):
+        (place / "tests" / "storage").mkdir(parents=True)
+        (place / "tests" / "storage" / "test_sealed.py").write_bytes(content)
+        (place / "cojoin").symlink_to(same / "cojoin")
+    sent = DUMPS(for_workers(OfThisModule(), OfThisModule()))
+    assert opened(sent, tmp_path, lines) == ["[1, 2]"]
+    (told,) = opened(sent, tmp_path, former)
+    assert told.startswith("cojoin.errors.EnvironmentSetupError: the Python worker on host ")
+    assert f"has another version of module {__name__!r}, which the query's functions need, than the driver: " in told
+    assert f"{former}/tests/storage/test_sealed.py (digest " in told
+    assert "send it with spark.sparkContext.addPyFile(...)" in told
 
 
 def test_a_process_that_imported_another_version_than_is_there_now_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
