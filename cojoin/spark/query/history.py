@@ -141,8 +141,9 @@ class HistoryHolds:
             end is None and line not in _NOTHING_READ for end, line in zip(ends, lines, strict=True)
         )
         if len(lines) != sum(self._lines):
-            # It is not known to which input a line belongs, so each counts for both.
-            within = any(end is not None and end.is_within for end in ends)
+            # It is not known to which input a line belongs, so each counts for both. They may all be of one table.
+            log = self._logs[0] if len({*self._logs}) == 1 else None
+            within = any(end is not None and end.is_within and not self._is_read(session, log, end) for end in ends)
             return (dict.fromkeys((1, 2), NONE) if within else {}), Loads()
         begins = self._before(batch_id, len(lines))
         is_read = [self._is_read(session, log, end) for log, end in zip(self._logs, ends, strict=True)]

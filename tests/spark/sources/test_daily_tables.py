@@ -217,7 +217,7 @@ def test_a_commit_that_is_half_read_holds_time(spark: SparkSession, tmp_path: Pa
     table = DailyTable(spark, tmp_path, layout)
     table.insert(0, 1, 2)
     table.starts()
-    table.day(merge("old", 1))
+    table.day()
     query = table.run(table.plainly(), "daily", drain=False)
     before = table.due()
     assert table.rows("daily") == before
@@ -247,6 +247,8 @@ def test_change_files_that_were_read_need_not_be_there_any_more(spark: SparkSess
     table = DailyTable(spark, tmp_path, PARTS)
     table.insert(0, 1, 2)
     table.starts()
+    table.day()
+    table.run(table.plainly(), "daily", drain=False)
     table.day(merge("old", 1, 2))
     query = table.run(table.plainly(), "daily", drain=False)
     savepoint = query.savepoint()
