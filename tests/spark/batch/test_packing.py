@@ -157,7 +157,8 @@ def test_signs_of_a_source_are_no_rows() -> None:
 
 
 def test_tombstones_that_repeat_a_delete_and_unavailable_values_are_counted() -> None:
-    rows = batch([(1, 2_000, "a", 0), (None, None, "a", 1), (None, None, "b", 1), (7, None, "b", 0), (1, 2_000, "a", 0)])
+    one = (1, 2_000, "a", 0)
+    rows = batch([one, (None, None, "a", 1), (None, None, "b", 1), (7, None, "b", 0), one])
     faults = pa.array([None, REPEATED, REPEATED, "undecodable: no JSON: {", UNAVAILABLE], pa.string())
     markers = [pa.nulls(5, pa.int64()), faults, pa.nulls(5, pa.int64())]
     sent = pa.RecordBatch.from_arrays([*rows.columns, *markers], names=[*rows.schema.names, *MARKER_COLUMNS])
