@@ -10,7 +10,7 @@ import pytest
 
 from cojoin.engine.counts import InputCounts
 from cojoin.engine.inputs import InputSpec
-from cojoin.engine.time.control_rows import REPEATED
+from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.values.ipc import read_message
 from cojoin.spark.batch import grouping
@@ -156,25 +156,28 @@ def test_signs_of_a_source_are_no_rows() -> None:
     assert controls[0].agrees is False
 
 
-def test_tombstones_that_repeat_a_delete_are_counted() -> None:
-    rows = batch([(1, 2_000, "a", 0), (None, None, "a", 1), (None, None, "b", 1), (7, None, "b", 0)])
-    faults = pa.array([None, REPEATED, REPEATED, "undecodable: no JSON: {"], pa.string())
-    markers = [pa.nulls(4, pa.int64()), faults, pa.nulls(4, pa.int64())]
+def test_tombstones_that_repeat_a_delete_and_unavailable_values_are_counted() -> None:
+    one = (1, 2_000, "a", 0)
+    rows = batch([one, (None, None, "a", 1), (None, None, "b", 1), (7, None, "b", 0), one])
+    faults = pa.array([None, REPEATED, REPEATED, "undecodable: no JSON: {", UNAVAILABLE], pa.string())
+    markers = [pa.nulls(5, pa.int64()), faults, pa.nulls(5, pa.int64())]
     sent = pa.RecordBatch.from_arrays([*rows.columns, *markers], names=[*rows.schema.names, *MARKER_COLUMNS])
     pieces, controls = packed(Packer(spec(partition=("part",), sequence=("key",)), 1, (0, 1)), sent)
     assert pieces == {0: [1]}
     assert [controls[group].tombstones for group in (0, 1)] == [0, 2]
     assert [len(controls[group].faults) for group in (0, 1)] == [1, 0]
+    assert [controls[group].unavailable for group in (0, 1)] == [1, 0]
     counts = InputCounts()
     for each in controls.values():
         counts.add_received(each)
-    assert (counts.rows_in, counts.done, counts.tombstones) == (4, 2, 2)
+    # A row with nulls instead of values is one row.
+    assert (counts.rows_in, counts.done, counts.tombstones, counts.unavailable) == (4, 2, 2, 1)
     again = InputCounts()
     again.restore(json.loads(json.dumps(counts.as_dict())))
     assert again == counts
     # A state of 0.5.0 has none.
     again.restore({"rows_in": 4, "done": 2, "late_applied": 0, "rejected": {}})
-    assert again.tombstones == 0
+    assert (again.tombstones, again.unavailable) == (0, 0)
 
 
 def test_only_a_watermark_that_goes_by_event_times_hears_a_source() -> None:
