@@ -111,6 +111,7 @@ class ProtoReadings:
         parse, columns, begin_of = GetMessageClass(parsed).FromString, self.columns, _begin_of(own)
         whole, ranges = GetMessageClass(own).FromString, _Ranges(own, parsed)
         check = ranges.check if ranges.some else None
+        plain_head = b"\0" if place_of(own) == (0,) else None  # the most frequent one
 
         def reading(values: list[bytes]) -> tuple[pa.StructArray | None, list[str | None]]:
             faults: list[str | None] = [None] * len(values)
@@ -118,7 +119,7 @@ class ProtoReadings:
             places: list[int] = []
             for at, value in enumerate(values):
                 try:
-                    record = value[begin_of(value) :]
+                    record = value[HEADER + 1 if value[HEADER : HEADER + 1] == plain_head else begin_of(value) :]
                     message = parse(record)
                     if check is not None:
                         check(whole(record))
@@ -148,11 +149,8 @@ class _MisfitError(ValueError):
 def _begin_of(own: Any) -> Callable[[bytes], int]:
     """Return what finds where a record begins; it raises ``ValueError`` where it is not of this message type."""
     expected = place_of(own)
-    plain_head = b"\0" if expected == (0,) else None
 
     def begin_of(value: bytes) -> int:
-        if value[HEADER : HEADER + 1] == plain_head:
-            return HEADER + 1
         named, begin = message_name(value), 0
         place: tuple[int, ...] = ()
         try:
