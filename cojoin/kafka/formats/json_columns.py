@@ -309,7 +309,7 @@ class _Part:
 
     def _array(self) -> pa.DataType:
         items = self._schema.get("items")
-        if not isinstance(items, dict) or "prefixItems" in self._schema:
+        if not isinstance(items, dict):
             self._refuse(f"an array of {'several types' if self._schema.keys() & _ELEMENTS else 'any elements'}")
         return pa.list_(self._inner(items, "items", of="an element").dtype())
 
@@ -335,13 +335,13 @@ class _Part:
         classes = {type(each) for each in values}
         if classes <= {int} and values and all(-_BIGINT <= each < _BIGINT for each in values):
             return pa.int64()
-        for dtype, some in ((pa.bool_(), {bool}), (pa.float64(), {int, float}), (pa.string(), {str})):
-            if values and classes <= some:
+        for dtype, some in ((pa.string(), {str}), (pa.bool_(), {bool}), (pa.float64(), {int, float})):
+            if classes <= some:  # a text where null is the only value
                 return dtype
         texts = {each if isinstance(each, str) else json.dumps(each) for each in values}
-        if values and classes <= {str, bool, int, float} and len(texts) == len(values):
+        if classes <= {str, bool, int, float} and len(texts) == len(values):
             return pa.string()
-        return self._refuse(f"the values {json.dumps(values)[:100]}" if values else "null alone")
+        return self._refuse(f"the values {json.dumps(values)[:100]}")
 
     def _both(self, one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
         """Return the type of what is of both types."""
