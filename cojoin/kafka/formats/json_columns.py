@@ -368,15 +368,18 @@ def _joined(kinds: list[str]) -> str:
 
 
 def referred(reference: str, root: Any, what: str) -> Any:
-    """Return the part of a schema that a reference within it names.
+    """Return the part of a schema that a pointer within it names.
 
     Raises:
         ValueError: It leads out of the schema, or to nothing.
+
+    >>> referred("#/a/b~1c", {"a": {"b/c": {"type": "string"}}}, "")
+    {'type': 'string'}
     """
     found = root
     for part in reference.removeprefix("#").split("/")[1:]:
         found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    if not reference.startswith("#") or found is None:
-        msg = f"{what}: the reference {reference!r} leads to nothing"
+    if (reference != "#" and not reference.startswith("#/")) or found is None:
+        msg = f"{what}: the reference {reference!r} leads to nothing within the schema"
         raise ValueError(msg)
     return found
