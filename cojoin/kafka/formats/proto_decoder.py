@@ -64,7 +64,7 @@ def proto_columns(found: FoundSchema, message: str | None, what: str, advice: st
         raise SchemaError(msg) from error
     try:
         return message_column(described).dtype
-    except ValueError as error:
+    except Exception as error:
         msg = f"{what}: the Protobuf schema has no columns: {error}; {advice}"
         raise SchemaError(msg) from error
 
