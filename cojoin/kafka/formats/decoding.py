@@ -35,8 +35,6 @@ Reading: TypeAlias = "Callable[[list[bytes]], tuple[pa.StructArray | None, Fault
 """Decodes whole values of one schema: a row for each value, null where it has a fault; None where all have one."""
 
 _MOST_KEPT = 1_000
-_SHOWN = 100
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _READINGS: dict[tuple[str, int], Any] = {}
 
 
@@ -166,6 +164,8 @@ class FramedJson:
         return pa.array(found, pa.binary())
 
 
+_SHOWN = 100
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _JSON = json.JSONDecoder(parse_int=len, parse_float=len)
 """Numbers are not made, which may have millions of digits."""
 
