@@ -37,6 +37,13 @@ _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoi
 _CHANGE = "__cojoin_change"
 _SHOWN = 200
 _WITHOUT_SCHEMA = " (decimals in base64 are read by the event's schema: set schemas.enable=true in its converter)"
+_BLANKS = r"(?:\s|\\[a-z][0-9a-f]*)*"
+_PARTS_OF_TIMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (lambda dtype: dtype == pa.timestamp("us", "UTC"), r'(?:T\d|\d{1,2}:)[^"]*"(?!\s*:)'),
+    (pa.types.is_date, r'[+-]?\d{1,3}\s*"(?!\s*:)'),
+)
+"""Texts that Spark takes for whole times: a time of the day is one of today, and a number is of days since 1970."""
+
 PLACE = ("topic", "partition", "offset")
 """The columns that say where a record is."""
 
@@ -214,7 +221,7 @@ def decoded(
             dtype = payload_of(value.columns)
         records = records.withColumn(_PARSED, _parsed(VALUE, dtype))
         explained = value is not None and value.row is not None and needs_schema(value.row)
-        faults.append(_misparsed(VALUE, _PARSED, f"value{_WITHOUT_SCHEMA if explained else ''}"))
+        faults.append(_misparsed(VALUE, _PARSED, f"value{_WITHOUT_SCHEMA if explained else ''}", dtype))
     change = None
     if value is not None and value.row is not None:
         placeholder = value.placeholder or Placeholder()
@@ -229,7 +236,7 @@ def decoded(
         if not key.in_python:
             struct, source = _PARSED_KEY, DECODED_KEY if key.decoder is not None else KEY
             records = records.withColumn(_PARSED_KEY, _parsed(source, key.columns))
-            faults.append(_misparsed(source, _PARSED_KEY, "key"))
+            faults.append(_misparsed(source, _PARSED_KEY, "key", key.columns))
         keyed = [F.col(struct).getField(field.name).alias(field.name) for field in key.columns]
     for name, column in columns.items():
         wrong = column.raw().isNotNull() & column.typed().isNull()
@@ -269,14 +276,38 @@ def _parsed(source: str, dtype: pa.StructType) -> Column:
     return F.from_json(F.col(source).cast("string"), spelled, options)
 
 
-def _misparsed(source: str, parsed: str, part: str) -> Column:
+def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType) -> Column:
+    text = F.col(source).cast("string")
     wrong = F.col(source).isNotNull() & (
         F.col(parsed).isNull()
         | F.col(f"{parsed}.{_CORRUPT}").isNotNull()
         # Spark's parser would replace bytes that are not UTF-8 by other characters.
-        | ~F.is_valid_utf8(F.col(source).cast("string"))
+        | ~F.is_valid_utf8(text)
     )
+    for is_leaf, pattern in _PARTS_OF_TIMES:
+        leaves = _leaves(dtype, is_leaf)
+        if leaves is not None:  # few texts begin so, and only those are parsed again
+            again = F.from_json(text, schema_to_ddl(pa.schema(list(leaves))))
+            may_be = text.rlike(f'"(?:{_BLANKS}{pattern}|\\s*\\\\)')
+            wrong |= may_be & F.to_json(again).rlike(f'[:\\[,]"{_BLANKS}{pattern}')
     return F.when(wrong, _told(F.lit(f"the {part} is no JSON of the schema"), F.col(source)))
+
+
+def _leaves(dtype: pa.DataType, is_leaf: Callable[[pa.DataType], bool]) -> pa.DataType | None:
+    """Return a type with those leaves alone, as texts; None where it has none."""
+    types = pa.types
+    if is_leaf(dtype):
+        return pa.string()
+    if types.is_list(dtype):
+        inner = _leaves(dtype.value_type, is_leaf)
+        return None if inner is None else pa.list_(inner)
+    if types.is_map(dtype):
+        inner = _leaves(dtype.item_type, is_leaf)
+        return None if inner is None else pa.map_(pa.string(), inner)
+    if types.is_struct(dtype):
+        fields = [(each.name, inner) for each in dtype if (inner := _leaves(each.type, is_leaf)) is not None]
+        return pa.struct(fields) if fields else None
+    return None
 
 
 def _told(what: Column, value: Column) -> Column:

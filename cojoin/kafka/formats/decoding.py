@@ -183,6 +183,8 @@ class FramedJson:
         return pa.array(found, pa.binary())
 
 
+_SHOWN = 100
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _JSON = json.JSONDecoder(parse_int=len, parse_float=len)
 """Numbers are not made, which may have millions of digits."""
 

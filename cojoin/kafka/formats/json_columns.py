@@ -309,7 +309,7 @@ class _Part:
 
     def _array(self) -> pa.DataType:
         items = self._schema.get("items")
-        if not isinstance(items, dict) or "prefixItems" in self._schema:
+        if not isinstance(items, dict):
             self._refuse(f"an array of {'several types' if self._schema.keys() & _ELEMENTS else 'any elements'}")
         return pa.list_(self._inner(items, "items", of="an element").dtype())
 
@@ -335,13 +335,13 @@ class _Part:
         classes = {type(each) for each in values}
         if classes <= {int} and values and all(-_BIGINT <= each < _BIGINT for each in values):
             return pa.int64()
-        for dtype, some in ((pa.bool_(), {bool}), (pa.float64(), {int, float}), (pa.string(), {str})):
-            if values and classes <= some:
+        for dtype, some in ((pa.string(), {str}), (pa.bool_(), {bool}), (pa.float64(), {int, float})):
+            if classes <= some:  # a text where null is the only value
                 return dtype
         texts = {each if isinstance(each, str) else json.dumps(each) for each in values}
-        if values and classes <= {str, bool, int, float} and len(texts) == len(values):
+        if classes <= {str, bool, int, float} and len(texts) == len(values):
             return pa.string()
-        return self._refuse(f"the values {json.dumps(values)[:100]}" if values else "null alone")
+        return self._refuse(f"the values {json.dumps(values)[:100]}")
 
     def _both(self, one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
         """Return the type of what is of both types."""
@@ -368,15 +368,18 @@ def _joined(kinds: list[str]) -> str:
 
 
 def referred(reference: str, root: Any, what: str) -> Any:
-    """Return the part of a schema that a reference within it names.
+    """Return the part of a schema that a pointer within it names.
 
     Raises:
         ValueError: It leads out of the schema, or to nothing.
+
+    >>> referred("#/a/b~1c", {"a": {"b/c": {"type": "string"}}}, "")
+    {'type': 'string'}
     """
     found = root
     for part in reference.removeprefix("#").split("/")[1:]:
         found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    if not reference.startswith("#") or found is None:
-        msg = f"{what}: the reference {reference!r} leads to nothing"
+    if (reference != "#" and not reference.startswith("#/")) or found is None:
+        msg = f"{what}: the reference {reference!r} leads to nothing within the schema"
         raise ValueError(msg)
     return found

@@ -43,6 +43,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def _offsets(values: Sequence[Any]) -> tuple[pa.Array, pa.Array | None]:
 def _well_known(descriptor: Any) -> ProtoColumn | None:
     name = descriptor.full_name.removeprefix("google.protobuf.")
     if name == "Timestamp":
-        return _of_each(pa.timestamp("us", "UTC"), _instant)
+        return ProtoColumn(pa.timestamp("us", "UTC"), _instants)
     if name == "Duration":
         return _of_each(pa.duration("us"), _span)
     if name.removesuffix("Value") in _WRAPPERS and name.endswith("Value"):
@@ -263,13 +264,19 @@ def _of_each(dtype: pa.DataType, convert: Callable[[Any], Any]) -> ProtoColumn:
     )
 
 
-def _instant(value: Any) -> int:
-    """Return a Timestamp in microseconds."""
-    seconds, nanos = value.seconds, value.nanos
-    if not (_YEAR_1 <= seconds < _YEAR_10000 and 0 <= nanos < _NANOS):
-        msg = f"a Timestamp of {seconds} seconds and {nanos} nanoseconds is not within the years 1 to 9999"
+def _instants(values: Sequence[Any]) -> pa.Array:
+    """Return Timestamps as a column."""
+    count, absent = len(values), [each is None for each in values]
+    seconds = np.fromiter((0 if each is None else each.seconds for each in values), np.int64, count)
+    nanos = np.fromiter((0 if each is None else each.nanos for each in values), np.int64, count)
+    wrong = (seconds < _YEAR_1) | (seconds >= _YEAR_10000) | (nanos < 0) | (nanos >= _NANOS)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        told = f"a Timestamp of {seconds[at]} seconds and {nanos[at]} nanoseconds"
+        msg = f"{told} is not within the years 1 to 9999"
         raise ValueError(msg)
-    return int(seconds * _MICROS + nanos // 1_000)
+    micros = seconds * _MICROS + nanos // 1_000
+    return pa.array(micros, pa.int64(), mask=np.array(absent, np.bool_)).cast(pa.timestamp("us", "UTC"))
 
 
 def _span(value: Any) -> int:

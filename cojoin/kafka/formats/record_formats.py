@@ -167,7 +167,9 @@ def protobuf(
         registry: The registry's address, or what ``cojoin.kafka.registry`` returned.
         message: The name of the message type, such as ``"shop.Trade"``; None is the first one of the schema. A record
             of another type is undecodable.
-        schema: The reader's schema, as in ``avro``.
+        schema: The reader's schema, as in ``avro``. With DDL, only the fields that it names are looked at. Any message
+            may be a ``string`` then, its JSON, a ``confluent.type.Decimal`` a decimal, and a ``google.type.Date`` a
+            date.
         subject: The subject of the reader's schema, as in ``avro``.
 
     Raises:
@@ -189,10 +191,12 @@ def json_schema(
 ) -> JsonSchemaFormat:
     """Return the format of JSON in the wire format of a schema registry; Spark parses it as plain JSON.
 
+    A value that is not one JSON text, such as an object with something behind it, is undecodable.
+
     Args:
         registry: The registry's address, or what ``cojoin.kafka.registry`` returned.
         schema: The reader's schema, as in ``avro``. Only its types are used: whether a value is in a range or matches a
-            pattern is not looked at.
+            pattern is not looked at. With DDL, a ``string`` takes any JSON as its text.
         subject: The subject of the reader's schema, as in ``avro``.
 
     Raises:

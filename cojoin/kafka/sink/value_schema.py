@@ -157,6 +157,10 @@ def _fields(found: FoundSchema, message: str | None, place: str) -> pa.Schema:
         from cojoin.kafka.formats.proto_decoder import proto_columns  # noqa: PLC0415 - optional
 
         return pa.schema(list(proto_columns(found, message, place, _OTHER_SCHEMA)))
+    if found.references:
+        named = ", ".join(name for name, _ in found.references)
+        msg = f"{place} refers to other schemas, {named}, and rows are held to schemas of one file; {_OTHER_SCHEMA}"
+        raise SchemaError(msg)
     from cojoin.kafka.formats.json_columns import json_columns  # noqa: PLC0415 - as above
 
     return pa.schema(list(json_columns(found, place, _OTHER_SCHEMA, _OTHER_SCHEMA)))

@@ -26,6 +26,7 @@ def test_each_type_has_its_column() -> None:
             "x": {"type": ["number", "null"]},
             "s": {"oneOf": [{"type": "null"}, {"type": "string"}]},
             "e": {"enum": ["a", "b", None]},
+            "c": {"const": None},
             "at": {"type": "string", "format": "date-time"},
             "day": {"type": "string", "format": "date"},
             "l": {"type": "array", "items": {"type": "boolean"}},
@@ -35,8 +36,8 @@ def test_each_type_has_its_column() -> None:
         definitions={"o": {"type": "object", "properties": {"a b": {"type": "string"}}}},
     )
     assert found == (
-        "n bigint, x double, s string, e string, at timestamp, day date, l array<boolean>, o struct<`a b`:string>, "
-        "m map<string,bigint>"
+        "n bigint, x double, s string, e string, c string, at timestamp, day date, l array<boolean>, "
+        "o struct<`a b`:string>, m map<string,bigint>"
     )
 
 

@@ -286,6 +286,24 @@ def test_records_of_another_message_type_are_not_read_as_the_readers() -> None:
     assert (rows.to_pylist(), faults) == ([{"id": 5}], [None])
 
 
+def test_numbers_that_the_readers_type_does_not_hold_are_faults() -> None:
+    """The runtime keeps their lower bits, as Protobuf says."""
+    inner = "message Inner { optional sint64 s = 1; map<int64, uint64> m = 2; Inner inner = 3; }"
+    text = f"""syntax = "proto3"; package shop; {inner}
+        message T {{ int64 a = 1; repeated uint64 b = 2; Inner c = 3; int64 left_out = 4; }}"""
+    values = ["a: 2147483647 c { s: -2147483648 }", "a: 2147483648", "b: 1 b: 4294967296", "c { s: -2147483649 }",
+              "c { m { key: 2147483648 } }", "c { m { value: 4294967296 } }", "c { inner { s: 2147483648 } }",
+              "left_out: 2147483648 b: 4294967295"]  # fmt: skip
+    cases = [Case("Java", text, each) for each in values]
+    reader = text.replace("int64 left_out = 4; ", "").replace("64", "32").replace("Inner inner = 3;", "")
+    found = FoundSchema("PROTOBUF", reader)
+    readings = ProtoReadings(proto_columns(found, "shop.T", "w"), found, "shop.T")(cases[0].found)
+    rows, faults = readings([framed(7, index(1) + each.record) for each in cases])
+    assert [at for at, each in enumerate(faults) if each is None] == [0, 6, 7]  # nobody reads the inner one's inner one
+    assert "field 'a' is 2147483648, and the reader's type holds -2147483648 to 2147483647" in str(faults[1])
+    assert rows.to_pylist()[0]["a"] == 2147483647
+
+
 @pytest.mark.parametrize(
     ("text", "references", "said"),
     [

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import cojoin as cj
+from cojoin.kafka.formats.schema_lookup import FoundSchema
+from cojoin.kafka.sink.value_schema import _fields as fields_of
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,10 @@ def test_an_argument_that_does_not_fit_is_told(given: dict[str, Any], told: str)
     arguments = {"bootstrap_servers": "localhost:9092", "topic": "enriched"} | given
     with pytest.raises(cj.ConfigurationError, match=told):
         cj.sinks.kafka(**arguments)
+
+
+def test_a_json_schema_that_refers_to_others_is_refused_before_rows_are_written() -> None:
+    """Rows are held to it by a serializer that is given one file."""
+    found = FoundSchema("JSON", '{"oneOf": [{"$ref": "trade.json"}]}', (("trade.json", "{}"),))
+    with pytest.raises(cj.SchemaError, match=r"^output refers to other schemas, trade\.json, .*; name another schema"):
+        fields_of(found, None, "output")
