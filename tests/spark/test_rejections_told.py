@@ -48,7 +48,7 @@ def test_the_first_action_on_a_static_dataframe_tells_what_it_has_rejected(spark
         # Neither again, nor to who asks for them.
         assert frame.union(frame).count() == 2
         assert joined.to_dataframe("rejected").count() == 3
-        assert told(caught, 1) == []
+        assert told(caught, 0.3) == []
 
 
 def frame_line() -> int:
