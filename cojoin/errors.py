@@ -9,7 +9,7 @@ CojoinError
 ├── CodecError               state bytes that can't be read
 └── QueryFailedError         a running query ended with an error
 
-Each message says what was expected, what was found, where, and what to do. ``RejectedRowsWarning`` is the category of
+Each message says what was expected, what was found, where, and what to do. ``MissingRowsWarning`` is the category of
 the warnings that rows are missing from a result.
 """
 
@@ -28,8 +28,8 @@ __all__ = [
     "ConfigurationError",
     "EnvironmentSetupError",
     "FunctionError",
+    "MissingRowsWarning",
     "QueryFailedError",
-    "RejectedRowsWarning",
     "SchemaError",
     "did_you_mean",
 ]
@@ -68,11 +68,11 @@ class FunctionError(CojoinError, RuntimeError):
     """
 
 
-class RejectedRowsWarning(UserWarning):
-    """Rows of an input were rejected, so a result lacks them.
+class MissingRowsWarning(UserWarning):
+    """Rows of an input were rejected, or its source passes over them, so a result lacks them.
 
-    Each message says of which input, why and how many, and which call returns them. To have none of them:
-    ``warnings.simplefilter("ignore", cojoin.RejectedRowsWarning)``.
+    Each message says of which input, why and how many, and where they are. To have none of them:
+    ``warnings.simplefilter("ignore", cojoin.MissingRowsWarning)``.
     """
 
 

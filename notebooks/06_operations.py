@@ -558,7 +558,7 @@ refused.drop("row", "watermark").orderBy("trade_id").toPandas()
 # run, `MERGE` by `row_id`, with an insert where none matches.)
 
 # %%
-repairs = [(501, "bob", None), (502, None, at(23))]  # what the desk has found out
+repairs = [(501, "bob", None), (502, None, at(23).to_pydatetime())]  # what the desk has found out
 
 
 def process_again():

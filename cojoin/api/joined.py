@@ -11,7 +11,7 @@ from cojoin.engine.descriptions import describe_columns, describe_inputs, descri
 from cojoin.engine.display import Display, display_of
 from cojoin.engine.operator import REJECTED
 from cojoin.engine.side_outputs import OutputTag
-from cojoin.errors import ConfigurationError, RejectedRowsWarning
+from cojoin.errors import ConfigurationError, MissingRowsWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -137,7 +137,7 @@ class Joined:
             FunctionError: The function raised an error, or returned an invalid value.
 
         Warns:
-            RejectedRowsWarning: Rows were rejected; told once of each join.
+            MissingRowsWarning: Rows were rejected; told once of each join.
         """
         return self._run("run()", "run().rejected")
 
@@ -148,7 +148,7 @@ class Joined:
         told = rejections(((each.name, each.rows_in, each.rejected) for each in inputs), where) if warns else None
         if told is not None and not self._has_warned:
             self._has_warned = True
-            warnings.warn(told, RejectedRowsWarning, stacklevel=3)
+            warnings.warn(told, MissingRowsWarning, stacklevel=3)
         return result
 
     def steps(
@@ -257,7 +257,7 @@ class Joined:
             ConfigurationError: The output does not exist.
 
         Warns:
-            RejectedRowsWarning: From static inputs, once the first action on the DataFrame has ended, if it has
+            MissingRowsWarning: From static inputs, once the first action on the DataFrame has ended, if it has
                 rejected rows: at the line of this call, with the counts of that action. Not with Spark Connect.
         """
         name = self._plan.output_name(output)

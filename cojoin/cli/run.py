@@ -6,6 +6,7 @@ A replay may go on live: that is the same query, from the same checkpoint, over 
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from cojoin.cli.verification import compare, expected_rows, without_rejected
 from cojoin.cli.waiting import wait_for
 from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.time.watermarks import NONE
+from cojoin.errors import MissingRowsWarning
 from cojoin.spark.sources.secrets import without_login
 from cojoin.storage.locations import is_path
 
@@ -134,15 +136,21 @@ class _Run:
         return connect(left, right, key_groups=self._arguments.key_groups).asof_join(**vars(self._arguments.join))
 
     def _start(self, joined: Joined, trigger: Trigger, restore_from: Checkpoint | None = None) -> Query:
-        arguments = self._arguments
-        return joined.start(
-            output=arguments.output.sink(arguments.output_key or joined.plan.left.key, dict(arguments.output_option)),
-            rejected=None if arguments.rejected is None else arguments.rejected.sink((), dict(arguments.output_option)),
-            trigger=trigger,
-            name="cojoin-run",
-            restore_from=restore_from,
-            **arguments.start,
-        )
+        arguments, options = self._arguments, dict(self._arguments.output_option)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", MissingRowsWarning)
+            query = joined.start(
+                output=arguments.output.sink(arguments.output_key or joined.plan.left.key, options),
+                rejected=None if arguments.rejected is None else arguments.rejected.sink((), options),
+                trigger=trigger,
+                name="cojoin-run",
+                restore_from=restore_from,
+                **arguments.start,
+            )
+        for each in caught:
+            tell(f"Note: {each.message}")
+        return query
 
     def _report(self, progress: BatchReport | None) -> None:
         if progress is None:

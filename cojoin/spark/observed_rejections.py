@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.batch_report import rejections
 from cojoin.engine.inputs import Reason
-from cojoin.errors import RejectedRowsWarning
+from cojoin.errors import MissingRowsWarning
 from cojoin.spark.batch.call import STATISTICS
 from cojoin.storage.session_settings import is_connect
 
@@ -85,7 +85,7 @@ def _tell(observation: Observation, names: Sequence[str], place: dict[str, Any])
             inputs.append((name, found.get(f"inputs[{side}].rows_in") or 0, rejected))
         told = rejections(inputs, 'to_dataframe("rejected")')
         if told is not None:
-            warnings.warn_explicit(told, RejectedRowsWarning, **place)
+            warnings.warn_explicit(told, MissingRowsWarning, **place)
     finally:
         _WAITING.discard(threading.current_thread())
 

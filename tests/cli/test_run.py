@@ -72,6 +72,19 @@ def test_a_job_pauses_goes_on_and_drains(spark, day, capsys):
 
 
 @pytest.mark.slow
+def test_files_that_spark_passes_over_are_noted(spark, tmp_path, capsys):
+    make_day(200, 5).write(tmp_path)
+    run = [*words(tmp_path), "--show=0"]
+    assert main(run) == 0
+    assert "Note: " not in "".join(capsys.readouterr())
+    old = tmp_path / "trades" / "copied.parquet"
+    old.write_bytes(min((tmp_path / "trades").iterdir()).read_bytes())
+    os.utime(old, (1_000_000_000,) * 2)
+    assert main(run) == 0
+    assert f"Note: input 'trades': Spark passes over 1 file of {tmp_path}" in "".join(capsys.readouterr())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_is_answered_at_once(tmp_path, presses):
     """Slow: a process and a Spark of its own. A live run ends in order, or with a second Ctrl-C at once; with 130."""

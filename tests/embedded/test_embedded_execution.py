@@ -153,7 +153,7 @@ def test_rows_that_are_missing_from_a_result_are_told_once_at_the_users_line(met
         getattr(joined, method)()
         joined.to_arrow()
     (warning,) = caught
-    assert (warning.category, warning.filename) == (cj.RejectedRowsWarning, __file__)
+    assert (warning.category, warning.filename) == (cj.MissingRowsWarning, __file__)
     assert str(warning.message) == (
         "3 of 4 rows of 'left' were rejected (2 whose event time is null, 1 whose key is null), so the result lacks "
         f"them; {where} returns them with their reasons"

@@ -83,7 +83,9 @@ def packed(frame: DataFrame, spec: InputSpec) -> tuple[dict[int, list[pa.Table]]
     """Return the messages and the control of each key group."""
     columns = [frame[name].alias(f"c{at}") for at, name in enumerate(spec.source_schema.names)]
     columns += [frame[name] for name in (*MARKER_COLUMNS, *READY_COLUMNS) if name in frame.columns]
-    group = key_group([frame[name] for name in spec.key], GROUPS).alias(GROUP_COLUMN)
+    # Rows with a null key are spread, too, as where they are let out unmatched.
+    keys, spread = ([frame[name] for name in names] for names in (spec.key, spec.spreading))
+    group = key_group(keys, GROUPS, spread).alias(GROUP_COLUMN)
     batches = frame.select(*columns, group).toArrow().to_batches()
     pieces: dict[int, list[pa.Table]] = {}
     controls: dict[int, Any] = {}
@@ -106,7 +108,9 @@ def both(
     assert why_through_spark(records, spec, has_archive=False) is None
     parts = records.parts(spec.source_schema.names)
     assert parts is not None
-    packing = PackedRecords(Grouping(spec.source_schema, spec.key, GROUPS), parts, records.columns, records.json)
+    packing = PackedRecords(
+        Grouping(spec.source_schema, spec.key, GROUPS, spec.spreading), parts, records.columns, records.json
+    )
     ready = pa.Table.from_batches(list(packing(iter(batches))), packing.schema(batches[0].schema))
     direct = records.rows(spark.createDataFrame(ready), fails_for=None, archive=None)
     return packed(general, spec), packed(direct, spec), spec

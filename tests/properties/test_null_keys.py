@@ -109,6 +109,7 @@ def test_oracle_a_static_join_is_that_of_duckdb(case: Case) -> None:
     assert spelled(run(case.join.create_operator, case.streams, static(case.streams)).rows()) == case.expected()
 
 
+@pytest.mark.slow
 @given(st.data(), cases(), st.sampled_from(["backward", "forward", "nearest"]), st.sampled_from([None, "4 ms"]))
 def test_they_come_out_at_their_own_time_whatever_others_wait_for(
     data: st.DataObject, case: Case, direction: Any, tolerance: Any

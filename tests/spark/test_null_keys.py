@@ -55,7 +55,8 @@ def connected(folders: Folders, key_groups: int = 4, *, right: str = "reject") -
     )
 
 
-@pytest.mark.parametrize("reading", ["direct", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("reading", ["direct", "spark"])
 def test_a_stream_emits_them_also_from_a_state_restored_into_other_key_groups(
     spark: SparkSession, tmp_path: Path, reading: str
 ) -> None:

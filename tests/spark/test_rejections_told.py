@@ -24,7 +24,7 @@ def told(caught: list[warnings.WarningMessage], seconds: float) -> list[warnings
     until = time.monotonic() + seconds
     while time.monotonic() < until and not caught:
         time.sleep(0.05)
-    return [each for each in caught if each.category is cj.RejectedRowsWarning]
+    return [each for each in caught if each.category is cj.MissingRowsWarning]
 
 
 def test_the_first_action_on_a_static_dataframe_tells_what_it_has_rejected(spark: SparkSession, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_first_action_on_a_static_dataframe_tells_what_it_has_rejected(spark
         # Neither again, nor to who asks for them.
         assert frame.union(frame).count() == 2
         assert joined.to_dataframe("rejected").count() == 3
-        assert told(caught, 1) == []
+        assert told(caught, 0.3) == []
 
 
 def frame_line() -> int:

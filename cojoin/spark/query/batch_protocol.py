@@ -351,8 +351,9 @@ def _settings(plan: Plan) -> dict[str, str]:
         # The default text of an object has its address in memory, which differs from run to run.
         found[f"the watermark of {spec.name!r}"] = re.sub(r" at 0x[0-9a-f]+", "", str(spec.watermark))
         found[f"late= of {spec.name!r}"] = str(spec.late)
-        found[f"null_key= of {spec.name!r}"] = spec.null_key
         found[f"max_ahead= of {spec.name!r}"] = "None" if spec.max_ahead_ms is None else f"{spec.max_ahead_ms} ms"
+        if spec.null_key != "reject":
+            found[f"null_key= of {spec.name!r}"] = spec.null_key
     return found
 
 

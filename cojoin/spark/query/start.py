@@ -34,7 +34,7 @@ from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.operator import REJECTED
-from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
+from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.query.batch_writer import BatchWriter
@@ -308,7 +308,7 @@ def _run(
     files, plan = new.files, new.plan
     outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
     _tell([note for each in outputs.values() for note in each.writer.notes()])
-    _tell(files_passed_over(new.spark, files, inputs, streams.lines))
+    _tell(files_passed_over(new.spark, files, inputs, streams.lines), MissingRowsWarning)
     side = _static_side(plan, new.sources[1], options)
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
     cadence = SnapshotCadence.of(options.checkpoint_interval)
@@ -359,10 +359,10 @@ def _run(
     query.run(named(stream), named(at_rest), at_end)
 
 
-def _tell(notes: Iterable[str]) -> None:
+def _tell(notes: Iterable[str], category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the user's ``start``."""
     for note in notes:
-        warnings.warn(note, stacklevel=6)
+        warnings.warn(note, category, stacklevel=6)
 
 
 def _plans_without_python(new: NewQuery, trigger: Trigger) -> bool:

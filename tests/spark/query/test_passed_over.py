@@ -50,6 +50,7 @@ def run(folders: Folders, options: dict[str, Any] | None = None) -> list[str]:
     return [str(each.message) for each in told]
 
 
+@pytest.mark.slow
 def test_files_that_came_too_old_are_counted_and_the_cure_reads_them(spark: SparkSession, folders: Folders) -> None:
     assert run(folders) == []
     folders.add_trades(trades([(2, 1, 20), (9, 1, 60)]))

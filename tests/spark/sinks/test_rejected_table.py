@@ -43,7 +43,8 @@ def run(spark: SparkSession, folders: Folders, folder: Path, sink: cj.sinks.Sink
     return [str(each.message) for each in caught if "rejected" in str(each.message)]
 
 
-@pytest.mark.parametrize("writer", ["direct", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", ["direct", "spark"])
 def test_an_older_table_gets_the_columns_with_its_next_rows(
     spark: SparkSession, folders: Folders, tmp_path: Path, writer: str
 ) -> None:
