@@ -213,6 +213,7 @@ OF_DUCKDB = {
     "INTERVAL '2 days'": "2 days",
     "union_value(a := 1)": "1",
     "170141183460469231731687303715884105727::HUGEINT": "170141183460469231731687303715884105727",
+    "'24:00:00'::TIME": "24:00:00",
     "[170141183460469231731687303715884105727::HUGEINT]": "[170141183460469231731687303715884105727]",
     "{'x': 170141183460469231731687303715884105727::HUGEINT}": "{'x': 170141183460469231731687303715884105727}",
 }
@@ -228,7 +229,7 @@ def test_what_duckdb_would_export_as_something_else_is_refused_by_column(value: 
     assert found == [OF_DUCKDB[value]]
     # Also where the relation was made an Arrow table, which has other marks or none, no wrong value comes out.
     connection.execute("SET arrow_lossless_conversion = true")
-    if "TIMETZ" not in value and "BIT" not in value and "1::U" not in value:
+    if not any(each in value for each in ("TIMETZ", "BIT", "1::U")):
         refused(relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.arrow())
 
 
