@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from cojoin.engine.values.advice import Advice, Kind
+from cojoin.engine.values.advice import Advice, Kind, kind_of
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -168,6 +168,12 @@ class Library(Advice):
         """Return code that casts a column to one of Spark's types."""
         name, opening, digits = ddl.partition("(")
         return self._change(column, self._words.casts[name], digits=(opening + digits).replace(",", ", "))
+
+    def about_key(self, column: str, ddl: str) -> str | None:
+        """Return what to do about a key column whose type can't be one; None if there is nothing to say."""
+        if self._words is _PANDAS and kind_of(ddl) == "floating":
+            return f"pandas makes floats of whole numbers with nulls: {self.cast(column, 'bigint')}"
+        return super().about_key(column, ddl)
 
     def text(self, column: str, dtype: Any) -> str:
         """Return code that makes a column that Spark has no type for a column of texts.

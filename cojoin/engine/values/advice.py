@@ -31,7 +31,7 @@ _WORDS: Mapping[Kind, str] = {
 }
 
 _KEYS: Mapping[Kind, str] = {
-    "floating": "floats have two zeros and NaN; cast whole numbers, of which pandas makes floats beside nulls",
+    "floating": "floats have two zeros and NaN; cast them if they are whole numbers",
     "interval": "make it a number or a text",
 }
 
