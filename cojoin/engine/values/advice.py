@@ -122,4 +122,4 @@ def _common(types: list[str]) -> str | None:
         wholes.append(precision - scale)
         scales.append(scale)
     digits = max(wholes) + max(scales)
-    return f"decimal({digits},{max(scales)})" if digits <= _MOST_DIGITS else "string"
+    return f"decimal({digits},{max(scales)})" if digits <= _MOST_DIGITS else None
