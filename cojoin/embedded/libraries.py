@@ -340,7 +340,9 @@ def _checked(array: pa.Array) -> Iterator[pa.Array]:
         for child in array.flatten():
             yield from _checked(child)
     elif types.is_map(dtype):
-        yield from _checked(array.keys)
-        yield from _checked(array.items)
+        # The children of a slice are those of the whole.
+        start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        for child in (array.keys, array.items):
+            yield from _checked(child.slice(start, stop - start))
     elif types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
-        yield from _checked(array.values)
+        yield from _checked(array.flatten())
