@@ -13,7 +13,7 @@ from weakref import WeakSet
 import pandas as pd
 import pyarrow as pa
 
-from cojoin.embedded.libraries import decimal_faults, library_of
+from cojoin.embedded.libraries import library_of, value_faults
 from cojoin.embedded.memory import check_memory
 from cojoin.embedded.object_columns import check_objects
 from cojoin.engine.input_columns import check_names
@@ -79,9 +79,9 @@ def read_frame(source: Any, what: str) -> pa.Table:
     typed = {}
     for name, column in columns.items():
         place = f"{what}: column {name!r}"
-        fault = decimal_faults(column)
+        fault = value_faults(column)
         if fault is not None:
-            msg = f"{place} has numbers of more digits than its type: {fault}; cast it: {library.cast(name, 'string')}"
+            msg = f"{place} has a value that its type can't hold: {fault}; cast it: {library.cast(name, 'string')}"
             raise SchemaError(msg)
 
         def cure(dtype: pa.DataType, name: str = name) -> str:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from cojoin.engine.values.advice import Advice, Kind
+from cojoin.engine.values.advice import Advice, Kind, kind_of
 from cojoin.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Library", "decimal_faults", "library_of"]
+__all__ = ["Library", "library_of", "value_faults"]
 
 
 class _Words(NamedTuple):
@@ -169,6 +169,12 @@ class Library(Advice):
         name, opening, digits = ddl.partition("(")
         return self._change(column, self._words.casts[name], digits=(opening + digits).replace(",", ", "))
 
+    def about_key(self, column: str, ddl: str) -> str | None:
+        """Return what to do about a key column whose type can't be one; None if there is nothing to say."""
+        if self._words is _PANDAS and kind_of(ddl) == "floating":
+            return f"pandas makes floats of whole numbers with nulls: {self.cast(column, 'bigint')}"
+        return super().about_key(column, ddl)
+
     def text(self, column: str, dtype: Any) -> str:
         """Return code that makes a column that Spark has no type for a column of texts.
 
@@ -308,33 +314,35 @@ def _refused(name: str, dtype: Any, why: str, cure: str, what: str) -> SchemaErr
     return SchemaError(f"{what}: column {name!r} has the type {dtype}, {why}; {cure}")
 
 
-def decimal_faults(column: pa.ChunkedArray) -> str | None:
-    """Return what is wrong with a column's decimals, at any depth; None if nothing is.
+def value_faults(column: pa.ChunkedArray) -> str | None:
+    """Return what is wrong with a column's decimals and times of day, at any depth; None if nothing is.
 
-    Another library may hand over a number of more digits than its type has, as DuckDB does of a HUGEINT.
+    Another library may hand over what the type can't hold, as DuckDB does of a HUGEINT with 39 digits and of 24:00:00.
     """
     try:
         for chunk in column.chunks:
-            for leaf in _decimals(chunk):
+            for leaf in _checked(chunk):
                 leaf.validate(full=True)
     except pa.ArrowInvalid as error:
         return str(error)
     return None
 
 
-def _decimals(array: pa.Array) -> Iterator[pa.Array]:
+def _checked(array: pa.Array) -> Iterator[pa.Array]:
     types, dtype = pa.types, array.type
     if isinstance(dtype, pa.BaseExtensionType):
-        yield from _decimals(array.storage)
-    elif types.is_decimal(dtype):
+        yield from _checked(array.storage)
+    elif types.is_decimal(dtype) or types.is_time(dtype):
         yield array
     elif types.is_dictionary(dtype):
-        yield from _decimals(array.dictionary)
+        yield from _checked(array.dictionary)
     elif types.is_struct(dtype):
         for child in array.flatten():
-            yield from _decimals(child)
+            yield from _checked(child)
     elif types.is_map(dtype):
-        yield from _decimals(array.keys)
-        yield from _decimals(array.items)
+        # The children of a slice are those of the whole.
+        start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        for child in (array.keys, array.items):
+            yield from _checked(child.slice(start, stop - start))
     elif types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
-        yield from _decimals(array.values)
+        yield from _checked(array.flatten())

@@ -66,9 +66,12 @@ class TableVersion(ABC):
         """Return the table's columns as Spark's JSON of a schema; empty where the log does not say."""
 
     def schema(self) -> StructType | None:
-        """Return the table's columns; None where the log does not say."""
+        """Return the table's columns; None where the log does not say, or has types that this Spark does not know."""
         text = self.schema_text()
-        return StructType.fromJson(json.loads(text)) if text else None
+        try:
+            return StructType.fromJson(json.loads(text)) if text else None
+        except PySparkException:
+            return None
 
     @abstractmethod
     def transaction(self, app_id: str) -> int | None:

@@ -142,7 +142,7 @@ def test_polars_and_duckdb_are_read_by_arrows_interface() -> None:
         ),
         (frame().rename(columns={"k": "K"}).assign(k=1), "which differ only in case: to Spark and Delta they are one"),
         (frame().rename(columns={"k": 0}), "column 0: expected a text as its name; rename it, such as with"),
-        (frame(k=[1.5, 2.5]), "of which pandas makes floats beside nulls: df['k'] = df['k'].astype('Int64')"),
+        (frame(k=[1.5, 2.5]), "pandas makes floats of whole numbers with nulls: df['k'] = df['k'].astype('Int64')"),
         (frame(k=np.array([1, 2], np.int32)), "is bigint; cast one: df['k'] = df['k'].astype('Int64')"),
         (frame(k=["a", "b"]), "the key types differ: 'k' of input 'trades' is string, 'k' of input 'customers' is big"),
         (frame().rename(columns={"k": "kk"}), "input 'trades' has no key column 'k'; did you mean 'kk'?"),

@@ -16,6 +16,7 @@ import pytest
 
 import cojoin as cj
 from cojoin.embedded.frames import read_frame
+from cojoin.embedded.libraries import value_faults
 
 LIBRARIES = ["pandas", "arrow", "duckdb", "polars"]
 NOON = datetime(2026, 1, 15, 12, tzinfo=timezone.utc)
@@ -213,6 +214,7 @@ OF_DUCKDB = {
     "INTERVAL '2 days'": "2 days",
     "union_value(a := 1)": "1",
     "170141183460469231731687303715884105727::HUGEINT": "170141183460469231731687303715884105727",
+    "'24:00:00'::TIME": "24:00:00",
     "[170141183460469231731687303715884105727::HUGEINT]": "[170141183460469231731687303715884105727]",
     "{'x': 170141183460469231731687303715884105727::HUGEINT}": "{'x': 170141183460469231731687303715884105727}",
 }
@@ -228,8 +230,21 @@ def test_what_duckdb_would_export_as_something_else_is_refused_by_column(value: 
     assert found == [OF_DUCKDB[value]]
     # Also where the relation was made an Arrow table, which has other marks or none, no wrong value comes out.
     connection.execute("SET arrow_lossless_conversion = true")
-    if "TIMETZ" not in value and "BIT" not in value and "1::U" not in value:
+    if not any(each in value for each in ("TIMETZ", "BIT", "1::U")):
         refused(relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.arrow())
+
+
+def test_values_beside_a_slice_are_not_looked_at() -> None:
+    bits = (10**38).to_bytes(16, "little") + (1).to_bytes(16, "little")
+    wrong = pa.Array.from_buffers(pa.decimal128(38, 0), 2, [None, pa.py_buffer(bits)])
+    for nested in (
+        pa.ListArray.from_arrays([0, 1, 2], wrong),
+        pa.FixedSizeListArray.from_arrays(wrong, 1),
+        pa.MapArray.from_arrays([0, 1, 2], pa.array(["a", "b"]), wrong),
+        pa.StructArray.from_arrays([wrong], ["x"]),
+    ):
+        assert "does not fit in precision" in str(value_faults(pa.chunked_array([nested])))
+        assert value_faults(pa.chunked_array([nested.slice(1)])) is None
 
 
 @pytest.mark.parametrize(

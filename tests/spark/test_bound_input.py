@@ -42,7 +42,9 @@ def bind(frame: Any, **settings: Any) -> BoundInput:
             {"key": "amount"},
             (
                 "input 'trades': key column 'amount' has the type double, which can't be a key; valid are "
-                "boolean, tinyint, smallint, int, bigint, string, binary, date, timestamp, timestamp_ntz, decimal"
+                "boolean, tinyint, smallint, int, bigint, string, binary, date, timestamp, timestamp_ntz, decimal; "
+                "floats have two zeros and NaN; cast them if they are whole numbers: "
+                "df.withColumn('amount', F.col('amount').cast('bigint'))"
             ),
         ),
         (

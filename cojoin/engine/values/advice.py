@@ -31,7 +31,7 @@ _WORDS: Mapping[Kind, str] = {
 }
 
 _KEYS: Mapping[Kind, str] = {
-    "floating": "floats have two zeros and NaN; cast whole numbers, of which pandas makes floats beside nulls",
+    "floating": "floats have two zeros and NaN; cast them if they are whole numbers",
     "interval": "make it a number or a text",
 }
 
@@ -122,4 +122,4 @@ def _common(types: list[str]) -> str | None:
         wholes.append(precision - scale)
         scales.append(scale)
     digits = max(wholes) + max(scales)
-    return f"decimal({digits},{max(scales)})" if digits <= _MOST_DIGITS else "string"
+    return f"decimal({digits},{max(scales)})" if digits <= _MOST_DIGITS else None

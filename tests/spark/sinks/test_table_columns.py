@@ -43,7 +43,7 @@ def test_a_table_of_other_columns_is_told_by_column_before_the_start_and_the_cur
     name, last = next(iter(fields)), list(fields)[-1]
     ddl = ", ".join(f"`{each}` {dtype}" for each, dtype in fields.items() if each != last)
     out = f"{tmp_path}/out"
-    spark.createDataFrame([], f"{ddl}, id_of_row int NOT NULL").write.format("delta").save(out)
+    spark.sql(f"CREATE TABLE delta.`{out}` ({ddl}, id_of_row INT NOT NULL) USING delta")
     with pytest.raises(cj.ConfigurationError) as caught:
         start(spark, folders, out, f"{tmp_path}/second")
     assert not (tmp_path / "second" / "query.json").exists()
