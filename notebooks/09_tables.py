@@ -276,7 +276,7 @@ cj.connect(
 # |---|---|
 # | Which sources can it have? | What is there before the pipeline runs: files with `schema=`, and tables that are not datasets of the same pipeline. Spark knows those only when it runs. |
 # | What waits? | What always waits. `to_dataframe()` has no drain, so the rows behind the watermark stay in Spark's state, and come out with a later run. |
-# | Where are rejected rows, progress and snapshots? | Only `start()` has them, and no pipeline can call it. `to_dataframe("rejected")` can be a dataset of its own; it runs the join once more. |
+# | Where are rejected rows, progress and snapshots? | Progress and snapshots are those of `start()`, which is a query beside a pipeline. `to_dataframe("rejected")` can be another dataset; it runs the join once more. |
 # | In which format is the dataset? | In parquet, Spark's default; in Delta with `spark.sql.sources.default: delta` in the pipeline's `configuration:`, or by `dp.create_sink` and an `append_flow`. With `@dp.table(format="delta")` the second run ends with `DELTA_CANNOT_CHANGE_PROVIDER`, also without cojoin (Spark 4.2.0, Delta 4.4.0). |
 # | Which history is it? | Any with a begin and an end in each row. `__START_AT` and `__END_AT` are the names that AutoCDC gives them where it keeps one (type 2). With Spark 4.2.0 and Delta 4.4.0 it can't: `create_auto_cdc_flow` takes type 1 alone, and refuses Delta tables (`AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE`). So the history here was written by other means. |
 # | What of `changes=True`, and a static side beside a stream? | Both need a query with a checkpoint of cojoin's: `start()`, beside the pipeline. |

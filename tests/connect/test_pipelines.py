@@ -52,12 +52,18 @@ trades = cj.Input(
     cj.sources.files("{folder}/trades", "json", schema="{trades}"), key="customer", event_time="at", name="trades"
 )
 {right}
-joined = cj.connect(trades, customers, key_groups=2).temporal_join().to_dataframe()
+join = cj.connect(trades, customers, key_groups=2).temporal_join()
+joined, rejected = join.to_dataframe(), join.to_dataframe("rejected")
 
 
 @dp.table
 def enriched():
     return joined
+
+
+@dp.table
+def refused():
+    return rejected
 """
 
 SPANS = """
@@ -127,6 +133,7 @@ SPANS_OF = [
     ("eve", "none", day(40), None),
 ]
 SOLD = [(1, "ann", day(9)), (2, "ann", day(10)), (3, "bob", day(7)), (4, "bob", day(8)), (5, "cid", day(9))]
+LATE = (9, "bob", day(6))
 LATER = [(6, "ann", day(20)), (7, "bob", day(11)), (8, "ann", day(60))]
 
 
@@ -190,6 +197,9 @@ def test_spans_of_a_table_are_joined_over_several_runs(project: Project) -> None
         ran = project.run("joins")
         assert ran.returncode == 0, ran.stdout[-4000:]
         assert project.enriched() == by_sql(SPANS_OF, [each for each in sold if each[2] < watermark])
+        project.sell(LATE)
+    assert project.run("joins").returncode == 0
+    assert [row.reason for row in project.spark.table(f"{project.database}.refused").collect()] == ["late"] * 2
 
 
 @pytest.mark.slow
