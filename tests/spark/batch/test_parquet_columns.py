@@ -16,6 +16,7 @@ from cojoin.spark.batch.parquet_columns import StoredFile, is_plain, misfit, row
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 UTC = pa.timestamp("us", "UTC")
@@ -55,19 +56,20 @@ def test_wide_rows_are_read_in_small_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "names",
+    "made",
     [
-        pa.array(["x" * 300_000] * 2_000),
+        # Each has 600 MB, so it is made where it is needed.
+        lambda: pa.array(["x" * 300_000] * 2_000),
         # The first rows say nothing of the later ones.
-        pa.array(["a"] * 256 + ["x" * 300_000] * 1_744),
+        lambda: pa.array(["a"] * 256 + ["x" * 300_000] * 1_744),
         # What pandas writes of categories.
-        pa.array(["x" * 300_000] * 2_000).dictionary_encode(),
+        lambda: pa.array(["x" * 300_000] * 2_000).dictionary_encode(),
     ],
     ids=["one", "later", "categories"],
 )
-def test_texts_that_a_file_has_once_are_read_in_small_batches(names: pa.Array) -> None:
+def test_texts_that_a_file_has_once_are_read_in_small_batches(made: Callable[[], pa.Array]) -> None:
     """A dictionary of 300 kB, in a file that is not larger, whose 2,000 rows have 600 MB."""
-    file = opened(pa.table({"name": names}))
+    file = opened(pa.table({"name": made()}))
     size = rows = 0
     for batch in rows_between(file, pa.schema([("name", pa.string())]), 0, 5_000):
         size, rows = max(size, batch.nbytes), rows + batch.num_rows
