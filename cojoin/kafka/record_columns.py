@@ -36,6 +36,8 @@ __all__ = ["PLACE", "RecordColumn", "check_columns", "check_names", "decoded", "
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
 _CHANGE = "__cojoin_change"
 _SHOWN = 200
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 _WITHOUT_SCHEMA = " (decimals in base64 are read by the event's schema: set schemas.enable=true in its converter)"
 PLACE = ("topic", "partition", "offset")
 """The columns that say where a record is."""
@@ -272,10 +274,18 @@ def _misparsed(source: str, parsed: str, part: str) -> Column:
     wrong = F.col(source).isNotNull() & (
         F.col(parsed).isNull()
         | F.col(f"{parsed}.{_CORRUPT}").isNotNull()
-        # Spark's parser would replace bytes that are not UTF-8 by other characters.
+        # Spark's parser would replace bytes that are not UTF-8, and halves of surrogate pairs, by other characters.
         | ~F.is_valid_utf8(F.col(source).cast("string"))
+        | _has_half(F.make_valid_utf8(F.col(source).cast("string")))
     )
     return F.when(wrong, _told(F.lit(f"the {part} is no JSON of the schema"), F.col(source)))
+
+
+def _has_half(text: Column) -> Column:
+    """Return whether JSON spells one half of a surrogate pair without the other."""
+    # A backslash that is itself escaped begins no escape.
+    spelled = F.replace(text, F.lit("\\\\"), F.lit("  "))
+    return text.contains("\\u") & spelled.rlike(_HALF)
 
 
 def _told(what: Column, value: Column) -> Column:
