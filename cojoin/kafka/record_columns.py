@@ -36,6 +36,8 @@ __all__ = ["PLACE", "RecordColumn", "check_columns", "check_names", "decoded", "
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
 _CHANGE = "__cojoin_change"
 _SHOWN = 200
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 _WITHOUT_SCHEMA = " (decimals in base64 are read by the event's schema: set schemas.enable=true in its converter)"
 _BLANKS = r"(?:\s|\\[a-z][0-9a-f]*)*"
 _PARTS_OF_TIMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
@@ -281,8 +283,9 @@ def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType) -> Col
     wrong = F.col(source).isNotNull() & (
         F.col(parsed).isNull()
         | F.col(f"{parsed}.{_CORRUPT}").isNotNull()
-        # Spark's parser would replace bytes that are not UTF-8 by other characters.
+        # Spark's parser would replace bytes that are not UTF-8, and halves of surrogate pairs, by other characters.
         | ~F.is_valid_utf8(text)
+        | _has_half(F.make_valid_utf8(text))
     )
     for is_leaf, pattern in _PARTS_OF_TIMES:
         leaves = _leaves(dtype, is_leaf)
@@ -308,6 +311,13 @@ def _leaves(dtype: pa.DataType, is_leaf: Callable[[pa.DataType], bool]) -> pa.Da
         fields = [(each.name, inner) for each in dtype if (inner := _leaves(each.type, is_leaf)) is not None]
         return pa.struct(fields) if fields else None
     return None
+
+
+def _has_half(text: Column) -> Column:
+    """Return whether JSON spells one half of a surrogate pair without the other."""
+    # A backslash that is itself escaped begins no escape.
+    spelled = F.replace(text, F.lit("\\\\"), F.lit("  "))
+    return text.contains("\\u") & spelled.rlike(_HALF)
 
 
 def _told(what: Column, value: Column) -> Column:

@@ -168,6 +168,8 @@ def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, br
         "wrong time": {**good, "at": "at noon"},
         "not UTF-8": b'{"id": 1, "k": 1, "at": "2026-01-05T00:00:00Z", "x": "\xff\xfe"}\xff',
         "only bytes": bytes(range(128, 256)),
+        "half of a pair": {**good, "x": "\ud83d"},
+        "the other half": {**good, "x": "\\\ude00"},
         "empty": b"",
         "blank": b"  ",
         "null": b"null",
@@ -208,7 +210,7 @@ def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, br
         {"undecodable": len(bad), "tombstone": 1},
         {"null_key": 1, "null_event_time": 2},
     ]
-    assert "11 undecodable" in query.progress.table()
+    assert "13 undecodable" in query.progress.table()
 
     said = "input 'left': topic source-bad-l partition 1 offset 0: undecodable"
     with refused(said, "so much for JSON", kind=cj.QueryFailedError):

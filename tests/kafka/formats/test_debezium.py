@@ -25,6 +25,7 @@ from cojoin.kafka.formats.record_formats import json as json_format
 from cojoin.kafka.record_description import RecordDescription
 from cojoin.kafka.records import FAULT, VALUE, decode_parts
 from cojoin.kafka.topics import Topics
+from cojoin.storage.arrow_types import spark_schema
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.test_avro_fuzz import spoilt
 from tests.kafka.formats.test_schema_heads import GuidRegistry
@@ -66,7 +67,7 @@ def rows(
         else pa.array(each, field.type)
         for field in form.schema
     ]
-    frame = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=form.schema))
+    frame = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=form.schema), spark_schema(form.schema))
     found = records.rows(frame, fails=False, archive=None, moves_by=key)
     return sorted((each.asDict(recursive=True) for each in found.collect()), key=lambda each: each["offset"])
 
@@ -405,7 +406,7 @@ def test_what_debezium_and_connect_write(spark: SparkSession, guids: GuidRegistr
 
 @pytest.mark.spark
 def test_a_time_of_the_database_that_can_not_be_is_a_fault(spark: SparkSession) -> None:
-    times = [1 << 62, -(1 << 62), (1 << 63) // 1000, 1_760_000_000_000]
+    times = [1 << 62, -(1 << 62), -1, 1_760_000_000_000]
     values = [event("c", after={"id": 1}).replace(b"1760000000000", str(each).encode()) for each in times]
     found = rows(spark, debezium(json_format("id bigint")), values)
     assert [each["_source_timestamp"] is None for each in found] == [True, True, False, False]
@@ -420,6 +421,7 @@ def test_decimals_in_base64_without_a_schema_are_told(spark: SparkSession) -> No
     assert found[FAULT].startswith("undecodable: the value (decimals in base64 are read by the event's schema: set ")
 
 
+_HALVES = re.compile("[\ud800-\udfff]")
 _ISO = re.compile(r"20[0-9]{2}-0[1-9]-[012][0-9]T[01][0-9]:[0-5][0-9]:[0-5][0-9]Z")
 FUZZED = "id bigint, price decimal(10,2), at timestamp, note string"
 FUZZED_FIELDS = [
@@ -454,6 +456,8 @@ def read_by_hand(value: bytes) -> dict[str, Any] | None:
         return None
     if isinstance(made["at"], str):
         made["at"] = datetime.fromisoformat(made["at"].replace("Z", "+00:00")) if _ISO.fullmatch(made["at"]) else ...
+    if isinstance(made["note"], str) and _HALVES.search(made["note"]):
+        return None
     # Spark gives other JSON as its text.
     made["note"] = made["note"] if isinstance(made["note"], (str, type(None))) else ...
     return made
