@@ -30,6 +30,7 @@ def session(master: str, executors: int = 2, conf: dict[str, Any] | None = None)
         "spark.executor.extraJavaOptions": JAVA,
         "spark.driver.host": socket.gethostname(),
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as the workers write it
     }
     spark = cj.spark_session("hosts", master=master, conf=shared | (conf or {}))
     spark.sparkContext.setLogLevel("ERROR")

@@ -31,7 +31,7 @@ UNMADE = "can't be made"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., cj.Query]:
+def start(spark: SparkSession, tmp_path: Path) -> Callable[..., cj.Query]:
     def start(**places: Any) -> cj.Query:
         joined = asof(connect(*Folders(tmp_path).sources()))
         given = {"output": cj.sinks.delta(f"{tmp_path}/out"), "checkpoint": f"{tmp_path}/checkpoint"}
