@@ -280,18 +280,13 @@ def _in_archive(archive: str, prefix: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _module_digest(name: str) -> str | None:
-    """Return the digest of a user's module as this process imports it; None where there is none, or no source."""
-    known: dict[str, str] = vars(sys).setdefault(_KNOWN_MODULES, {})
-    if name not in known:
-        try:
-            spec: Any = importlib.util.find_spec(name)
-            content = spec.loader.get_data(spec.origin) if spec.origin.endswith(".py") else b""
-        except (ImportError, ValueError, AttributeError, OSError):
-            return None
-        if not content:
-            return None
-        known[name] = hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:16]
-    return known[name]
+    """Return the digest of a user's module as it is now; None where there is none, or no source."""
+    try:
+        spec: Any = importlib.util.find_spec(name)
+        content = spec.loader.get_data(spec.origin) if spec.origin.endswith(".py") else b""
+    except (ImportError, ValueError, AttributeError, OSError):
+        return None
+    return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:16] if content else None
 
 
 def _opened(expected: dict[str, str], modules: dict[str, str], payload: bytes, careful: bytes) -> Any:
@@ -323,12 +318,18 @@ def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes
     if told is not None:
         raise _failure(told)
     for name, digest in modules.items():
-        found = _module_digest(name)
-        if found not in {None, digest}:
+        # What was opened before has imported the module, which stays as it was.
+        known: dict[str, str] = vars(sys).setdefault(_KNOWN_MODULES, {})
+        found = known.get(name) or _module_digest(name)
+        if found == digest:
+            known[name] = digest
+        elif found is not None:
             where = importlib.util.find_spec(name)
             told = (
                 f"{_here()} has another version of module {name!r}, which the query's functions need, than the driver: "
-                f"{where.origin if where else ''} (digest {found}, expected {digest}); nothing was run there: {_SEND}"
+                f"{where.origin if where else ''} (digest {found}, expected {digest}); nothing was run there: {_SEND}; "
+                f"where it was changed since the session began, make the session again: workers keep what they have "
+                f"imported"
             )
             raise _failure(told)
     try:

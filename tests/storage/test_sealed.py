@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import py_compile
@@ -207,6 +208,25 @@ def test_another_version_of_the_functions_module_is_refused(tmp_path: Path, same
     assert f"has another version of module {__name__!r}, which the query's functions need, than the driver: " in told
     assert f"{former}/tests/storage/test_sealed.py (digest " in told
     assert "send it with spark.sparkContext.addPyFile(...)" in told
+
+
+def test_a_module_that_was_changed_after_a_worker_imported_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook that loads a module again: the driver has the new one, and workers go on with the old."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "_cojoin_users_modules", {}, raising=False)
+    module = tmp_path / "changed_meanwhile.py"
+    module.write_text("class Rule:\n    factor = 1\n")
+    import changed_meanwhile  # type: ignore[import-not-found]
+
+    loads, rule = CloudPickleSerializer().loads, changed_meanwhile.Rule()
+    assert loads(DUMPS(Sealed(rule, rule))).factor == 1
+    module.write_text("class Rule:\n    factor = 2\n")
+    rule = importlib.reload(changed_meanwhile).Rule()
+    with pytest.raises(RuntimeError, match="where it was changed since the session began, make the session again"):
+        loads(DUMPS(Sealed(rule, rule)))
 
 
 def test_a_process_that_imported_another_version_than_is_there_now_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
