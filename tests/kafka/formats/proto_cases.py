@@ -211,6 +211,7 @@ CASES = [
     Case("Java: a nested type", NESTED, "inner { d: 'x' }", index(0, 1), "shop.A.C"),
     Case("Java: a type nested twice", NESTED, "d: 'x'", index(0, 1, 0), "shop.A.C.D"),
     second("Java: a full name beside a nested one that comes first", SHADOWED, "right: 5 from: 7"),
+    second("Java: the same without a package", SHADOWED.replace("package shop;", ""), "right: 5", message="T"),
     Case("Java: files of google/type without references", KNOWN, KNOWN_VALUE),
     Case("Java: dates by the user's columns", KNOWN, KNOWN_VALUE, ddl="day date"),
     Case("Java: confluent.meta and Decimal without references", META, META_VALUE),
