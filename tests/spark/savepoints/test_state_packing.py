@@ -237,3 +237,19 @@ def test_a_partition_that_is_taken_out_leaves_the_watermark_where_it_is() -> Non
     assert (left["marks"], left["silent_since"]) == ({'["b"]': 9}, {})
     assert left["largest"] == {'["b"]': 9, "[]": 7}
     assert '["a"]' in watermark["merge"]["channels"], "the original is not changed"
+
+
+def test_a_null_key_is_no_fault_where_the_row_waits_for_its_time_to_come_out_unmatched() -> None:
+    """Of the fault only what waits for something else is told, also where another row's null is in another column."""
+    rows = table([(None, 1, 5_000, 0, 0, 1.0, None), ("a", None, 5_000, 0, 0, 2.0, None)], TRADES)
+    schema = TRADES.append(pa.field(WAITS_FOR, pa.string())).append(pa.field(MATCHED, pa.bool_()))
+    allowed = {"the watermark": "held1", "rows to pair with": "left"}
+    for second, expected in (("the watermark", 0), ("rows to pair with", 1)):
+        reasons = pa.array(["the watermark", second], pa.string())
+        whole = rows.append_column(WAITS_FOR, reasons).append_column(MATCHED, pa.nulls(2, pa.bool_()))
+        shape = PartShape("rows", "buffered", "0", schema, schema, (0, 1), "at", allowed=allowed, null_keys=True)
+        faults = shape.faults(whole)
+        assert sum(faults.values()) == expected
+        assert all("a null key" in text and "customer=a," in text for text in faults)
+    strict = PartShape("rows", "buffered", "0", schema, schema, (0, 1), "at", allowed=allowed)
+    assert sum(strict.faults(whole).values()) == 2
