@@ -107,7 +107,7 @@ def _check(left: BoundInput, right: BoundInput) -> None:
         if never:
             msg = f"the key types differ: {told.format('no two keys would be equal')}"
             raise SchemaError(msg)
-    check_pair(one, two, (SparkAdvice(one.schema.names), SparkAdvice(two.schema.names)))
+    check_pair(one, two, (SparkAdvice(), SparkAdvice()))
 
 
 def _padded(left: BoundInput, right: BoundInput) -> Iterator[tuple[str, bool]]:

@@ -59,7 +59,7 @@ _TIMES: Mapping[Kind, str] = {
     "decimal": "F.col({n}).try_cast('timestamp')",
     "string": "F.try_to_timestamp({n})",
     "date": "F.try_to_timestamp(F.concat(F.col({n}).cast('string'), F.lit(' 00:00:00 UTC')))",
-    "interval": "F.timestamp_seconds(F.lit(0)) + F.col({n})",
+    "interval": "(F.timestamp_seconds(F.lit(0)) + F.col({n}))",
 }
 """What makes a timestamp of a column, by its kind."""
 
@@ -72,14 +72,7 @@ def _named(column: str) -> str:
 
 
 class SparkAdvice(Advice):
-    """Advice for the columns of one of Spark's DataFrames.
-
-    Args:
-        names: The columns' names.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = {name.lower() for name in names}
+    """Advice for the columns of Spark's DataFrames."""
 
     def time(self, column: str, kind: Kind, role: str) -> str | None:
         """Return code that makes a column of a kind a ``timestamp``; None if there is none."""
@@ -89,8 +82,8 @@ class SparkAdvice(Advice):
         made = found.format(n=repr(_named(column)))
         if role != "event time":
             return f"df.withColumn({column!r}, {made})"
-        # An expression without an alias is named event_time.
-        return f"event_time={made}{'.alias(' + repr(column + '_utc') + ')' if 'event_time' in self._names else ''}"
+        # Without an alias some expressions are named as the column itself, and others event_time.
+        return f"event_time={made}.alias({column + '_utc'!r})"
 
     def cast(self, column: str, ddl: str) -> str:
         """Return code that casts a column to one of Spark's types."""
@@ -124,7 +117,7 @@ class BoundInput:
             self._what,
             fields,
             {name: self.frame.schema[name].dataType.simpleString() for name in fields},
-            SparkAdvice(fields),
+            SparkAdvice(),
             default_partition=defaults.partition if defaults else (),
             default_sequence=defaults.sequence if defaults else (),
             feed=None if self.source is None else self.source.feed,

@@ -44,7 +44,7 @@ def test_key_groups_are_a_positive_number(two_frames: Any, key_groups: Any) -> N
             {"key": "tier"},
             (
                 "the key types differ: 'customer_id' of input 'trades' is bigint, 'tier' of input "
-                "'customers' is string; cast one: col('customer_id').cast('string')"
+                "'customers' is string; cast one: df.withColumn('customer_id', F.col('customer_id').cast('string'))"
             ),
         ),
         (
@@ -52,7 +52,7 @@ def test_key_groups_are_a_positive_number(two_frames: Any, key_groups: Any) -> N
             {},
             (
                 "the key types differ: 'small' of input 'trades' is int, 'customer_id' of input "
-                "'customers' is bigint; cast one: col('small').cast('bigint')"
+                "'customers' is bigint; cast one: df.withColumn('small', F.col('small').cast('bigint'))"
             ),
         ),
         (

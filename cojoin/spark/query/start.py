@@ -23,6 +23,7 @@ from cojoin.checkpoints.identity import (
     describe_query,
     known_sources,
     note_sources,
+    read_query,
 )
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
@@ -34,6 +35,7 @@ from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.operator import REJECTED
+from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
@@ -57,6 +59,7 @@ from cojoin.spark.restore.source_logs import check_logs
 from cojoin.spark.session.connect_server import check_server
 from cojoin.spark.session.shared_places import begun
 from cojoin.spark.sources.delta_static import StaticTable
+from cojoin.storage.document_text import IDENTITY
 from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import is_connect
 from cojoin.storage.stores import open_store
@@ -173,10 +176,13 @@ def _check_outputs(plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: 
     for name, sink in sinks.items():
         sink.check_place(spark, name)
     check_places(spark, files, sinks, inputs)
-    _check_tables(spark, plan, sinks)
+    _check_tables(spark, files, plan, sinks)
 
 
-def _check_tables(spark: SparkSession, plan: Plan, sinks: Mapping[str, Sink]) -> None:
+def _check_tables(spark: SparkSession, files: Store, plan: Plan, sinks: Mapping[str, Sink]) -> None:
+    if files.exists(IDENTITY) and read_query(files)["query"]["output"] != schema_to_ddl(plan.output):
+        # The inputs are not those of the checkpoint, which is the cause, and is told when the checkpoint is claimed.
+        return
     for name, sink in sinks.items():
         # The columns of rejected rows are cojoin's own, which makes them fit.
         if name != REJECTED:
