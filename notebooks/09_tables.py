@@ -269,8 +269,8 @@ cj.connect(
 #     return joined
 # ```
 #
-# `spark-pipelines run --remote sc://...`, at a server of Spark Connect that has Delta, was run with this over and over
-# new trades: the rows are those of the same join in SQL.
+# `spark-pipelines run --remote sc://...`, at a server of Spark Connect that has Delta, was run with this twice, each
+# time over new trades: the rows are those of the same join in SQL.
 #
 # | question | answer |
 # |---|---|

@@ -185,7 +185,6 @@ def test_in_a_pipelines_function_the_cause_is_told(
 @pytest.mark.slow
 def test_spans_of_a_table_are_joined_over_several_runs(project: Project) -> None:
     project.spark.createDataFrame(SPANS_OF, SPAN).write.saveAsTable(f"{project.database}.history", format="delta")
-    project.sell(*SOLD)
     source = f'cj.sources.delta("{project.database}.history")'
     right = SPANS.format(source=source)
     project.write("joins", JOINED.format(folder=project.folder, trades=TRADES, right=right))
