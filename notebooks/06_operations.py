@@ -1020,7 +1020,7 @@ ConfigurationError | ...: its Spark session was stopped; make another ... | Data
   make the session and the DataFrames anew
 SchemaError | input 'trades' has no key column 'custmer'; did you mean 'customer'? | a wrong name | take the proposal
 SchemaError | input 'trades': event time column 'ts': expected a timestamp, got bigint; ... | a number or text as the
-  time | timestamp_millis(ts), to_timestamp(ts): the message has the cure for the type
+  time | timestamp_millis(ts), try_to_timestamp(ts): the message has the cure for the type
 SchemaError | the key types differ: 'id' of input 'trades' is int, ... | int and bigint keys are different keys | cast
   the column that the message names
 SchemaError | inputs 'trades' and 'customers' both have 'name'; tell them apart with suffixes=... | equal names on
