@@ -110,22 +110,21 @@ def armed_in_worker(point: Point, output: str, batch: int, deed: Callable[[], ob
         batch: From which batch on.
         deed: What is done; it can be pickled.
     """
-    original = topic_writer._on_workers  # noqa: SLF001 - what the tasks run
+    original = topic_writer.for_workers
 
-    def on_workers(task: BatchTask) -> Any:
-        written = original(task)
+    def for_workers(task: BatchTask) -> Any:
         is_meant = task.batch is not None and task.batch.batch_id >= batch
         if not is_meant or not task.target.application.endswith(f"-{output}"):
-            return written
+            return original(task)
 
         def dying(batches: Any) -> Any:
             with point.armed(batch, deed):
-                yield from written(batches)
+                yield from task(batches)
 
-        return dying
+        return original(dying)
 
-    topic_writer._on_workers = on_workers  # type: ignore[assignment]  # noqa: SLF001
+    topic_writer.for_workers = for_workers  # type: ignore[assignment]
     try:
         yield
     finally:
-        topic_writer._on_workers = original  # noqa: SLF001
+        topic_writer.for_workers = original

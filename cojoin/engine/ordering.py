@@ -13,6 +13,7 @@ Sequence and content are compared only for rows that tie in key, time and input.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -20,19 +21,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cojoin.engine.sorting import stable_argsort
 from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.texts import text_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
 __all__ = ["OrderedPart", "Ranks", "SortedPart", "arrival_order", "sort_part", "total_order"]
 
-Ranks: TypeAlias = "Callable[[pa.Table], tuple[NDArray[np.int8], NDArray[np.int8]]]"
+Ranks: TypeAlias = Callable[[pa.Table], tuple[NDArray[np.int8], NDArray[np.int8]]]
 """A function that returns what decides between rows that tie, before the source's own sequence and after it."""
 
 

@@ -224,10 +224,8 @@ def test_what_cant_be_decoded_is_rejected_with_its_place(spark: SparkSession, br
     ]
 
 
-@pytest.mark.parametrize(
-    "way",
-    ["direct", pytest.param("spark", marks=pytest.mark.slow), pytest.param("without a bound", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow  # test_reading shows the same records without a query.
+@pytest.mark.parametrize("way", ["direct", "spark", "without a bound"])
 def test_records_without_a_time_or_of_one_that_can_not_be_are_rejected(
     spark: SparkSession, broker: Broker, tmp_path: Path, way: str
 ) -> None:

@@ -68,7 +68,7 @@ def rows(
         for field in form.schema
     ]
     frame = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=form.schema), spark_schema(form.schema))
-    found = records.rows(frame, fails=False, archive=None, moves_by=key)
+    found = records.rows(frame, fails_for=None, archive=None, moves_by=key)
     return sorted((each.asDict(recursive=True) for each in found.collect()), key=lambda each: each["offset"])
 
 
