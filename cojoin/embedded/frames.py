@@ -158,6 +158,8 @@ def _read_arrow(source: Any, what: str) -> pa.Table:
             table = _read_all(source if is_reader else pa.RecordBatchReader.from_stream(source), what)
         else:
             table = pa.Table.from_batches([pa.record_batch(source)])
+    except ConfigurationError:
+        raise
     except Exception as error:
         # A relation runs its query only now, so any error of its library's may come.
         once = "; a reader gives its rows once: table = reader.read_all()" if is_reader else ""

@@ -218,7 +218,7 @@ class Library(Advice):
         )
 
     def _change(self, column: str, expression: str, digits: str = "") -> str:
-        quoted = column if column.isidentifier() else '"' + column.replace('"', '""') + '"'
+        quoted = '"' + column.replace('"', '""') + '"'
         place = self._names.index(column) if column in self._names else 0
         named = {"n": repr(column), "q": quoted, "i": place}
         value = self._words.value.format(**named)

@@ -39,7 +39,8 @@ _SHOWN = 200
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 _WITHOUT_SCHEMA = " (decimals in base64 are read by the event's schema: set schemas.enable=true in its converter)"
-_BLANKS = r"(?:\s|\\[a-z][0-9a-f]*)*"
+# Possessive, since Java's matcher would go one call deeper with each blank.
+_BLANKS = r"(?:\s|\\(?:u[0-9a-fA-F]{4}|[a-z]))*+"
 _PARTS_OF_TIMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (lambda dtype: dtype == pa.timestamp("us", "UTC"), r'(?:T\d|\d{1,2}:)[^"]*"(?!\s*:)'),
     (pa.types.is_date, r'[+-]?\d{1,3}\s*"(?!\s*:)'),
@@ -291,7 +292,7 @@ def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType) -> Col
         leaves = _leaves(dtype, is_leaf)
         if leaves is not None:  # few texts begin so, and only those are parsed again
             again = F.from_json(text, schema_to_ddl(pa.schema(list(leaves))))
-            may_be = text.rlike(f'"(?:{_BLANKS}{pattern}|\\s*\\\\)')
+            may_be = text.rlike(f'"\\s*+(?:{pattern}|\\\\)')
             wrong |= may_be & F.to_json(again).rlike(f'[:\\[,]"{_BLANKS}{pattern}')
     return F.when(wrong, _told(F.lit(f"the {part} is no JSON of the schema"), F.col(source)))
 

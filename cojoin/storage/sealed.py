@@ -138,7 +138,9 @@ def _modules_of(kind: type) -> dict[str, str]:
     for each in kind.__mro__:
         top = each.__module__.partition(".")[0]
         is_sent = top == "__main__" or "<locals>" in each.__qualname__ or each.__module__ in by_value
-        if not is_sent and top != "cojoin" and (digest := _module_digest(each.__module__)) is not None:
+        # Python's own modules are those of its minor version.
+        is_known = top == "cojoin" or top in sys.stdlib_module_names
+        if not is_sent and not is_known and (digest := _module_digest(each.__module__)) is not None:
             digests[each.__module__] = digest
     return digests
 

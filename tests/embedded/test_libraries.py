@@ -114,6 +114,15 @@ def test_the_cure_for_an_event_time_of_another_type_gives_the_moment(library: st
     assert found.column("t").to_pylist() == [moment]
 
 
+@pytest.mark.parametrize("name", ["end", "order", 'a "b"'])
+def test_a_cure_names_columns_of_any_name(library: str, name: str, connection: Any) -> None:
+    values, moment = TIMES["bigint"]
+    frame = made(library, pa.table({"k": pa.array([7], pa.int64()), name: values}), connection)
+    code = cure(refused(frame, event_time=name))
+    found = connect(run(library, frame, code), event_time=name).asof_join().to_arrow()
+    assert found.column(name).to_pylist() == [moment]
+
+
 def test_a_malformed_text_becomes_null_where_the_cure_does_not_end_at_it(library: str, connection: Any) -> None:
     texts = pa.array(["2026-01-15T12:00:00+00:00", "soon", None])
     frame = made(library, with_times(texts), connection)
@@ -225,7 +234,7 @@ def test_what_duckdb_would_export_as_something_else_is_refused_by_column(value: 
     relation = connection.sql(f"SELECT 7::BIGINT AS k, '2026-01-15 12:00:00+00'::TIMESTAMPTZ AS t, {value} AS v")
     message = refused(relation)
     assert message.startswith("input 'trades': column 'v' has ")
-    assert cure(message) == "* REPLACE (v::VARCHAR AS v)"
+    assert cure(message) == '* REPLACE ("v"::VARCHAR AS "v")'
     found = connect(relation.project(cure(message))).asof_join().to_arrow().column("v").to_pylist()
     assert found == [OF_DUCKDB[value]]
     # Also where the relation was made an Arrow table, which has other marks or none, no wrong value comes out.

@@ -238,15 +238,17 @@ class Resolution:
         return theirs["name"] not in within and any(self._takes_bytes(each["type"], inner) for each in theirs["fields"])
 
     def _rank(self, written: Any, reader: Any) -> int | None:
-        """Return 0 where two types match, 1 where the reader's is wider, None where it does not match."""
+        """Return 0 where two types match, 1 where only their short names do, 2 where the reader's is wider; or None."""
         theirs, kind = type_of(written, self._of_writer)
         ours, own = type_of(reader, self._of_reader)
         if kind != own:
-            return 1 if (kind, own) in _WIDER else None
+            return 2 if (kind, own) in _WIDER else None
         if own in NAMED:
-            names = {_last(each) for each in (ours["name"], *ours.get("aliases", ()))}
-            if _last(theirs["name"]) not in names or (own == "fixed" and theirs["size"] != ours["size"]):
+            names = {ours["name"], *ours.get("aliases", ())}
+            if _last(theirs["name"]) not in map(_last, names) or (own == "fixed" and theirs["size"] != ours["size"]):
                 return None
+            # A union may have types of one short name, such as the events of two namespaces.
+            return 0 if theirs["name"] in names else 1
         return 0
 
     def _spelled(self, schema: Any, named: Mapping[str, Any]) -> str:

@@ -88,8 +88,10 @@ class DebeziumJson:
         """Return the events; one with a value that its column can't hold is null and becomes a fault."""
         del heads
         found: list[bytes | None] = [*values]
+        has_times = self.has_times
         for at, value in enumerate(values):
-            if value is None or not (self.has_times or b'"schema"' in value):
+            # PostgreSQL's source has a field "schema", too.
+            if value is None or not (has_times or (b'"schema"' in value and b'"payload"' in value)):
                 continue
             try:
                 found[at] = self._explained(value)
@@ -98,7 +100,7 @@ class DebeziumJson:
             except ValueError as error:
                 found[at], faults[at] = None, undecodable(f"the value is no JSON: {error}")
             except RecursionError:
-                pass  # Spark has a limit, too, and tells of it.
+                found[at], faults[at] = None, undecodable("the value is nested too deeply to be read")
         return pa.array(found, pa.binary())
 
     def _explained(self, value: bytes) -> bytes:

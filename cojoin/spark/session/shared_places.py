@@ -23,6 +23,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cojoin.errors import CheckpointError, ConfigurationError
@@ -118,7 +119,7 @@ class SharedPlaces:
         tasks = max(parallel_tasks(spark), executors)
         try:
             rows = spark.range(0, tasks, 1, tasks).mapInArrow(for_workers(asked), "told string").collect()
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raised = _PYTHON_ERROR.findall(str(error))
             reason = raised[-1] if raised else str(error).strip().partition("\n")[0]
             msg = f"a task that looks whether all workers see the places of the query has failed: {reason}"

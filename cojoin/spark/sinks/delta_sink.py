@@ -108,11 +108,16 @@ class DeltaSink(Sink):
             msg = f"{role}: sinks.delta: partition_by: expected to leave columns for the files, got all of the output's"
             raise ConfigurationError(msg)
 
+    def merges(self, otherwise: str) -> bool:
+        """Return whether the table gets columns that it lacks; ``otherwise`` counts where no option says it."""
+        options = {name.lower(): value for name, value in self.options}
+        return options.get("mergeschema", otherwise).lower() == "true"
+
     def check_table(self, session: SparkSession, schema: pa.Schema, role: str) -> None:
         """Check that an output's columns fit those of the table, where there is one."""
         if {name.lower() for name, _ in self.options} & _OTHER_SCHEMA:
             return
-        merges = str(dict(self.options).get("mergeSchema", session.conf.get(_MERGES, "false"))).lower() == "true"
+        merges = self.merges(str(session.conf.get(_MERGES, "false")))
         table = read_table(session, self.location)
         there = None if table is None else table.schema()
         if there is None:
@@ -133,7 +138,8 @@ class DeltaWriter(SinkWriter):
         self._markers = StoredMarkers(session, sink.location, self._transactions)
         self._newest = -1
         self._folder: str | None = None
-        # The columns that an older table of rejected rows gets with the next rows, and those that it can't get.
+        # The columns that an older table of rejected rows gets with its next rows, and those that it can't get. A batch
+        # may be in the table already without them, so each commit may add them.
         self._added: tuple[str, ...] = ()
         self._left_out: tuple[str, ...] = ()
 
@@ -186,7 +192,7 @@ class DeltaWriter(SinkWriter):
         there = {field.name.lower(): field.dataType for field in rows.schema.fields}
         wanted = {field.name: field.dataType for field in spark_schema(STAMPED_SCHEMA).fields}
         missing = tuple(name for name in _STAMPS if name not in there)
-        merges = dict(self._sink.options).get("mergeSchema", "true").lower() == "true"
+        merges = self._sink.merges("true")
         others = tuple(name for name in _STAMPS if name in there and there[name] != wanted[name])
         self._added, self._left_out = (missing, others) if merges else ((), (*missing, *others))
 
@@ -238,7 +244,6 @@ class DeltaWriter(SinkWriter):
             # Delta silently skips a batch that another driver has committed in the meantime.
             self._transactions.look()
             self._markers.compare(marker)
-            self._added = ()
         return self._place()
 
     def _create(self, schema: pa.Schema, transaction: Any, applications: Mapping[str, int]) -> None:
@@ -317,7 +322,6 @@ class DeltaWriter(SinkWriter):
             former=self._former,
             is_done=lambda newest: self._markers.is_there(newest, marker),
         )
-        self._added = ()
         return self._place()
 
     @property

@@ -318,6 +318,20 @@ def test_a_schema_may_be_of_references_alone(schema: Any, values: list[bytes], r
     assert [each or dict.fromkeys(rows[0]) for each in found] == rows
 
 
+def test_of_a_unions_types_with_one_short_name_the_full_name_decides() -> None:
+    def created(space: str, *names: str) -> dict[str, Any]:
+        fields = [{"name": name, "type": "long"} for name in names]
+        return {"type": "record", "name": "Created", "namespace": space, "fields": fields}
+
+    schema = found(("event", ["null", created("orders", "id"), created("payments", "id", "sum")]))
+    rows, faults = read(schema, [b"\4\4\12", b"\2\6"])
+    assert faults == [None, None]
+    assert rows.to_pylist() == [
+        {"event": {"member0": None, "member1": {"id": 2, "sum": 5}}},
+        {"event": {"member0": {"id": 3}, "member1": None}},
+    ]
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -218,6 +218,14 @@ def test_what_is_no_event_with_a_schema_is_left_to_spark(value: bytes | None) ->
     assert faults == [None]
 
 
+def test_what_is_nested_too_deeply_to_be_read_is_a_fault_and_not_left_to_spark() -> None:
+    faults: list[str | None] = [None]
+    deep = b'{"payload": {"op": "c", "after": {"x": 1, "y": %s1%s}}}' % (b"[" * 100_000, b"]" * 100_000)
+    decoder = DebeziumJson(pa.struct([("x", pa.timestamp("us", "UTC"))]))
+    assert decoder.decode([deep], faults).to_pylist() == [None]
+    assert faults == ["undecodable: the value is nested too deeply to be read"]
+
+
 @pytest.mark.parametrize("dtype", ["timestamp", "timestamp_ntz", "date", "array<timestamp>"])
 def test_a_number_for_a_time_without_a_schema_is_a_fault(dtype: str) -> None:
     decoder = DebeziumJson(pa.struct(list(parse_schema(f"x {dtype}, y bigint"))))

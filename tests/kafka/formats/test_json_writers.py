@@ -105,7 +105,7 @@ def by_spark(spark: SparkSession, columns: str, values: list[bytes]) -> tuple[li
     ]
     ddl = f"{VALUE} binary, topic string, partition int, offset long, {MARK} long, {FAULT} string, {NEWEST} long"
     frame = spark.createDataFrame(rows, ddl)
-    found = decoded(frame, columns, {}, fails=False, in_python=False).toArrow().sort_by("offset")
+    found = decoded(frame, columns, {}, fails_for=None, in_python=False).toArrow().sort_by("offset")
     rows = found.select(parse_schema(columns).names)
     if "at" in rows.column_names:  # Spark's years are more than Python's
         rows = rows.set_column(rows.column_names.index("at"), "at", rows.column("at").cast(pa.int64()))
@@ -183,6 +183,18 @@ def test_a_time_without_a_date_is_a_fault_and_not_today(spark: SparkSession) -> 
     _, faults = by_spark(spark, columns, [each.encode() for each in (*wrong, *right)])
     assert [each is None for each in faults] == [False] * len(wrong) + [True] * len(right), faults
     assert "undecodable: the value is no JSON of the schema" in str(faults[0])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_long_blanks_end_no_query(spark: SparkSession) -> None:
+    """Java's matcher would go one call deeper with each of them, until its stack overflows."""
+    blanks = [" " * 100_000, "\\n" * 100_000, "\\u0020" * 20_000]
+    values = [f'{{"note": "{each}x", "s": "{each}", "t": "2026-01-15"}}'.encode() for each in blanks]
+    _, faults = by_spark(spark, "t timestamp, s string, d date", values)
+    assert faults == [None] * len(values)
+    _, faults = by_spark(spark, "t timestamp", [f'{{"t": "{each}10:00"}}'.encode() for each in blanks])
+    assert None not in faults
 
 
 FUZZED = "id bigint, tier string, amount double, is_new boolean, at timestamp, tags array<string>, "
