@@ -52,7 +52,7 @@ def needs_schema(dtype: pa.DataType) -> bool:
 
 
 def _has(dtype: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
-    """Return whether a type, or a part of it, is such a one."""
+    """Return whether the predicate holds for a type or a type nested in it."""
     if pa.types.is_struct(dtype):
         return any(_has(field.type, is_one) for field in dtype)
     return _has(dtype.value_type, is_one) if pa.types.is_list(dtype) else is_one(dtype)

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
     from cojoin.storage.place_tokens import Place
 
-__all__ = ["SharedPlaces", "begun", "has_other_hosts", "known_executors"]
+__all__ = ["SharedPlaces", "begun", "has_other_hosts", "known_executors", "worker_error"]
 
 _LINGERS = (0.0, 0.3, 1.0)
 """How long each task lingers, in seconds: where some executor got none, a further job's tasks linger longer."""
 
-_PYTHON_ERROR = re.compile(r"^[\w.]+Error: .+$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
 
 
 class SharedPlaces:
@@ -120,9 +120,7 @@ class SharedPlaces:
         try:
             rows = spark.range(0, tasks, 1, tasks).mapInArrow(for_workers(asked), "told string").collect()
         except (PySparkException, Py4JError) as error:
-            raised = _PYTHON_ERROR.findall(str(error))
-            reason = raised[-1] if raised else str(error).strip().partition("\n")[0]
-            msg = f"a task that looks whether all workers see the places of the query has failed: {reason}"
+            msg = f"a task that looks whether all workers see the places of the query has failed: {worker_error(error)}"
             raise ConfigurationError(msg) from error
         return [json.loads(row.told) for row in rows]
 
@@ -163,7 +161,7 @@ def begun(places: SharedPlaces | None, spark: SparkSession, *, to_the_end: bool 
 
 
 class _Asking:
-    """What a task of the job does; it is sent to the workers."""
+    """The task of the job, which is sent to the workers."""
 
     def __init__(self, told: str, files: tuple[ListedFile, ...], linger: float) -> None:
         self._told, self._files, self._linger = told, files, linger
@@ -182,6 +180,12 @@ def has_other_hosts(spark: SparkSession) -> bool:
     """Return whether a session's workers may be on other hosts, or have other disks, than its driver."""
     master = str(spark.conf.get("spark.master", ""))
     return master != "local" and not master.startswith("local[")
+
+
+def worker_error(error: Exception) -> str:
+    """Return the last Python error in the text of a failed job, or else the text's first line."""
+    raised = _PYTHON_ERROR.findall(str(error))
+    return str(raised[-1]) if raised else str(error).strip().partition("\n")[0]
 
 
 def known_executors(spark: SparkSession) -> frozenset[str]:

@@ -8,7 +8,6 @@ for the executors that are there. What later ones have is known at their first t
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cojoin.errors import EnvironmentSetupError
-from cojoin.spark.session.shared_places import has_other_hosts, known_executors
+from cojoin.spark.session.shared_places import has_other_hosts, known_executors, worker_error
 from cojoin.storage.sealed import ours, refusal, worker_trouble
 from cojoin.storage.session_settings import is_connect, parallel_tasks
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_workers"]
 
-_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
 _ASKED: dict[str, frozenset[str]] = {}
 """The executors that were asked, by application; none of a session of Spark Connect, whose executors are not known."""
 
@@ -67,8 +65,5 @@ def _told(session: Any) -> list[str]:
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(asked, "told string").collect()
     except (PySparkException, Py4JError) as error:
-        text = str(error)
-        raised = _PYTHON_ERROR.findall(text)
-        reason = raised[-1] if raised else text.strip().partition("\n")[0]
-        return [worker_trouble(text) or f"none of them works: {reason}"]
+        return [worker_trouble(str(error)) or f"none of them works: {worker_error(error)}"]
     return sorted({row.told for row in rows if row.told is not None})
