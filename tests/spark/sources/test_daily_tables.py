@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
 from tests.seeds import SEED
@@ -74,8 +75,10 @@ class DailyTable(ChangedTable):
         return pair.temporal_join()
 
     def due(self) -> list[tuple[int, str | None]]:
-        """Return the joined rows of the orders before the newest commit, by DuckDB."""
-        newest, expected = self.commits()[-1][1], dict(self.expected(COMMITTED))
+        """Return the joined rows of the orders before the newest commit that changed rows, by DuckDB."""
+        changing = self.spark.sql(f"describe history {self.customers}").where("operation != 'OPTIMIZE'")
+        newest = max(row[0] for row in changing.select(F.unix_micros("timestamp")).collect())
+        expected = dict(self.expected(COMMITTED))
         return [(order, expected[order]) for order, _, moment in self.traded if moment // 1_000 < newest // 1_000]
 
     def files(self) -> Counter[str]:
@@ -102,8 +105,9 @@ def merge(tier: str, *keys: int) -> str:
 
 
 def insert(tier: str, files: int, keys: int = 40) -> str:
-    """Return an INSERT of customers in several files."""
-    return f"insert into {{}} select /*+ repartition({files}) */ id, '{tier}', current_timestamp() from range({keys})"
+    """Return an INSERT of customers that the table does not have, in several files."""
+    fresh = f"range({KEYS - 1}, {KEYS - 1 + keys})"
+    return f"insert into {{}} select /*+ repartition({files}) */ id, '{tier}', current_timestamp() from {fresh}"
 
 
 def update(tier: str, condition: str = "true") -> str:
