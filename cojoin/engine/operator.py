@@ -228,12 +228,14 @@ class Operator(RestorableOperator):
         if spec.changes is None:
             return waiting
         kept = spec.changes.without_superseded(waiting, spec.key)
-        if self._rejected[side].num_rows:
-            replaced = spec.changes.replaced_by(kept, self._rejected[side], spec.key)
+        rejected = self._rejected[side]
+        if rejected.num_rows:
+            replaced = spec.changes.replaced_by(kept, rejected, spec.key)
             counts.unchanged += int(replaced.sum())
             kept = kept.filter(pa.array(~replaced))
-            if not is_within:
-                self._rejected[side] = spec.schema.empty_table()
+            self._rejected[side] = (
+                spec.changes.of_newest_commit(rejected, waiting) if is_within else rejected.slice(0, 0)
+            )
         counts.done += waiting.num_rows - kept.num_rows
         return kept
 

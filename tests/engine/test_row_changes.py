@@ -222,8 +222,13 @@ def joined_with(
         holds = {2: NONE} if is_within else {}
         outputs.append(running.step((rows(TRADE, asked), made), processing_time=CLOCK // 1_000, holds=holds).output)
         asked = []
-        kept = {name for state in running._states for name in codec.decode(state)[1]}
-        assert is_within or not kept & {"rejected1", "rejected2"}, "remembered only until the commit is read"
+        kept = [
+            table for state in running._states for name, table in codec.decode(state)[1].items() if name == "rejected2"
+        ]
+        assert is_within or not kept, "remembered only until the commit is read"
+        for table in kept:
+            assert table.column_names == [*key, *changes.deciding]
+            assert set(table[COMMIT].to_pylist()) == {made[COMMIT].to_pylist()[-1]}, "only of the newest commit"
         other = Stepper(plan, 3)
         other.restore(running.snapshot())
         running = other
@@ -256,6 +261,33 @@ def test_an_update_whose_new_state_is_rejected_leaves_the_former_one(kind: str, 
     reason = "null_event_time" if kind == "none" else "too_far_ahead"
     assert (customers.unchanged, dict(customers.rejected), customers.is_conserved) == (1, {reason: 1}, True)
     assert "left 1 row of 'customers' in the former state, since the new one was rejected" in report.ending()
+
+
+def test_of_many_commits_that_each_reject_a_version_only_the_newest_is_remembered() -> None:
+    """A bounded run with more to read holds the time in each batch, also where one ends with a commit."""
+    first = [(7, "gold", CLOCK + 1 * S, False, 3, CLOCK + 1 * S)]
+    wrong = [([(7, "far", WRONG["too far ahead"], False, commit, CLOCK + 2 * S)], True) for commit in range(4, 40)]
+    old = [(7, "gold", CLOCK + 1 * S, True, 39, CLOCK + 2 * S)]
+    found, report = joined_with(RowChanges("since", DELTA_FEED), FEED, [(first, True), *wrong, (old, False)])
+    assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: "gold", 5: "gold"}
+    customers = report.inputs[1]
+    assert (customers.unchanged, customers.rejected["too_far_ahead"], customers.is_conserved) == (1, 36, True)
+
+
+def test_rejected_versions_that_an_earlier_version_kept_whole_are_restored() -> None:
+    changes, schema = RowChanges("since", DELTA_FEED), pa.schema([*FEED.items()])
+    customers = InputSpec("customers", schema, ("customer_id",), "since", (), (COMMIT,), changes=changes)
+    trades = InputSpec("trades", pa.schema([*TRADE.items()]), ("customer_id",), "time")
+    plan = Plan(TemporalJoin(deletes=DELETED, suffixes=("", "_customer")), trades, customers, 1)
+    operator = plan.create_operator()
+    header, tables = operator.parts()
+    whole = rows(FEED, [(7, "new", None, False, 4, CLOCK)])
+    operator.load(header, {**tables, "rejected2": whole})
+    kept = operator.parts()[1]["rejected2"]
+    assert kept.to_pylist() == [{"customer_id": 7, DELETED: False, COMMIT: 4}]
+    again = plan.create_operator()
+    again.load(*operator.parts())
+    assert again.parts()[1]["rejected2"].equals(kept)
 
 
 def test_what_was_rejected_is_replaced_and_deleted_as_the_table_says() -> None:
