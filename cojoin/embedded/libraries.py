@@ -29,6 +29,8 @@ class _Words(NamedTuple):
     times: Mapping[Kind, str]
     floors: Mapping[str, tuple[str, str]]
     """For a kind of times with nanoseconds the code that rounds it down, and up."""
+    constant: str
+    """The code that adds a column of one text; ``{q}`` is the column's name as an SQL identifier."""
 
 
 _PANDAS = _Words(
@@ -56,6 +58,7 @@ _PANDAS = _Words(
         "timestamp": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
         "duration": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
     },
+    constant="df[{n}] = 'all'",
 )
 
 _POLARS = _Words(
@@ -84,6 +87,7 @@ _POLARS = _Words(
         "duration": ("{c}.dt.cast_time_unit('us')", "({c} + pl.duration(nanoseconds=999)).dt.cast_time_unit('us')"),
         "time": ("({c}.cast(pl.Int64) // 1000 * 1000).cast(pl.Time)", ""),
     },
+    constant="df.with_columns(pl.lit('all').alias({n}))",
 )
 
 _ARROW_SECONDS = "pc.round(pc.multiply({c}.cast(pa.float64()), 1e6)).cast(pa.int64()).cast(pa.timestamp('us', 'UTC'))"
@@ -114,6 +118,7 @@ _ARROW = _Words(
         "duration": ("{c}.cast(pa.duration('us'), safe=False)", ""),
         "time": ("{c}.cast(pa.time64('us'), safe=False)", ""),
     },
+    constant="table.append_column({n}, pa.array(['all'] * table.num_rows))",
 )
 
 _DUCKDB = _Words(
@@ -144,6 +149,7 @@ _DUCKDB = _Words(
         ),
         "time": ("{c}::TIME", ""),
     },
+    constant="*, 'all' AS {q}",
 )
 
 
@@ -153,10 +159,11 @@ class Library(Advice):
     Args:
         words: How it is written.
         names: The columns' names, in their order.
+        index: The index of a pandas DataFrame, whose levels may be columns; None for others.
     """
 
-    def __init__(self, words: _Words, names: Sequence[Any]) -> None:
-        self._words, self._names = words, list(names)
+    def __init__(self, words: _Words, names: Sequence[Any], index: pd.Index[Any] | None = None) -> None:
+        self._words, self._names, self._index = words, list(names), index
 
     def time(self, column: str, kind: Kind, role: str) -> str | None:
         """Return code that makes a column of a kind a ``timestamp``; None if there is none."""
@@ -168,6 +175,25 @@ class Library(Advice):
         """Return code that casts a column to one of Spark's types."""
         name, opening, digits = ddl.partition("(")
         return self._change(column, self._words.casts[name], digits=(opening + digits).replace(",", ", "))
+
+    def constant(self, column: str) -> str:
+        """Return code that adds a column which has the same text in all rows."""
+        return self._words.constant.format(n=repr(column), q=_quoted(column))
+
+    def about_missing(self, column: str, role: str) -> str | None:
+        """Return what to do about a column of times that may be a level of the index without a name."""
+        if self._index is None or role not in {"event time", "valid from", "valid to"}:
+            return None
+        levels = [self._index.get_level_values(place) for place in range(self._index.nlevels)]
+        unnamed = [isinstance(level, pd.DatetimeIndex) and level.name is None for level in levels]
+        if not any(unnamed):
+            return None
+        names = [level.name for level in levels]
+        names[unnamed.index(True)] = column
+        axis = repr(column if len(names) == 1 else names)
+        return (
+            f"the index has times but no name, so it is no column; name it: df = df.rename_axis({axis}).reset_index()"
+        )
 
     def about_key(self, column: str, ddl: str) -> str | None:
         """Return what to do about a key column whose type can't be one; None if there is nothing to say."""
@@ -218,11 +244,17 @@ class Library(Advice):
         )
 
     def _change(self, column: str, expression: str, digits: str = "") -> str:
-        quoted = '"' + column.replace('"', '""') + '"'
         place = self._names.index(column) if column in self._names else 0
-        named = {"n": repr(column), "q": quoted, "i": place}
+        named = {"n": repr(column), "q": _quoted(column), "i": place}
         value = self._words.value.format(**named)
-        return self._words.change.format(e=expression.format(c=value, n=repr(column), d=digits), **named)
+        changed = self._words.change.format(e=expression.format(c=value, n=repr(column), d=digits), **named)
+        is_level = self._index is not None and column not in self._names
+        return f"df = df.reset_index(); {changed}" if is_level else changed
+
+
+def _quoted(column: str) -> str:
+    """Return a column's name as an SQL identifier."""
+    return '"' + column.replace('"', '""') + '"'
 
 
 def library_of(source: Any, what: str) -> Library:
@@ -236,7 +268,7 @@ def library_of(source: Any, what: str) -> Library:
         SchemaError: The library would export a column as something else than its values.
     """
     if isinstance(source, pd.DataFrame):
-        return Library(_PANDAS, list(source.columns))
+        return Library(_PANDAS, list(source.columns), source.index)
     root = type(source).__module__.partition(".")[0]
     if root == "polars" and hasattr(source, "schema"):
         library = Library(_POLARS, list(source.schema))

@@ -32,10 +32,13 @@ def bind(frame: Any, **settings: Any) -> BoundInput:
             ("input 'trades' has no key column 'x'; valid are 'trade_id', 'customer_id', 'event_time', 'amount'"),
         ),
         ({"key": None}, "input 'trades': key: expected a column's name, or a list of names, got None"),
-        ({"key": []}, "input 'trades': key: expected one or more different columns, got []"),
+        (
+            {"key": []},
+            "both inputs the same key in all rows, which a single task joins: df.withColumn('all_rows', F.lit('all'))",
+        ),
         (
             {"key": ["trade_id", "TRADE_ID"]},
-            ("input 'trades': key: expected one or more different columns, got ['trade_id', 'TRADE_ID']"),
+            "input 'trades': key: expected different columns, got ['trade_id', 'TRADE_ID']; name each once",
         ),
         ({"key": ["trade_id", 3]}, "input 'trades': key: expected a column's name, got 3"),
         (

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, joined_schema
+from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
 from cojoin.engine.joins.search import Neighbours, at, distance, shift
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.time.durations import Duration, microseconds
@@ -105,7 +105,7 @@ class AsofJoin:
     direction: Direction = "backward"
 
     def __post_init__(self) -> None:
-        check_word("how", self.how, get_args(AsofHow))
+        check_how(self.how, get_args(AsofHow))
         check_word("direction", self.direction, get_args(Direction))
         check_flag("allow_exact_matches", self.allow_exact_matches)
         if self.tolerance is not None:

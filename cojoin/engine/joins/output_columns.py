@@ -12,13 +12,14 @@ It costs one Arrow ``take`` for each column, or two where rows are repeated, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.joins.search import at
+from cojoin.engine.values.choices import check_word
 from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.joins.search import SortedRows
 
-__all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "joined_schema"]
+__all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "check_how", "joined_schema"]
 
 Suffixes: TypeAlias = tuple[str, str]
 """The suffixes for a name that both inputs have, left and right, such as ``("", "_customer")``."""
@@ -39,6 +40,30 @@ _KEEPING = {
     "right": "interval_join with how='right' or 'full'",
 }
 """Which joins keep the rows of a side that have no match."""
+
+
+_KEEPING_THE_RIGHT = ("right", "full", "outer", "right_outer", "full_outer", "rightouter", "fullouter")
+
+
+def check_how(how: Any, words: Sequence[str]) -> None:
+    """Check which left rows a join keeps that looks up a right row for each of them.
+
+    Args:
+        how: The value of ``how``.
+        words: The valid values.
+
+    Raises:
+        ConfigurationError: It is none of them.
+    """
+    if how in _KEEPING_THE_RIGHT:
+        whole = "right" if how.startswith("right") else "full"
+        msg = (
+            f"how: expected {' or '.join(map(repr, words))}, got {how!r}: this join looks up a right row for each left "
+            f"row, and has no result for a right row alone; to keep the rows of the right input, make it the left one, "
+            f"or use interval_join(..., how={whole!r})"
+        )
+        raise ConfigurationError(msg)
+    check_word("how", how, words)
 
 
 def joined_schema(

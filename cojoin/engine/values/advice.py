@@ -73,6 +73,20 @@ class Advice(ABC):
     def cast(self, column: str, ddl: str) -> str:
         """Return code that casts a column to one of Spark's types."""
 
+    @abstractmethod
+    def constant(self, column: str) -> str:
+        """Return code that adds a column which has the same text in all rows."""
+
+    def about_missing(self, column: str, role: str) -> str | None:
+        """Return what to do about a column that the rows lack; None if the library has nothing to say.
+
+        Args:
+            column: The column.
+            role: What it is to be, such as ``"event time"``.
+        """
+        del column, role
+        return None
+
     def about_time(self, column: str, ddl: str, role: str) -> str:
         """Return what to do about a column that is to be a ``timestamp`` and is not."""
         kind = kind_of(ddl)
