@@ -1,7 +1,7 @@
 """The libraries whose frames are rows in memory: their advice, and their columns that Arrow can't tell from others.
 
 Code in advice calls a frame ``df``, and an Arrow table ``table``; for a DuckDB relation it is SQL for ``.project``. A
-library that exports a column as something else than its values is asked for the columns' types before they are read.
+library may export a column as something other than its values, so the columns' types are checked before rows are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Library", "library_of", "value_faults"]
 
 
 class _Words(NamedTuple):
-    """How a library is written; ``{c}`` is the column's value, ``{n}`` its name as a Python text."""
+    """The code of a library, as templates; ``{c}`` is the column's value, ``{n}`` its name as a Python text."""
 
     value: str
     change: str
@@ -157,7 +157,7 @@ class Library(Advice):
     """A library, and the names of the columns of one of its frames.
 
     Args:
-        words: How it is written.
+        words: Its code, as templates.
         names: The columns' names, in their order.
         index: The index of a pandas DataFrame, whose levels may be columns; None for others.
     """
@@ -286,8 +286,8 @@ def library_of(source: Any, what: str) -> Library:
 
 _OF_POLARS = {
     "Object": "whose values only Python knows: Polars would hand over their addresses in memory",
-    "Int128": "which Arrow has not",
-    "UInt128": "which Arrow has not",
+    "Int128": "which Arrow does not have",
+    "UInt128": "which Arrow does not have",
 }
 
 _OF_DUCKDB = {
@@ -297,8 +297,8 @@ _OF_DUCKDB = {
     "bignum": "which DuckDB hands over as its internal bytes",
     "varint": "which DuckDB hands over as its internal bytes",
     "variant": "which DuckDB hands over as its internal bytes",
-    "interval": "of months, days and time, which Spark has not",
-    "union": "which Spark has not",
+    "interval": "of months, days and time, which Spark does not have",
+    "union": "which Spark does not have",
 }
 
 
@@ -330,7 +330,7 @@ def _check_duckdb(name: str, dtype: Any, library: Library, what: str) -> None:
 
 
 def _id(dtype: Any) -> str:
-    # A relation's types know their own kind; older versions of DuckDB know it by its text alone.
+    # A relation's types have the attribute id; in older versions of DuckDB the type's text is its id.
     return str(getattr(dtype, "id", dtype)).lower()
 
 

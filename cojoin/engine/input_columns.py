@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["InputColumns", "check_names", "check_pair"]
 
 _LONGEST = 100
-"""How many characters of a wrong name a message shows."""
+"""The number of characters of a wrong name that a message shows."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ first batch. Subclasses count the rows that they have done, and the rows that wa
 a join is done once the watermark has reached it, although the join keeps it.
 
 A row with a null key that was admitted is due at its own time, and then emitted without a match, and done: the subclass
-never sees it. So it is after a restore, too, whatever its input says of such rows by then.
+never sees it. This also holds after a restore into a query whose input rejects such rows.
 
 It costs a comparison of each buffered row's time in each batch, and a copy of the buffered and the due rows where some
 are due and others are not.

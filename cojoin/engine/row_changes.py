@@ -138,7 +138,7 @@ class RowChanges:
 
     @property
     def orders_deletes(self) -> bool:
-        """Whether the rows of one microsecond are ordered by their commits, or by ends of validity."""
+        """True if the rows of one microsecond are ordered by their commits, or by ends of validity."""
         return self.begins_with_snapshot or self.valid_from is not None
 
     @property
@@ -218,7 +218,7 @@ class RowChanges:
     def deletes_in_time(self, rows: pa.Table, latest: int) -> pa.Table:
         """Return rows where a delete that would take effect too far ahead of the clock does so at its commit.
 
-        The row that it deletes was too far ahead, too, and was rejected.
+        The row that it deletes was also too far ahead, and was rejected.
 
         Args:
             rows: Versions and deletes.

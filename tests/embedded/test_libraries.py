@@ -107,7 +107,7 @@ def test_the_cure_for_an_event_time_of_another_type_gives_the_moment(library: st
     frame = made(library, with_times(values), connection)
     message = refused(frame)
     if (library, kind) == ("duckdb", "interval day to second"):
-        assert "has the type INTERVAL, of months, days and time, which Spark has not; cast it: " in message
+        assert "has the type INTERVAL, of months, days and time, which Spark does not have; cast it: " in message
         return
     assert f"input 'trades': event time column 't': expected a timestamp, got {kind.partition('(')[0]}" in message
     found = connect(run(library, frame, cure(message))).asof_join().to_arrow()
@@ -338,7 +338,7 @@ def test_what_polars_would_export_as_something_else_is_refused_by_column() -> No
         value = [1] if dtype == pl.List(pl.Int128) else {"x": 1}
         frame = pl.DataFrame({**base, "v": pl.Series([value], dtype=dtype)})
         assert "Int128" in refused(frame)
-        assert "which Arrow has not; cast its values where the column is made" in refused(frame)
+        assert "which Arrow does not have; cast its values where the column is made" in refused(frame)
 
 
 @pytest.mark.parametrize(

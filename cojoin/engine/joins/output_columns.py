@@ -39,7 +39,7 @@ _KEEPING = {
     "left": "how='left', or 'full' of an interval join",
     "right": "interval_join with how='right' or 'full'",
 }
-"""Which joins keep the rows of a side that have no match."""
+"""The joins that keep the rows of a side that have no match."""
 
 
 _KEEPING_THE_RIGHT = ("right", "full", "outer", "right_outer", "full_outer", "rightouter", "fullouter")
@@ -87,7 +87,7 @@ def joined_schema(
 
     Raises:
         ConfigurationError: The suffixes are not two different strings, or an input has deletes and the join takes none,
-            or rows with a null key are to come out unmatched and the join does not keep their side.
+            or rows with a null key are to be emitted unmatched and the join does not keep their side.
         SchemaError: An input has no event time, or names collide; the message says what to change.
     """
     _check(suffixes)
@@ -219,7 +219,7 @@ def _check(suffixes: Suffixes | None) -> None:
 
 
 def _check_null_keys(left: InputSpec, right: InputSpec, how: str) -> None:
-    """Check that a side whose rows with a null key come out unmatched is one whose unmatched rows the join keeps."""
+    """Check that the join keeps the unmatched rows of a side whose rows with a null key are to be emitted unmatched."""
     for spec, keeping in ((left, ("left", "full")), (right, ("right", "full"))):
         if spec.null_key == "unmatched" and how not in keeping:
             msg = (

@@ -1,4 +1,4 @@
-"""What messages advise about a column of an unsuitable type: words, and code in the library that holds the rows.
+"""Advice about a column of an unsuitable type, for messages: words, and code in the library that holds the rows.
 
 Each piece of code replaces the column by one of the type that is needed. Tests run all of it with its own library.
 """
@@ -17,7 +17,7 @@ __all__ = ["Advice", "Kind", "about_pair", "kind_of"]
 Kind: TypeAlias = Literal[
     "timestamp_ntz", "bigint", "int", "floating", "decimal", "string", "date", "interval", "other"
 ]
-"""The kinds of types between which advice differs; ``int`` has narrower integers, too."""
+"""The kinds of types between which advice differs; ``int`` includes narrower integers."""
 
 _WORDS: Mapping[Kind, str] = {
     "timestamp_ntz": "it has no time zone; say which is meant",
@@ -27,7 +27,7 @@ _WORDS: Mapping[Kind, str] = {
     "decimal": "turn epoch seconds into one",
     "string": "turn texts into one",
     "date": "a date has no time of day; say which moment is meant, such as midnight in UTC",
-    "interval": "a duration is no moment; add it to one",
+    "interval": "a duration is not a moment; add it to one",
 }
 
 _KEYS: Mapping[Kind, str] = {

@@ -119,11 +119,11 @@ CLIENT_ERROR = (
         (
             Py4JError(
                 LOST.format(
-                    told="cojoin.errors.EnvironmentSetupError: the Python worker on host b (python) has not what the "
-                    "driver has"
+                    told="cojoin.errors.EnvironmentSetupError: the Python worker on host b (python) differs from the "
+                    "driver"
                 )
             ),
-            "the Python worker on host b (python) has not what the driver has",
+            "the Python worker on host b (python) differs from the driver",
         ),
         (KeyError("tier"), "KeyError: 'tier'"),
         (AssertionError(), "AssertionError"),
@@ -241,15 +241,15 @@ CLIENT_ERROR = (
             for told, kind in (
                 (
                     (
-                        "[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update (for example MERGE (a.b) at c) in the "
-                        "source table at version 3."
+                        "[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update (for example MERGE (a.b) at c) in "
+                        "the source table at version 3."
                     ),
                     "updated or deleted rows",
                 ),
                 (
                     (
-                        "[DELTA_SOURCE_IGNORE_DELETE] Detected deleted data (for example part-0.parquet) from streaming "
-                        "source at version 3."
+                        "[DELTA_SOURCE_IGNORE_DELETE] Detected deleted data (for example part-0.parquet) from "
+                        "streaming source at version 3."
                     ),
                     "deleted rows",
                 ),
