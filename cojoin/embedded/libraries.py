@@ -33,17 +33,18 @@ class _Words(NamedTuple):
     """The code that adds a column of one text; ``{q}`` is the column's name as an SQL identifier."""
 
 
+def _casts(code: str, *types: str) -> Mapping[str, str]:
+    """Return the code of a cast to each type, given by the library's names of the types; ``{t}`` is such a name."""
+    names = ("tinyint", "smallint", "int", "bigint", "string", "decimal")
+    return {name: code.replace("{t}", each) for name, each in zip(names, types, strict=True)}
+
+
 _PANDAS = _Words(
     value="df[{n}]",
     change="df[{n}] = {e}",
-    casts={
-        "tinyint": "{c}.astype('Int8')",
-        "smallint": "{c}.astype('Int16')",
-        "int": "{c}.astype('Int32')",
-        "bigint": "{c}.astype('Int64')",
-        "string": "{c}.astype('string')",
-        "decimal": "{c}.astype(pd.ArrowDtype(pa.decimal128{d}))",
-    },
+    casts=_casts(
+        "{c}.astype({t})", "'Int8'", "'Int16'", "'Int32'", "'Int64'", "'string'", "pd.ArrowDtype(pa.decimal128{d})"
+    ),
     times={
         "timestamp_ntz": "{c}.dt.tz_localize('UTC')",
         "bigint": "pd.to_datetime({c}, unit='ms', utc=True)",
@@ -64,14 +65,7 @@ _PANDAS = _Words(
 _POLARS = _Words(
     value="pl.col({n})",
     change="df.with_columns({e})",
-    casts={
-        "tinyint": "{c}.cast(pl.Int8)",
-        "smallint": "{c}.cast(pl.Int16)",
-        "int": "{c}.cast(pl.Int32)",
-        "bigint": "{c}.cast(pl.Int64)",
-        "string": "{c}.cast(pl.String)",
-        "decimal": "{c}.cast(pl.Decimal{d})",
-    },
+    casts=_casts("{c}.cast({t})", "pl.Int8", "pl.Int16", "pl.Int32", "pl.Int64", "pl.String", "pl.Decimal{d}"),
     times={
         "timestamp_ntz": "{c}.dt.replace_time_zone('UTC')",
         "bigint": "pl.from_epoch({n}, 'ms').dt.replace_time_zone('UTC')",
@@ -95,14 +89,9 @@ _ARROW_SECONDS = "pc.round(pc.multiply({c}.cast(pa.float64()), 1e6)).cast(pa.int
 _ARROW = _Words(
     value="table[{n}]",
     change="table.set_column({i}, {n}, {e})",
-    casts={
-        "tinyint": "{c}.cast(pa.int8())",
-        "smallint": "{c}.cast(pa.int16())",
-        "int": "{c}.cast(pa.int32())",
-        "bigint": "{c}.cast(pa.int64())",
-        "string": "{c}.cast(pa.string())",
-        "decimal": "{c}.cast(pa.decimal128{d})",
-    },
+    casts=_casts(
+        "{c}.cast({t})", "pa.int8()", "pa.int16()", "pa.int32()", "pa.int64()", "pa.string()", "pa.decimal128{d}"
+    ),
     times={
         "timestamp_ntz": "pc.assume_timezone({c}, 'UTC')",
         "bigint": "{c}.cast(pa.timestamp('ms', 'UTC'))",
@@ -124,14 +113,7 @@ _ARROW = _Words(
 _DUCKDB = _Words(
     value="{q}",
     change="* REPLACE ({e} AS {q})",
-    casts={
-        "tinyint": "{c}::TINYINT",
-        "smallint": "{c}::SMALLINT",
-        "int": "{c}::INTEGER",
-        "bigint": "{c}::BIGINT",
-        "string": "{c}::VARCHAR",
-        "decimal": "{c}::DECIMAL{d}",
-    },
+    casts=_casts("{c}::{t}", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "VARCHAR", "DECIMAL{d}"),
     times={
         "timestamp_ntz": "{c} AT TIME ZONE 'UTC'",
         "bigint": "epoch_ms({c}) AT TIME ZONE 'UTC'",
