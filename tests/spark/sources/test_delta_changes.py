@@ -105,7 +105,14 @@ def test_a_table_without_its_feed_is_refused_with_the_statement(spark: SparkSess
         cj.sources.delta(f"{tmp_path}/customers", changes=True, options={"startingVersion": 3})
 
 
-@pytest.mark.parametrize("change", ["update {} set tier = 'new' where customer_id = 0", "delete from {}"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update {} set tier = 'new' where customer_id = 0",
+        # Three runs again; test_failures has both messages.
+        pytest.param("delete from {}", marks=pytest.mark.slow),
+    ],
+)
 def test_a_plain_stream_of_a_table_that_is_updated_ends_with_the_ways_to_read_it(
     spark: SparkSession, tmp_path: Path, change: str
 ) -> None:
@@ -116,8 +123,9 @@ def test_a_plain_stream_of_a_table_that_is_updated_ends_with_the_ways_to_read_it
     def run(source: cj.sources.Source, checkpoint: str, *, drain: bool) -> None:
         trades = cj.Input(cj.sources.delta(f"{tmp_path}/trades"), "customer_id", "event_time", "trades")
         pair = cj.connect(trades, cj.Input(source, "customer_id", "since", "customers", watermark=A_DAY), key_groups=2)
-        trigger, out = cj.Trigger.available_now(drain=drain), cj.sinks.delta(f"{tmp_path}/out_{checkpoint}")
-        pair.temporal_join().start(out, checkpoint=f"{tmp_path}/{checkpoint}", trigger=trigger).await_termination()
+        out, trigger = cj.sinks.delta(f"{tmp_path}/out_{checkpoint}"), cj.Trigger.available_now(drain=drain)
+        query = pair.temporal_join().start(output=out, checkpoint=f"{tmp_path}/{checkpoint}", trigger=trigger)
+        query.await_termination()
 
     place = f"{tmp_path}/customers"
     run(cj.sources.delta(place), "plain", drain=False)
