@@ -16,8 +16,10 @@ as done. What it is replaced by has its key, and with validity also its begin. A
 What replaces it may be rejected (no event time, one too far ahead, late where the input rejects late rows). Then the
 delete is dropped all the same, so the former state stays in force, and is counted as ``unchanged``. With validity a
 rejected row may have another begin, or none: then every delete of its key and commit counts as replaced by it. Where a
-commit is read in several batches, its rejected versions are remembered until all of it is read: their key and the
-columns of ``deciding``. Batches bring the commits in their order, so only those of the newest commit are kept.
+commit is read in several batches, its rejected versions are remembered until all of it is read (their key and the
+columns of ``deciding``), and the deletes that they may replace wait until then. A delete that is late is processed at
+once if no rejected version of its commit was read before it. Batches bring the commits in their order, so only the
+rejected versions of the newest commit are kept.
 
 Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
 before versions. So a version that begins where another ends is valid. An end only ends the version of its own row.
@@ -323,15 +325,17 @@ class RowChanges:
             rejected: What ``replacing`` returned of rejected rows.
             key: The key columns.
         """
-        own = self._deleted(rows) & ~self._ends(rows)
-        if not own.any():
-            return own
-        names = [*key, *self._commits]
-        if self.valid_from is None:
-            return own & _among(rows, rejected, names)
+        own, names = self._deleted(rows) & ~self._ends(rows), [*key, *self._commits]
+        if not own.any() or self.valid_from is None:
+            return self.may_be_replaced_by(rows, rejected, key)
         found = own & _among(rows, rejected, [*names, self.valid_from])
         elsewhere = rejected.filter(pa.array(~_among(rejected, rows.filter(pa.array(own)), [*names, self.valid_from])))
         return found | (own & _among(rows, elsewhere, names))
+
+    def may_be_replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows are deletes of a rejected version's key and commit; the arguments are ``replaced_by``'s."""
+        own = self._deleted(rows) & ~self._ends(rows)
+        return own & _among(rows, rejected, [*key, *self._commits]) if own.any() and rejected.num_rows else own & False
 
     def ranks(self, rows: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Return what decides between rows of one microsecond before the source's own order, and what after it."""

@@ -334,6 +334,35 @@ def test_a_span_that_is_updated_to_no_begin_stays_as_it_was(begin: int | None) -
     assert set(found.values()) == {None}
 
 
+CUTS = {
+    "nowhere": [["first", "second", "wrong"]],
+    "before the second delete": [["first", "wrong"], ["second"]],
+    "before the first delete": [["second", "wrong"], ["first"]],
+    "before and after the rejected row": [["first"], ["wrong"], ["second"]],
+    "everywhere, the rejected row first": [["wrong"], ["first"], ["second"]],
+    "everywhere, the rejected row last": [["first"], ["second"], ["wrong"]],
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_span_that_a_rejected_row_replaces_is_the_same_wherever_its_commit_is_cut(cut: str) -> None:
+    """The rejected row, which ends before it begins, has the begin of the first span: the second one is deleted."""
+    columns = {**SPANS, DELETED: pa.bool_(), COMMIT: pa.int64(), COMMITTED_AT: TIME}
+    spans = [(7, "gold", CLOCK + 1 * S, CLOCK + 2 * S), (7, "silver", CLOCK + 3 * S, None)]
+    changes = {
+        "first": (*spans[0], True, 4, CLOCK + 3 * S),
+        "second": (*spans[1], True, 4, CLOCK + 3 * S),
+        "wrong": (7, "new", CLOCK + 1 * S, CLOCK, False, 4, CLOCK + 3 * S),
+    }
+    parts = [[changes[name] for name in part] for part in CUTS[cut]]
+    given = [([(*span, False, 3, CLOCK) for span in spans], False), *((part, True) for part in parts[:-1])]
+    found, report = joined_with(
+        RowChanges(VALID_AT, DELTA_FEED, "begins", "ends"), columns, [*given, (parts[-1], False)]
+    )
+    assert found == {0: None, 1: "gold", 2: None, 3: None, 4: None, 5: None}
+    assert (report.inputs[1].unchanged, report.inputs[1].is_conserved) == (1, True)
+
+
 def replaced(given: InputSpec, name: str = "customers") -> InputSpec:
     closed = given.schema.append(pa.field("closed", pa.bool_()))
     return InputSpec(name, closed, given.key, given.event_time, (), given.sequence, changes=given.changes)
