@@ -154,9 +154,10 @@ def rows(schema: dict[str, pa.DataType], values: list[Any]) -> pa.Table:
 
 
 def batches(random: random.Random, history: History) -> Iterator[tuple[list[Change], bool, bool]]:
-    """Yield the feed as Delta's stream may give it: rows, whether they are of the snapshot, whether more of it come.
+    """Yield the feed as Delta's stream may give it: rows, whether they are of the snapshot, whether time is held.
 
-    A snapshot may come in several batches; several commits may come in one. An overwrite may be cut anywhere.
+    A snapshot may come in several batches; several commits may come in one. An overwrite may be cut anywhere. Time is
+    held where more rows of a commit come; a run that has more to read may also hold it at the end of a commit.
     """
     snapshot = history.snapshot()
     random.shuffle(snapshot)
@@ -167,7 +168,7 @@ def batches(random: random.Random, history: History) -> Iterator[tuple[list[Chan
     waiting, first = snapshot, True
     for feed in history.feeds:
         if random.random() < 0.6:
-            yield waiting, first, False
+            yield waiting, first, random.random() < 0.3
             waiting, first = [], False
         if feed and random.random() < 0.2 and len({each[0] for each in feed}) < len(feed):
             place = random.randint(1, len(feed))

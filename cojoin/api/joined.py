@@ -137,7 +137,7 @@ class Joined:
             FunctionError: The function raised an error, or returned an invalid value.
 
         Warns:
-            MissingRowsWarning: Rows were rejected; told once of each join.
+            MissingRowsWarning: Rows were rejected; each join warns once.
         """
         return self._run("run()", "run().rejected")
 

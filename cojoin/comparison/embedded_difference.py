@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["embedded_difference"]
 
 _TIMELESS = ("name", "sequence", "late", "null_key")
-"""The settings of an input by which its rows tell nothing else of time."""
+"""The settings of an input that do not change its watermark."""
 
 
 def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: EmbeddedExecution) -> Difference:
@@ -54,7 +54,7 @@ def embedded_difference(comparison: Comparison, a: EmbeddedExecution, b: Embedde
 
 
 def _tell_alike(comparison: Comparison) -> bool:
-    """Return whether the rows tell both versions the same of time, whatever becomes of late ones and of null keys."""
+    """Return whether the rows give the inputs of both versions the same watermarks."""
     inputs = zip(comparison.a.inputs, comparison.b.inputs, strict=True)
     return all(replace(two, **{name: getattr(one, name) for name in _TIMELESS}) == one for one, two in inputs)
 

@@ -63,7 +63,7 @@ def _expanded(spec: InputSpec, table: pa.Table) -> pa.Table:
 
 def _with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return both inputs' rows, where key and event-time columns without values have the types that they need."""
-    # What is no name is refused later, by ``InputColumns``.
+    # ``InputColumns`` refuses later what is not a name.
     keys = [each.key if isinstance(each.key, (list, tuple)) else [each.key] for each in declared]
     times = [(each.event_time, each.valid_from, each.valid_to) for each in declared]
     wanted: list[dict[Any, pa.DataType]] = [

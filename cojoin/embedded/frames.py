@@ -92,8 +92,8 @@ def read_frame(source: Any, what: str) -> pa.Table:
             type_to_ddl(typed[name].type)
         except SchemaError as error:
             msg = (
-                f"{place} has the type {column.type}, which Spark has not; drop it, or make it a column of texts: "
-                f"{library.text(name, column.type)}"
+                f"{place} has the type {column.type}, which Spark does not have; drop it, or make it a column of "
+                f"texts: {library.text(name, column.type)}"
             )
             raise SchemaError(msg) from error
     # Fields are nullable, as those of Spark's DataFrames from memory are.
@@ -101,7 +101,7 @@ def read_frame(source: Any, what: str) -> pa.Table:
 
 
 def _is_variant(field: pa.Field) -> bool:
-    """Return whether a field, or one within it, is a variant, which Arrow marks only beside the field's type."""
+    """Return whether a field, or one within it, is a variant, which Arrow marks in the field's metadata."""
     marked = (field.metadata or {}).get(b"ARROW:extension:name") == b"arrow.parquet.variant"
     return marked or any(map(_is_variant, (field.type.field(place) for place in range(field.type.num_fields))))
 
@@ -129,7 +129,7 @@ def _pandas_column(values: pd.Series[Any], place: str, library: Library) -> pa.C
     name = str(values.name)
     if isinstance(values.dtype, pd.SparseDtype):
         dense = library.code(name, "{c}.sparse.to_dense()")
-        msg = f"{place} has pandas' type {values.dtype}, which Arrow has not; fill its gaps: {dense}"
+        msg = f"{place} has pandas' type {values.dtype}, which Arrow does not have; fill its gaps: {dense}"
         raise SchemaError(msg)
     if values.dtype == object:
         check_objects(values, place)

@@ -1,7 +1,7 @@
 """The libraries whose frames are rows in memory: their advice, and their columns that Arrow can't tell from others.
 
 Code in advice calls a frame ``df``, and an Arrow table ``table``; for a DuckDB relation it is SQL for ``.project``. A
-library that exports a column as something else than its values is asked for the columns' types before they are read.
+library may export a column as something other than its values, so the columns' types are checked before rows are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Library", "library_of", "value_faults"]
 
 
 class _Words(NamedTuple):
-    """How a library is written; ``{c}`` is the column's value, ``{n}`` its name as a Python text."""
+    """The code of a library, as templates; ``{c}`` is the column's value, ``{n}`` its name as a Python text."""
 
     value: str
     change: str
@@ -29,19 +29,22 @@ class _Words(NamedTuple):
     times: Mapping[Kind, str]
     floors: Mapping[str, tuple[str, str]]
     """For a kind of times with nanoseconds the code that rounds it down, and up."""
+    constant: str
+    """The code that adds a column of one text; ``{q}`` is the column's name as an SQL identifier."""
+
+
+def _casts(code: str, *types: str) -> Mapping[str, str]:
+    """Return the code of a cast to each type, given by the library's names of the types; ``{t}`` is such a name."""
+    names = ("tinyint", "smallint", "int", "bigint", "string", "decimal")
+    return {name: code.replace("{t}", each) for name, each in zip(names, types, strict=True)}
 
 
 _PANDAS = _Words(
     value="df[{n}]",
     change="df[{n}] = {e}",
-    casts={
-        "tinyint": "{c}.astype('Int8')",
-        "smallint": "{c}.astype('Int16')",
-        "int": "{c}.astype('Int32')",
-        "bigint": "{c}.astype('Int64')",
-        "string": "{c}.astype('string')",
-        "decimal": "{c}.astype(pd.ArrowDtype(pa.decimal128{d}))",
-    },
+    casts=_casts(
+        "{c}.astype({t})", "'Int8'", "'Int16'", "'Int32'", "'Int64'", "'string'", "pd.ArrowDtype(pa.decimal128{d})"
+    ),
     times={
         "timestamp_ntz": "{c}.dt.tz_localize('UTC')",
         "bigint": "pd.to_datetime({c}, unit='ms', utc=True)",
@@ -56,19 +59,13 @@ _PANDAS = _Words(
         "timestamp": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
         "duration": ("{c}.dt.floor('us')", "{c}.dt.ceil('us')"),
     },
+    constant="df[{n}] = 'all'",
 )
 
 _POLARS = _Words(
     value="pl.col({n})",
     change="df.with_columns({e})",
-    casts={
-        "tinyint": "{c}.cast(pl.Int8)",
-        "smallint": "{c}.cast(pl.Int16)",
-        "int": "{c}.cast(pl.Int32)",
-        "bigint": "{c}.cast(pl.Int64)",
-        "string": "{c}.cast(pl.String)",
-        "decimal": "{c}.cast(pl.Decimal{d})",
-    },
+    casts=_casts("{c}.cast({t})", "pl.Int8", "pl.Int16", "pl.Int32", "pl.Int64", "pl.String", "pl.Decimal{d}"),
     times={
         "timestamp_ntz": "{c}.dt.replace_time_zone('UTC')",
         "bigint": "pl.from_epoch({n}, 'ms').dt.replace_time_zone('UTC')",
@@ -84,6 +81,7 @@ _POLARS = _Words(
         "duration": ("{c}.dt.cast_time_unit('us')", "({c} + pl.duration(nanoseconds=999)).dt.cast_time_unit('us')"),
         "time": ("({c}.cast(pl.Int64) // 1000 * 1000).cast(pl.Time)", ""),
     },
+    constant="df.with_columns(pl.lit('all').alias({n}))",
 )
 
 _ARROW_SECONDS = "pc.round(pc.multiply({c}.cast(pa.float64()), 1e6)).cast(pa.int64()).cast(pa.timestamp('us', 'UTC'))"
@@ -91,14 +89,9 @@ _ARROW_SECONDS = "pc.round(pc.multiply({c}.cast(pa.float64()), 1e6)).cast(pa.int
 _ARROW = _Words(
     value="table[{n}]",
     change="table.set_column({i}, {n}, {e})",
-    casts={
-        "tinyint": "{c}.cast(pa.int8())",
-        "smallint": "{c}.cast(pa.int16())",
-        "int": "{c}.cast(pa.int32())",
-        "bigint": "{c}.cast(pa.int64())",
-        "string": "{c}.cast(pa.string())",
-        "decimal": "{c}.cast(pa.decimal128{d})",
-    },
+    casts=_casts(
+        "{c}.cast({t})", "pa.int8()", "pa.int16()", "pa.int32()", "pa.int64()", "pa.string()", "pa.decimal128{d}"
+    ),
     times={
         "timestamp_ntz": "pc.assume_timezone({c}, 'UTC')",
         "bigint": "{c}.cast(pa.timestamp('ms', 'UTC'))",
@@ -114,19 +107,13 @@ _ARROW = _Words(
         "duration": ("{c}.cast(pa.duration('us'), safe=False)", ""),
         "time": ("{c}.cast(pa.time64('us'), safe=False)", ""),
     },
+    constant="table.append_column({n}, pa.array(['all'] * table.num_rows))",
 )
 
 _DUCKDB = _Words(
     value="{q}",
     change="* REPLACE ({e} AS {q})",
-    casts={
-        "tinyint": "{c}::TINYINT",
-        "smallint": "{c}::SMALLINT",
-        "int": "{c}::INTEGER",
-        "bigint": "{c}::BIGINT",
-        "string": "{c}::VARCHAR",
-        "decimal": "{c}::DECIMAL{d}",
-    },
+    casts=_casts("{c}::{t}", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "VARCHAR", "DECIMAL{d}"),
     times={
         "timestamp_ntz": "{c} AT TIME ZONE 'UTC'",
         "bigint": "epoch_ms({c}) AT TIME ZONE 'UTC'",
@@ -144,6 +131,7 @@ _DUCKDB = _Words(
         ),
         "time": ("{c}::TIME", ""),
     },
+    constant="*, 'all' AS {q}",
 )
 
 
@@ -151,12 +139,13 @@ class Library(Advice):
     """A library, and the names of the columns of one of its frames.
 
     Args:
-        words: How it is written.
+        words: Its code, as templates.
         names: The columns' names, in their order.
+        index: The index of a pandas DataFrame, whose levels may be columns; None for others.
     """
 
-    def __init__(self, words: _Words, names: Sequence[Any]) -> None:
-        self._words, self._names = words, list(names)
+    def __init__(self, words: _Words, names: Sequence[Any], index: pd.Index[Any] | None = None) -> None:
+        self._words, self._names, self._index = words, list(names), index
 
     def time(self, column: str, kind: Kind, role: str) -> str | None:
         """Return code that makes a column of a kind a ``timestamp``; None if there is none."""
@@ -168,6 +157,25 @@ class Library(Advice):
         """Return code that casts a column to one of Spark's types."""
         name, opening, digits = ddl.partition("(")
         return self._change(column, self._words.casts[name], digits=(opening + digits).replace(",", ", "))
+
+    def constant(self, column: str) -> str:
+        """Return code that adds a column which has the same text in all rows."""
+        return self._words.constant.format(n=repr(column), q=_quoted(column))
+
+    def about_missing(self, column: str, role: str) -> str | None:
+        """Return what to do about a column of times that may be a level of the index without a name."""
+        if self._index is None or role not in {"event time", "valid from", "valid to"}:
+            return None
+        levels = [self._index.get_level_values(place) for place in range(self._index.nlevels)]
+        unnamed = [isinstance(level, pd.DatetimeIndex) and level.name is None for level in levels]
+        if not any(unnamed):
+            return None
+        names = [level.name for level in levels]
+        names[unnamed.index(True)] = column
+        axis = repr(column if len(names) == 1 else names)
+        return (
+            f"the index has times but no name, so it is no column; name it: df = df.rename_axis({axis}).reset_index()"
+        )
 
     def about_key(self, column: str, ddl: str) -> str | None:
         """Return what to do about a key column whose type can't be one; None if there is nothing to say."""
@@ -218,11 +226,17 @@ class Library(Advice):
         )
 
     def _change(self, column: str, expression: str, digits: str = "") -> str:
-        quoted = '"' + column.replace('"', '""') + '"'
         place = self._names.index(column) if column in self._names else 0
-        named = {"n": repr(column), "q": quoted, "i": place}
+        named = {"n": repr(column), "q": _quoted(column), "i": place}
         value = self._words.value.format(**named)
-        return self._words.change.format(e=expression.format(c=value, n=repr(column), d=digits), **named)
+        changed = self._words.change.format(e=expression.format(c=value, n=repr(column), d=digits), **named)
+        is_level = self._index is not None and column not in self._names
+        return f"df = df.reset_index(); {changed}" if is_level else changed
+
+
+def _quoted(column: str) -> str:
+    """Return a column's name as an SQL identifier."""
+    return '"' + column.replace('"', '""') + '"'
 
 
 def library_of(source: Any, what: str) -> Library:
@@ -236,7 +250,7 @@ def library_of(source: Any, what: str) -> Library:
         SchemaError: The library would export a column as something else than its values.
     """
     if isinstance(source, pd.DataFrame):
-        return Library(_PANDAS, list(source.columns))
+        return Library(_PANDAS, list(source.columns), source.index)
     root = type(source).__module__.partition(".")[0]
     if root == "polars" and hasattr(source, "schema"):
         library = Library(_POLARS, list(source.schema))
@@ -254,8 +268,8 @@ def library_of(source: Any, what: str) -> Library:
 
 _OF_POLARS = {
     "Object": "whose values only Python knows: Polars would hand over their addresses in memory",
-    "Int128": "which Arrow has not",
-    "UInt128": "which Arrow has not",
+    "Int128": "which Arrow does not have",
+    "UInt128": "which Arrow does not have",
 }
 
 _OF_DUCKDB = {
@@ -265,8 +279,8 @@ _OF_DUCKDB = {
     "bignum": "which DuckDB hands over as its internal bytes",
     "varint": "which DuckDB hands over as its internal bytes",
     "variant": "which DuckDB hands over as its internal bytes",
-    "interval": "of months, days and time, which Spark has not",
-    "union": "which Spark has not",
+    "interval": "of months, days and time, which Spark does not have",
+    "union": "which Spark does not have",
 }
 
 
@@ -298,7 +312,7 @@ def _check_duckdb(name: str, dtype: Any, library: Library, what: str) -> None:
 
 
 def _id(dtype: Any) -> str:
-    # A relation's types know their own kind; older versions of DuckDB know it by its text alone.
+    # A relation's types have the attribute id; in older versions of DuckDB the type's text is its id.
     return str(getattr(dtype, "id", dtype)).lower()
 
 

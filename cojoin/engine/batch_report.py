@@ -266,7 +266,8 @@ class BatchReport:
         )
         text = (
             f"paused: {' and '.join(waiting)} {wait} {who} {format_time(self.watermark)}; "
-            f"{they_come} out when the next run moves it, or with drain=True"
+            f"{they_come} out when the next run moves it, or with drain=True, which ends the query: it finishes all "
+            f"inputs, and a later run with this checkpoint is refused"
         )
         for each in self.inputs:
             if each.reads_changes and not each.has_idleness and each.name == self.holding_input:

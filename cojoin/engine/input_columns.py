@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["InputColumns", "check_names", "check_pair"]
 
 _LONGEST = 100
-"""How many characters of a wrong name a message shows."""
+"""The number of characters of a wrong name that a message shows."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,24 @@ class InputColumns:
         for name in self.fields:
             if name.lower() == column.lower():
                 return name
-        msg = f"{self.what} has no {role} column {column!r}{did_you_mean(column, self.fields)}"
+        near, advised = did_you_mean(column, self.fields), self.advice.about_missing(column, role)
+        cure = near if advised is None or near.endswith("?") else f"; {advised}"
+        msg = f"{self.what} has no {role} column {column!r}{cure}"
         raise SchemaError(msg)
 
     def _key(self, declared: Any) -> tuple[str, ...]:
         key = tuple(self._find(column, "key") for column in self._names(declared, "key"))
-        if not key or len(set(key)) < len(key):
-            msg = f"{self.what}: key: expected one or more different columns, got {declared!r}"
+        if not key:
+            taken = {name.lower() for name in self.fields}
+            names = chain(["all_rows"], (f"all_rows_{number}" for number in count(2)))
+            added = next(name for name in names if name not in taken)
+            msg = (
+                f"{self.what}: key: expected one or more columns, got {declared!r}; to join rows by time alone, give "
+                f"both inputs the same key in all rows, which a single task joins: {self.advice.constant(added)}"
+            )
+            raise SchemaError(msg)
+        if len(set(key)) < len(key):
+            msg = f"{self.what}: key: expected different columns, got {declared!r}; name each once"
             raise SchemaError(msg)
         for name in key:
             if not is_keyable(self.fields[name].type):

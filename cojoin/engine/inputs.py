@@ -56,14 +56,14 @@ __all__ = [
 ]
 
 LatePolicy: TypeAlias = Literal["reject", "apply"]
-"""What happens to a row at or below the operator's watermark before its batch.
+"""The treatment of a row at or below the operator's watermark before its batch.
 
 - *reject*: it goes to the ``rejected`` output.
 - *apply*: it is processed nevertheless, and counted as ``late_applied``.
 """
 
 NullKeyPolicy: TypeAlias = Literal["reject", "unmatched"]
-"""What happens to a row if any column of its key is null; such a row matches none, as in SQL.
+"""The treatment of a row if any column of its key is null; it matches no other row, as in SQL.
 
 - *reject*: it goes to the ``rejected`` output.
 - *unmatched*: it waits for its own time, as every row does, and is then emitted as a row without a match.
@@ -80,7 +80,7 @@ Reason: TypeAlias = Literal[
     "tombstone",
     "gone",
 ]
-"""Why a row is rejected. If it is the new state of a table's row (``row_changes``), the former one stays in force.
+"""The reason why a row is rejected. A table's row keeps its former state if the new one is rejected (``row_changes``).
 
 - *null_key*: a column of its key is null.
 - *null_event_time*: its event time is null.

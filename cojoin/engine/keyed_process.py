@@ -97,7 +97,9 @@ class KeyedCoProcess:
                 raise ConfigurationError(msg)
             for name in spec.key:
                 if name in _OWN_COLUMNS:
-                    msg = f"input {spec.name!r}: key column {name!r}: a function's states have such a one; rename it"
+                    msg = (
+                        f"input {spec.name!r}: key column {name!r}: the states' tables have one of this name; rename it"
+                    )
                     raise SchemaError(msg)
             if self.order == "event_time" and spec.event_time is None:
                 msg = f"input {spec.name!r} has no event time; give it event_time=, or use order='arrival'"

@@ -13,7 +13,7 @@ first batch. Subclasses count the rows that they have done, and the rows that wa
 a join is done once the watermark has reached it, although the join keeps it.
 
 A row with a null key that was admitted is due at its own time, and then emitted without a match, and done: the subclass
-never sees it. So it is after a restore, too, whatever its input says of such rows by then.
+never sees it. This also holds after a restore into a query whose input rejects such rows.
 
 It costs a comparison of each buffered row's time in each batch, and a copy of the buffered and the due rows where some
 are due and others are not.
@@ -169,17 +169,20 @@ class Operator(RestorableOperator):
             self._take_load(batch.load)
         self.watermark.tick(self.processing_time)
         after = self.watermark.current()
-        waiting = []
+        waiting, undecided = [], []
         for side in (0, 1):
             # A table's rows are never late.
             limit = NONE if side and batch.load is not None else before
             fresh, rejections = self._admit(side, batch.rows[side], limit, batch.snapshots.get(side + 1))
             yield from rejections
-            is_within = side + 1 in batch.holds
-            waiting.append(self._without_superseded(side, concat([self._held[side], fresh]), is_within=is_within))
+            is_within = side + 1 in batch.holds and not batch.end_of_input
+            kept, open_ = self._without_superseded(side, concat([self._held[side], fresh]), is_within=is_within)
+            waiting.append(kept)
+            undecided.append(open_)
         last_event = self.watermark.max_timestamp()
         ends = after == END_OF_TIME
         yield from self._advance_to((waiting[0], waiting[1]), before, after, last_event if ends else None)
+        self._held = (concat([self._held[0], undecided[0]]), concat([self._held[1], undecided[1]]))
         if batch.end_of_input and not ends:
             self.watermark.finish()
             yield from self._advance_to((self._held[0], self._held[1]), after, self.watermark.current(), last_event)
@@ -216,26 +219,32 @@ class Operator(RestorableOperator):
             name = self.inputs[control.input - 1].name
             yield Emission(REJECTED, fault_table(control.faults, name, watermark))
 
-    def _without_superseded(self, side: int, waiting: pa.Table, *, is_within: bool) -> pa.Table:
-        """Return rows without the deletes that are replaced in their own commit, which are counted as done.
+    def _without_superseded(self, side: int, waiting: pa.Table, *, is_within: bool) -> Sides:
+        """Split off the deletes that are replaced in their own commit, which are counted as done.
 
         Args:
             side: 0 for the left input, 1 for the right.
             waiting: The rows that are buffered or new.
             is_within: Whether more rows of the same commit may come.
+
+        Returns:
+            The other rows, and of them the deletes that wait until their commit is read, since rejected versions of it
+            may replace them.
         """
-        spec, counts = self.inputs[side], self.counts[side]
+        spec, counts, rejected = self.inputs[side], self.counts[side], self._rejected[side]
         if spec.changes is None:
-            return waiting
+            return waiting, waiting.slice(0, 0)
         kept = spec.changes.without_superseded(waiting, spec.key)
-        if self._rejected[side].num_rows:
-            replaced = spec.changes.replaced_by(kept, self._rejected[side], spec.key)
+        undecided = kept.slice(0, 0)
+        if rejected.num_rows:
+            half_read = spec.changes.of_newest_commit(rejected, waiting) if is_within else rejected.slice(0, 0)
+            waits = spec.changes.may_be_replaced_by(kept, half_read, spec.key)
+            replaced = spec.changes.replaced_by(kept, rejected, spec.key) & ~waits
             counts.unchanged += int(replaced.sum())
-            kept = kept.filter(pa.array(~replaced))
-            if not is_within:
-                self._rejected[side] = spec.schema.empty_table()
-        counts.done += waiting.num_rows - kept.num_rows
-        return kept
+            undecided, kept = kept.filter(pa.array(waits)), kept.filter(pa.array(~(replaced | waits)))
+            self._rejected[side] = half_read
+        counts.done += waiting.num_rows - kept.num_rows - undecided.num_rows
+        return kept, undecided
 
     def _admit(
         self, side: int, rows: pa.Table, watermark: int, snapshot: int | None

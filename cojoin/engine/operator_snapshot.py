@@ -13,6 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from cojoin.engine.counts import InputCounts
 from cojoin.engine.state.flushing import attach, flush
 from cojoin.engine.state.segmented_table import without_shadowed
@@ -23,8 +25,6 @@ from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import pyarrow as pa
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.state.segmented_table import SegmentedTable
@@ -62,7 +62,7 @@ class RestorableOperator(ABC):
         self.processing_time = 0
         self.rows_out = 0
         self._held = tuple(spec.schema.empty_table() for spec in inputs)
-        self._rejected = [spec.schema.empty_table() for spec in inputs]
+        self._rejected = [self._rejected_rows(spec, None) for spec in inputs]
 
     @abstractmethod
     def state_tables(self) -> dict[str, pa.Table]:
@@ -151,7 +151,10 @@ class RestorableOperator(ABC):
         held = (self.input_rows(0, tables.get("held1")), self.input_rows(1, tables.get("held2")))
         described = header.get("segments", {})
         own = without_shadowed(described, tables)
-        self._rejected = [self.input_rows(side, tables.get(f"rejected{side + 1}")) for side in (0, 1)]
+        self._rejected = [
+            self._rejected_rows(spec, tables.get(f"rejected{number}"))
+            for number, spec in enumerate(self.inputs, start=1)
+        ]
         self.load_state_tables({name: table for name, table in own.items() if name not in _OWN})
         attach(self.segmented_tables(), described, tables, self.segmenting)
         self._held = held
@@ -196,9 +199,15 @@ class RestorableOperator(ABC):
             CheckpointError: Their columns can't become the input's.
         """
         spec = self.inputs[side]
-        if table is None:
-            return spec.schema.empty_table()
-        return evolve(table, spec.schema, f"input {spec.name!r}", fixed=spec.key)
+        return _stored_rows(spec, spec.schema, table)
+
+    @staticmethod
+    def _rejected_rows(spec: InputSpec, table: pa.Table | None) -> pa.Table:
+        """Return stored rejected rows of an input in the columns that decide; earlier versions stored all columns."""
+        columns = [] if spec.changes is None else spec.changes.remembered_columns(spec.key)
+        if table is not None:
+            table = table.select([name for name in columns if name in table.column_names])
+        return _stored_rows(spec, pa.schema([spec.schema.field(name) for name in columns]), table)
 
     def check_states(self) -> None:  # noqa: B027 - joins declare no states
         """Check that the restored states fit the declared ones, before any row is processed.
@@ -206,3 +215,14 @@ class RestorableOperator(ABC):
         Raises:
             CheckpointError: A stored state can't become what is declared, or is no longer declared.
         """
+
+
+def _stored_rows(spec: InputSpec, schema: pa.Schema, table: pa.Table | None) -> pa.Table:
+    """Return stored rows of an input in a schema; None means no rows.
+
+    Raises:
+        CheckpointError: Their columns can't become those of the schema.
+    """
+    if table is None:
+        return schema.empty_table()
+    return evolve(table, schema, f"input {spec.name!r}", fixed=spec.key)

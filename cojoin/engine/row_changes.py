@@ -16,7 +16,10 @@ as done. What it is replaced by has its key, and with validity also its begin. A
 What replaces it may be rejected (no event time, one too far ahead, late where the input rejects late rows). Then the
 delete is dropped all the same, so the former state stays in force, and is counted as ``unchanged``. With validity a
 rejected row may have another begin, or none: then every delete of its key and commit counts as replaced by it. Where a
-commit is read in several batches, its rejected versions are remembered until all of it is read.
+commit is read in several batches, its rejected versions are remembered until all of it is read (their key and the
+columns of ``deciding``), and the deletes that they may replace wait until then. A delete that is late is processed at
+once if no rejected version of its commit was read before it. Batches bring the commits in their order, so only the
+rejected versions of the newest commit are kept.
 
 Ties at one microsecond of a key: first the ends of validity, then the source's own order, and in one commit deletes
 before versions. So a version that begins where another ends is valid. An end only ends the version of its own row.
@@ -137,7 +140,7 @@ class RowChanges:
 
     @property
     def orders_deletes(self) -> bool:
-        """Whether the rows of one microsecond are ordered by their commits, or by ends of validity."""
+        """True if the rows of one microsecond are ordered by their commits, or by ends of validity."""
         return self.begins_with_snapshot or self.valid_from is not None
 
     @property
@@ -217,7 +220,7 @@ class RowChanges:
     def deletes_in_time(self, rows: pa.Table, latest: int) -> pa.Table:
         """Return rows where a delete that would take effect too far ahead of the clock does so at its commit.
 
-        The row that it deletes was too far ahead, too, and was rejected.
+        The row that it deletes was also too far ahead, and was rejected.
 
         Args:
             rows: Versions and deletes.
@@ -278,22 +281,41 @@ class RowChanges:
         replaced[codes[~deleted]] = True
         return own & replaced[codes]
 
+    def remembered_columns(self, key: Sequence[str]) -> list[str]:
+        """Return the columns of a rejected version that decide what it replaces."""
+        return list(dict.fromkeys([*key, *self.deciding]))
+
     def replacing(self, rows: pa.Table, key: Sequence[str], snapshot: int | None) -> pa.Table:
         """Return the rows that may replace others of their commit: versions with a key, after the initial snapshot.
+
+        They have the columns of ``remembered_columns``.
 
         Args:
             rows: Versions and deletes; of a feed whose commits are not numbered, none is returned.
             key: The key columns.
             snapshot: The version of the table that is the feed's snapshot; None where the rows are all of later ones.
         """
+        columns = self.remembered_columns(key)
         if not self._commits:
-            return rows.slice(0, 0)
+            return rows.select(columns).slice(0, 0)
         wanted = ~self._deleted(rows)
         if snapshot is not None:
             wanted &= _mask(pc.greater(rows.column(self._commits[0]), snapshot))
         for name in key:
             wanted &= _mask(pc.is_valid(rows.column(name)))
-        return rows.filter(pa.array(wanted))
+        return rows.select(columns).filter(pa.array(wanted))
+
+    def of_newest_commit(self, rejected: pa.Table, rows: pa.Table) -> pa.Table:
+        """Return the rejected rows of the newest commit, the only one of which more rows may come.
+
+        Args:
+            rejected: One or more rows that ``replacing`` returned.
+            rows: All versions and deletes that the same batches admitted.
+        """
+        (commit,) = self._commits
+        commits = rejected.column(commit)
+        newest = pc.max(pa.chunked_array([*commits.chunks, *rows.column(commit).chunks]))
+        return rejected.filter(pc.equal(commits, newest))
 
     def replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
         """Return which rows are deletes that rejected versions of the same commit replace.
@@ -303,15 +325,17 @@ class RowChanges:
             rejected: What ``replacing`` returned of rejected rows.
             key: The key columns.
         """
-        own = self._deleted(rows) & ~self._ends(rows)
-        if not own.any():
-            return own
-        names = [*key, *self._commits]
-        if self.valid_from is None:
-            return own & _among(rows, rejected, names)
+        own, names = self._deleted(rows) & ~self._ends(rows), [*key, *self._commits]
+        if not own.any() or self.valid_from is None:
+            return self.may_be_replaced_by(rows, rejected, key)
         found = own & _among(rows, rejected, [*names, self.valid_from])
         elsewhere = rejected.filter(pa.array(~_among(rejected, rows.filter(pa.array(own)), [*names, self.valid_from])))
         return found | (own & _among(rows, elsewhere, names))
+
+    def may_be_replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows are deletes of a rejected version's key and commit; the arguments are ``replaced_by``'s."""
+        own = self._deleted(rows) & ~self._ends(rows)
+        return own & _among(rows, rejected, [*key, *self._commits]) if own.any() and rejected.num_rows else own & False
 
     def ranks(self, rows: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Return what decides between rows of one microsecond before the source's own order, and what after it."""

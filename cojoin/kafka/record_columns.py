@@ -122,7 +122,7 @@ def header(name: str, dtype: str = "string") -> RecordColumn:
 def timestamp() -> RecordColumn:
     """Return a column of the record's own timestamp; null where it has none, which Kafka writes as -1.
 
-    A timestamp that is no time of Spark's, such as one in nanoseconds, makes the record undecodable.
+    A timestamp that Spark's type can't hold, such as one in nanoseconds, makes the record undecodable.
     """
     return RecordColumn("timestamp", "timestamp")
 

@@ -61,7 +61,7 @@ _TIMES: Mapping[Kind, str] = {
     "date": "F.try_to_timestamp(F.concat(F.col({n}).cast('string'), F.lit(' 00:00:00 UTC')))",
     "interval": "(F.timestamp_seconds(F.lit(0)) + F.col({n}))",
 }
-"""What makes a timestamp of a column, by its kind."""
+"""The code that makes a timestamp of a column, by its kind."""
 
 _NOTHING_PACKED = tuple(f"cast(null as {dtype}) as {name}" for name, dtype in map(str.split, PACKED_DDL.split(", ")))
 
@@ -88,6 +88,10 @@ class SparkAdvice(Advice):
     def cast(self, column: str, ddl: str) -> str:
         """Return code that casts a column to one of Spark's types."""
         return f"df.withColumn({column!r}, F.col({_named(column)!r}).cast({ddl!r}))"
+
+    def constant(self, column: str) -> str:
+        """Return code that adds a column which has the same text in all rows."""
+        return f"df.withColumn({column!r}, F.lit('all'))"
 
 
 class BoundInput:
@@ -213,7 +217,7 @@ class BoundInput:
     def length_type(self, column: str) -> str:
         """Return the type of a text column with its length, such as ``char(5)``; ``string`` where it has none.
 
-        Spark makes texts of such columns, pads them as it reads them, and keeps the type beside them.
+        Spark makes texts of such columns, pads them as it reads them, and keeps the type in their metadata.
         """
         kept = self.frame.schema[column].metadata.get("__CHAR_VARCHAR_TYPE_STRING")
         return str(kept or self.frame.schema[column].dataType.simpleString())

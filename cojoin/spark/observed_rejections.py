@@ -1,9 +1,9 @@
 """Warns of rows that the run of a static DataFrame has rejected, once the user has run it.
 
-A static DataFrame is lazy, so how many rows it rejects is known only after an action on it. Spark counts them beside
-the rows that it makes (``Observation``), from the statistics of the calls, so nothing runs a second time. A thread
-waits for the first action and warns as if at the line that made the DataFrame. The counts are those of that action: one
-that needs a few rows, such as ``show()``, may process a part.
+A static DataFrame is lazy, so the number of rows that it rejects is known only after an action on it. Spark counts
+them while it makes the rows (``Observation``), from the statistics of the calls, so nothing runs a second time. A
+thread waits for the first action and warns as if at the line that made the DataFrame. The counts are those of that
+action: one that needs a few rows, such as ``show()``, may process a part.
 
 It costs a thread that sleeps until then, for at most ``_MOST`` DataFrames at a time.
 """
@@ -36,7 +36,7 @@ __all__ = ["with_rejections_told"]
 
 _MOST = 32
 _AT_EXIT_SECONDS = 0.5
-"""How long the end of the process waits for the counts of an action that has just ended."""
+"""The seconds for which the end of the process waits for the counts of an action that has just ended."""
 
 _WAITING: set[threading.Thread] = set()
 
@@ -44,7 +44,7 @@ _WAITING: set[threading.Thread] = set()
 def with_rejections_told(emitted: DataFrame, names: Sequence[str], depth: int) -> DataFrame:
     """Return what the calls emit such that the first action on it warns of the rows that it has rejected.
 
-    With Spark Connect nothing is told: its ``toPandas`` attaches what is observed to the user's DataFrame.
+    With Spark Connect it does not warn: its ``toPandas`` attaches what is observed to the user's DataFrame.
 
     Args:
         emitted: The emitted rows of ``(kind, payload)``.

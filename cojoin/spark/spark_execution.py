@@ -115,7 +115,7 @@ class SparkExecution:
     def start(self, plan: Plan, options: QueryOptions) -> Query:
         """Start a plan as a query; see ``Joined.start``."""
         spark = self._left.frame.sparkSession
-        # Other sinks know the batch otherwise: by a folder, an argument, a marker.
+        # Other sinks record the batch elsewhere: in a folder's name, an argument or a marker.
         plan = replace(plan, stamps_rejected=options.rejected is None or isinstance(options.rejected, DeltaSink))
         # A value that it can't have is an error now, and not in the first batch.
         is_left_to_spark(spark, OUTPUT_SETTING)

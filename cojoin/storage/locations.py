@@ -112,7 +112,7 @@ def as_location(declared: Any, what: str, *, expected: str = "a path") -> str:
 
 
 def unpatterned(path: str) -> str:
-    """Return the part of a path that is no pattern: the folder below which all that it matches lies.
+    """Return the part of a path before its pattern: the folder below which all that it matches lies.
 
     >>> unpatterned("/lake/2026-*/trades"), unpatterned("/lake/trades")
     ('/lake', '/lake/trades')

@@ -1,11 +1,11 @@
-"""Whether processes on several hosts see one folder at a path, or each a folder of its own: told by small files in it.
+"""The check that processes on several hosts see the same folder at a path, by small files that they write into it.
 
-The driver puts a token with a random id into each place. Whoever works with the place finds this token there, and puts
-one of its own beside it, which the driver finds. (Nothing is written into what is only read: there one of the listed
-files is looked for, with its size.) Another disk, another mount and a layer of a container's file system all fail this.
+The driver puts a token with a random id into each place. Each worker finds this token there, and adds its own, which
+the driver finds. (Nothing is written into an input: there a worker looks for one of the listed files, with its size.)
+Another disk, another mount and a layer of a container's file system all fail this.
 
-Network file systems remember for up to a minute that a file was not there. So whoever misses a file there lists its
-folder and looks again, for up to 90 seconds; on a disk of one's own nothing comes later.
+Network file systems remember for up to a minute that a file was not there. So a process that misses a file lists its
+folder and looks again, for up to 90 seconds.
 
 Readers of the places, Spark's and Delta's among them, pass over the tokens, whose names begin with a dot. A token that
 a killed driver has left is deleted by a start a day later, like other temporary files (``store.is_abandoned``).
@@ -76,7 +76,7 @@ class ListedFile(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with a place on a host.
+    """A fault of a place on a host.
 
     Attributes:
         what: The place.
@@ -156,7 +156,7 @@ class Tokens:
         self._made = []
 
     def to_json(self) -> str:
-        """Return what a worker has to know, as a text that ``read`` reads."""
+        """Return the tokens as a text for a worker, which ``read`` reads."""
         return json.dumps({"token": self.token, "driver": self.driver, "places": self.places})
 
     @classmethod
@@ -166,7 +166,7 @@ class Tokens:
         return cls(tuple(Place(*each) for each in told["places"]), told["driver"], told["token"])
 
     def look(self, own: str, seconds: float = SECONDS) -> list[Fault]:
-        """Look for the driver's token in each place, and put one beside it; on a worker.
+        """Look for the driver's token in each place, and write the worker's own there; on a worker.
 
         Args:
             own: The id of the worker's own token.

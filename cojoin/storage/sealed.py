@@ -1,7 +1,7 @@
-"""What is sent to Spark's Python workers: sealed, so that only a worker with the driver's cojoin opens it.
+"""Seals the functions that are sent to Spark's Python workers: only a worker with the driver's cojoin opens them.
 
-A worker imports the cojoin of its own host. While hosts are upgraded one by one, that may be another than the driver's,
-whose rows would differ without a word. So everything that Spark pickles for a worker is sealed here: its outermost
+A worker imports the cojoin of its own host. While hosts are upgraded one by one, it may differ from the driver's, and
+so may its rows, without any error. So everything that Spark pickles for a worker is sealed here: its outermost
 function travels by value and imports nothing of cojoin. On the worker it compares cojoin's version, a digest of its
 sources, Python's minor version and pyarrow's major version with the driver's, and only then unpickles what it carries.
 
@@ -10,8 +10,8 @@ with new behaviour, also of casts, sorts and files; later numbers are correction
 bytes of the ``.py`` files and their paths within the package, whatever their line ends: an installation that can be
 edited equals a wheel or an archive of the same sources. It takes some 30 milliseconds, once in a worker's process.
 
-The module of a user's function is compared in the same way, since a former one of another host would give other rows,
-too. What that module itself imports is not known.
+The module of a user's function is compared in the same way, since an older one on another host would give different
+rows. The modules that it imports are not compared.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Sealed:
     """
 
     def __init__(self, function: Callable[..., Any], user: object = None) -> None:
-        ours()  # here, since Spark would tell it as an error of pickling
+        ours()  # here, since Spark would report it as an error of pickling
         self._function, self._modules = function, {} if user is None else _modules_of(type(user))
 
     def __call__(self, *arguments: Any) -> Any:
@@ -118,7 +118,7 @@ def sealed_call(make: Callable[..., Any], *arguments: Any, modules: Mapping[str,
     Args:
         make: What makes the object there.
         arguments: What it is called with.
-        modules: The digests of the users' modules that the worker must have, too.
+        modules: The digests of the users' modules, which the worker's must equal.
     """
     # Pickled when Spark pickles, so that it finds the broadcast variables that a user's function holds.
     payload = CloudPickleSerializer().dumps((make, arguments))
@@ -152,7 +152,7 @@ def ours() -> dict[str, str]:
         EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
     """
     found, imported = installed(), str(sys.modules["cojoin"].__version__)
-    # Compiled modules alone do not tell their version.
+    # Compiled modules alone do not have their version.
     if found["cojoin"] not in {imported, _UNKNOWN}:
         msg = (
             f"this process has imported cojoin {imported}, and {found['path']} has cojoin {found['cojoin'] or 'none'} "
@@ -213,7 +213,7 @@ def refusal(expected: dict[str, str]) -> str | None:
         wrong.append(f"expected pyarrow {major} ({expected['pyarrow']}), found {there['pyarrow'] or 'none'}")
     if not wrong:
         return None
-    return f"{_here()} has not what the driver has: {'; '.join(wrong)}; nothing was run there: {_PLACES}"
+    return f"{_here()} differs from the driver: {'; '.join(wrong)}; nothing was run there: {_PLACES}"
 
 
 def installed() -> dict[str, str]:
@@ -345,7 +345,7 @@ def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes
 
 
 def _failure(told: str) -> Exception:
-    """Return an error that is told as one of cojoin's, which may be missing."""
+    """Return an error that is shown as one of cojoin's, even where cojoin is missing."""
     kind: Any = type("EnvironmentSetupError", (RuntimeError,), {"__module__": "cojoin.errors"})
     error: Exception = kind(told)
     return error

@@ -43,7 +43,7 @@ DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
 }
-"""The settings without which a session does not know Delta's tables."""
+"""The settings that a session needs for Delta's tables."""
 
 _WITH_DELTA: set[str] = set()
 """The applications whose JVMs have Delta's classes."""
@@ -52,7 +52,7 @@ _CHECKED: set[str] = set()
 """The sessions of Spark Connect whose servers were asked for their version."""
 
 _IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
-"""Spark's name of the error with which a pipeline's function refuses whatever must ask the server."""
+"""Spark's name of the error for a call within a pipeline's function that would need the server."""
 
 
 def check_session(session: Any, what: str) -> None:

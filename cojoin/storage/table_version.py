@@ -66,7 +66,7 @@ class TableVersion(ABC):
         """Return the table's columns as Spark's JSON of a schema; empty where the log does not say."""
 
     def schema(self) -> StructType | None:
-        """Return the table's columns; None where the log does not say, or has types that this Spark does not know."""
+        """Return the table's columns; None where the log has no schema, or types that this Spark does not have."""
         text = self.schema_text()
         try:
             return StructType.fromJson(json.loads(text)) if text else None

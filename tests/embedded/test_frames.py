@@ -185,7 +185,7 @@ def test_columns_without_values_take_the_type_that_they_need() -> None:
 
 def test_the_types_of_pandas_alone_are_refused() -> None:
     with pytest.raises(
-        cj.SchemaError, match=r"column 'v' has the type extension<pandas.period.*Spark has not; drop it"
+        cj.SchemaError, match=r"column 'v' has the type extension<pandas.period.*Spark does not have; drop it"
     ):
         connect(frame(v=pd.PeriodIndex(["2026-01", "2026-02"], freq="M")))
 

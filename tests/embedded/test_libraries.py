@@ -62,7 +62,7 @@ def run(library: str, frame: Any, code: str) -> Any:
     names = {"df": frame, "table": frame, "pd": pd, "np": np, "pa": pa, "pc": pc}
     if library == "pandas":
         exec(code, names)
-        return frame
+        return names["df"]
     return eval(code, names | {"pl": importlib.import_module("polars")} if library == "polars" else names)
 
 
@@ -107,7 +107,7 @@ def test_the_cure_for_an_event_time_of_another_type_gives_the_moment(library: st
     frame = made(library, with_times(values), connection)
     message = refused(frame)
     if (library, kind) == ("duckdb", "interval day to second"):
-        assert "has the type INTERVAL, of months, days and time, which Spark has not; cast it: " in message
+        assert "has the type INTERVAL, of months, days and time, which Spark does not have; cast it: " in message
         return
     assert f"input 'trades': event time column 't': expected a timestamp, got {kind.partition('(')[0]}" in message
     found = connect(run(library, frame, cure(message))).asof_join().to_arrow()
@@ -121,6 +121,46 @@ def test_a_cure_names_columns_of_any_name(library: str, name: str, connection: A
     code = cure(refused(frame, event_time=name))
     found = connect(run(library, frame, code), event_time=name).asof_join().to_arrow()
     assert found.column(name).to_pylist() == [moment]
+
+
+def test_rows_are_joined_by_time_alone_after_the_cure_for_no_key(library: str, connection: Any) -> None:
+    columns = {"k": pa.array([7], pa.int64()), "t": pa.array([NOON], US), "ALL_rows": pa.array([1])}
+    frame = made(library, pa.table(columns), connection)
+    message = refused(frame, key=[])
+    assert "input 'trades': key: expected one or more columns, got []; to join rows by time alone, give both" in message
+    left = run(library, frame, cure(message))
+    other = pa.table({"all_rows_2": ["all"], "t": pa.array([NOON - timedelta(days=9)], US), "tier": ["gold"]})
+    pair = cj.connect(cj.Input(left, "all_rows_2", "t", "trades"), cj.Input(other, "all_rows_2", "t", "customers"))
+    assert pair.asof_join().to_arrow().column("tier").to_pylist() == ["gold"]
+
+
+def test_a_key_column_is_named_once(library: str, connection: Any) -> None:
+    frame = made(library, with_times(pa.array([NOON], US)), connection)
+    assert refused(frame, key=["k", "k"]).endswith("key: expected different columns, got ['k', 'k']; name each once")
+
+
+@pytest.mark.parametrize("is_naive", [False, True])
+@pytest.mark.parametrize("others", [[], ["sensor"], [None]])
+def test_an_index_of_times_without_a_name_is_given_that_of_the_event_time(others: list[Any], is_naive: bool) -> None:
+    times = pd.DatetimeIndex([NOON]).tz_localize(None) if is_naive else pd.DatetimeIndex([NOON])
+    index = pd.MultiIndex.from_arrays([*([3] for _ in others), times], names=[*others, None]) if others else times
+    frame = pd.DataFrame({"k": [7]}, index=index)
+    message = refused(frame, event_time="moment")
+    assert "input 'trades' has no event time column 'moment'; the index has times but no name, so it is no" in message
+    frame = run("pandas", frame, cure(message))
+    if is_naive:
+        frame = run("pandas", frame, cure(refused(frame, event_time="moment")))
+    found = connect(frame, event_time="moment").asof_join().to_arrow()
+    assert found.column("moment").to_pylist() == [NOON]
+    assert "did you mean 'k'?" in refused(pd.DataFrame({"k": [7]}, index=index), event_time="kk")
+    assert "'k', 't'" in refused(pd.DataFrame({"k": [7], "t": [NOON]}, index=index), key="customer")
+    assert "valid are 'k'" in refused(pd.DataFrame({"k": [7]}), event_time="moment")
+
+
+def test_a_named_index_of_another_type_is_made_a_column_by_its_cure() -> None:
+    frame = pd.DataFrame({"k": [7]}, index=pd.DatetimeIndex([NOON.replace(tzinfo=None)], name="t"))
+    found = connect(run("pandas", frame, cure(refused(frame)))).asof_join().to_arrow()
+    assert found.column("t").to_pylist() == [NOON]
 
 
 def test_a_malformed_text_becomes_null_where_the_cure_does_not_end_at_it(library: str, connection: Any) -> None:
@@ -298,7 +338,7 @@ def test_what_polars_would_export_as_something_else_is_refused_by_column() -> No
         value = [1] if dtype == pl.List(pl.Int128) else {"x": 1}
         frame = pl.DataFrame({**base, "v": pl.Series([value], dtype=dtype)})
         assert "Int128" in refused(frame)
-        assert "which Arrow has not; cast its values where the column is made" in refused(frame)
+        assert "which Arrow does not have; cast its values where the column is made" in refused(frame)
 
 
 @pytest.mark.parametrize(

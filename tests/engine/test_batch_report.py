@@ -84,7 +84,8 @@ def test_a_report_goes_over_json() -> None:
 def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
     assert report().ending() == (
         "paused: 2 rows of 'trades' and 1 row of 'customers' wait for the watermark of 'customers', "
-        "which is 1970-01-01 00:00:00.002; they come out when the next run moves it, or with drain=True. "
+        "which is 1970-01-01 00:00:00.002; they come out when the next run moves it, or with drain=True, which ends "
+        "the query: it finishes all inputs, and a later run with this checkpoint is refused. "
         "Since its first batch it rejected 1 row of 'customers' whose key is null"
     )
 
@@ -93,12 +94,12 @@ def test_one_row_waits_and_comes_out() -> None:
     trades, customers = report().inputs
     one = replace(report(), inputs=(replace(trades, buffered=0), customers)).ending()
     assert one.startswith("paused: 1 row of 'customers' waits for the watermark of 'customers', which is ")
-    assert "; it comes out when the next run moves it, or with drain=True" in one
+    assert "; it comes out when the next run moves it, or with drain=True, which ends the query: " in one
 
 
 def test_the_last_line_says_how_many_rows_were_late_or_rejected_and_why() -> None:
     paused, drained = report(), report(drain=True)
-    for each, end in ((paused, "with drain=True"), (drained, "drained: all inputs are finished")):
+    for each, end in ((paused, "with this checkpoint is refused"), (drained, "drained: all inputs are finished")):
         trades, customers = each.inputs
         trades = replace(trades, rejected={"late": 1_032, "too_far_ahead": 1, "null_key": 0})
         late = replace(each, inputs=(trades, replace(customers, rejected={}, late_applied=2)))
@@ -107,7 +108,7 @@ def test_the_last_line_says_how_many_rows_were_late_or_rejected_and_why() -> Non
             f"too far ahead of the clock and applied 2 rows of 'customers' that came late"
         )
     nothing = replace(paused.inputs[1], rejected={})
-    assert replace(paused, inputs=(paused.inputs[0], nothing)).ending().endswith("with drain=True")
+    assert replace(paused, inputs=(paused.inputs[0], nothing)).ending().endswith("with this checkpoint is refused")
 
 
 def test_every_reason_has_words_for_the_last_line() -> None:

@@ -222,8 +222,13 @@ def joined_with(
         holds = {2: NONE} if is_within else {}
         outputs.append(running.step((rows(TRADE, asked), made), processing_time=CLOCK // 1_000, holds=holds).output)
         asked = []
-        kept = {name for state in running._states for name in codec.decode(state)[1]}
-        assert is_within or not kept & {"rejected1", "rejected2"}, "remembered only until the commit is read"
+        kept = [
+            table for state in running._states for name, table in codec.decode(state)[1].items() if name == "rejected2"
+        ]
+        assert is_within or not kept, "remembered only until the commit is read"
+        for table in kept:
+            assert table.column_names == [*key, *changes.deciding]
+            assert set(table[COMMIT].to_pylist()) == {made[COMMIT].to_pylist()[-1]}, "only of the newest commit"
         other = Stepper(plan, 3)
         other.restore(running.snapshot())
         running = other
@@ -256,6 +261,33 @@ def test_an_update_whose_new_state_is_rejected_leaves_the_former_one(kind: str, 
     reason = "null_event_time" if kind == "none" else "too_far_ahead"
     assert (customers.unchanged, dict(customers.rejected), customers.is_conserved) == (1, {reason: 1}, True)
     assert "left 1 row of 'customers' in the former state, since the new one was rejected" in report.ending()
+
+
+def test_of_many_commits_that_each_reject_a_version_only_the_newest_is_remembered() -> None:
+    """A bounded run with more to read holds the time in each batch, also where one ends with a commit."""
+    first = [(7, "gold", CLOCK + 1 * S, False, 3, CLOCK + 1 * S)]
+    wrong = [([(7, "far", WRONG["too far ahead"], False, commit, CLOCK + 2 * S)], True) for commit in range(4, 40)]
+    old = [(7, "gold", CLOCK + 1 * S, True, 39, CLOCK + 2 * S)]
+    found, report = joined_with(RowChanges("since", DELTA_FEED), FEED, [(first, True), *wrong, (old, False)])
+    assert found == {0: None, 1: "gold", 2: "gold", 3: "gold", 4: "gold", 5: "gold"}
+    customers = report.inputs[1]
+    assert (customers.unchanged, customers.rejected["too_far_ahead"], customers.is_conserved) == (1, 36, True)
+
+
+def test_rejected_versions_that_an_earlier_version_kept_whole_are_restored() -> None:
+    changes, schema = RowChanges("since", DELTA_FEED), pa.schema([*FEED.items()])
+    customers = InputSpec("customers", schema, ("customer_id",), "since", (), (COMMIT,), changes=changes)
+    trades = InputSpec("trades", pa.schema([*TRADE.items()]), ("customer_id",), "time")
+    plan = Plan(TemporalJoin(deletes=DELETED, suffixes=("", "_customer")), trades, customers, 1)
+    operator = plan.create_operator()
+    header, tables = operator.parts()
+    whole = rows(FEED, [(7, "new", None, False, 4, CLOCK)])
+    operator.load(header, {**tables, "rejected2": whole})
+    kept = operator.parts()[1]["rejected2"]
+    assert kept.to_pylist() == [{"customer_id": 7, DELETED: False, COMMIT: 4}]
+    again = plan.create_operator()
+    again.load(*operator.parts())
+    assert again.parts()[1]["rejected2"].equals(kept)
 
 
 def test_what_was_rejected_is_replaced_and_deleted_as_the_table_says() -> None:
@@ -300,6 +332,35 @@ def test_a_span_that_is_updated_to_no_begin_stays_as_it_was(begin: int | None) -
     gone = [(7, "gold", CLOCK + 1 * S, None, True, 5, CLOCK + 3 * S)]
     found, _ = joined_with(changes, columns, [(first, False), (wrong, False), (gone, False)])
     assert set(found.values()) == {None}
+
+
+CUTS = {
+    "nowhere": [["first", "second", "wrong"]],
+    "before the second delete": [["first", "wrong"], ["second"]],
+    "before the first delete": [["second", "wrong"], ["first"]],
+    "before and after the rejected row": [["first"], ["wrong"], ["second"]],
+    "everywhere, the rejected row first": [["wrong"], ["first"], ["second"]],
+    "everywhere, the rejected row last": [["first"], ["second"], ["wrong"]],
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_span_that_a_rejected_row_replaces_is_the_same_wherever_its_commit_is_cut(cut: str) -> None:
+    """The rejected row, which ends before it begins, has the begin of the first span: the second one is deleted."""
+    columns = {**SPANS, DELETED: pa.bool_(), COMMIT: pa.int64(), COMMITTED_AT: TIME}
+    spans = [(7, "gold", CLOCK + 1 * S, CLOCK + 2 * S), (7, "silver", CLOCK + 3 * S, None)]
+    changes = {
+        "first": (*spans[0], True, 4, CLOCK + 3 * S),
+        "second": (*spans[1], True, 4, CLOCK + 3 * S),
+        "wrong": (7, "new", CLOCK + 1 * S, CLOCK, False, 4, CLOCK + 3 * S),
+    }
+    parts = [[changes[name] for name in part] for part in CUTS[cut]]
+    given = [([(*span, False, 3, CLOCK) for span in spans], False), *((part, True) for part in parts[:-1])]
+    found, report = joined_with(
+        RowChanges(VALID_AT, DELTA_FEED, "begins", "ends"), columns, [*given, (parts[-1], False)]
+    )
+    assert found == {0: None, 1: "gold", 2: None, 3: None, 4: None, 5: None}
+    assert (report.inputs[1].unchanged, report.inputs[1].is_conserved) == (1, True)
 
 
 def replaced(given: InputSpec, name: str = "customers") -> InputSpec:

@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from cojoin.embedded.stepper import Stepper
@@ -19,6 +20,7 @@ from cojoin.engine.plan import Plan
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED, EARLIEST, VALID_AT, RowChanges
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import NONE
+from cojoin.engine.values import codec
 from tests.seeds import SEED
 from tests.table_histories import BEGIN, FEED, TIME, TRADES, History, at_commits, at_since, batches, histories, rows
 
@@ -75,6 +77,9 @@ def run(
         step = running.step((rows(TRADES, trades[:count]), expanded(right, customers)), **told)
         trades = trades[count:]
         found.append(step.output)
+        for state in running._states:
+            rejected = codec.decode(state)[1].get("rejected2")
+            assert rejected is None or pc.count_distinct(rejected[COMMIT]).as_py() == 1, "only of the newest commit"
     ended = (rows(TRADES, trades), right.schema.empty_table())
     found.append(running.step(ended, end_of_input=True).output)
     table = pa.concat_tables(found)

@@ -32,10 +32,16 @@ def bind(frame: Any, **settings: Any) -> BoundInput:
             ("input 'trades' has no key column 'x'; valid are 'trade_id', 'customer_id', 'event_time', 'amount'"),
         ),
         ({"key": None}, "input 'trades': key: expected a column's name, or a list of names, got None"),
-        ({"key": []}, "input 'trades': key: expected one or more different columns, got []"),
+        (
+            {"key": []},
+            (
+                "input 'trades': key: expected one or more columns, got []; to join rows by time alone, give both "
+                "inputs the same key in all rows, which a single task joins: df.withColumn('all_rows', F.lit('all'))"
+            ),
+        ),
         (
             {"key": ["trade_id", "TRADE_ID"]},
-            ("input 'trades': key: expected one or more different columns, got ['trade_id', 'TRADE_ID']"),
+            "input 'trades': key: expected different columns, got ['trade_id', 'TRADE_ID']; name each once",
         ),
         ({"key": ["trade_id", 3]}, "input 'trades': key: expected a column's name, got 3"),
         (
@@ -105,6 +111,16 @@ def test_a_mistake_is_refused_in_words(two_frames: Any, settings: dict[str, Any]
     with pytest.raises(cj.ConfigurationError) as caught:
         bind(two_frames[0], **settings)
     assert str(caught.value) == message
+
+
+def test_rows_are_joined_by_time_alone_after_the_cure_for_no_key(two_frames: Any) -> None:
+    with pytest.raises(cj.SchemaError) as caught:
+        bind(two_frames[0], key=[])
+    code = str(caught.value).rpartition(": ")[2]
+    sides = (eval(code, {"df": frame, "F": F}) for frame in two_frames)
+    left, right = (cj.Input(side, "all_rows", "event_time", name) for side, name in zip(sides, "ab", strict=True))
+    rows = cj.connect(left, right).asof_join(suffixes=("", "_b")).to_dataframe().collect()
+    assert [(row.trade_id, row.tier) for row in rows] == [(1, "gold")]
 
 
 def test_columns_are_found_whatever_their_case(two_frames: Any) -> None:

@@ -154,7 +154,7 @@ REFUSED: list[tuple[str, Callable[[Things], Any], type[Exception], str]] = [
     # Functions.
     ("key of ours", lambda t: cj.connect(
         t.input(t.left.withColumnRenamed("k", "@timestamp"), key="@timestamp"), t.input(t.right, name="customers")
-    ).process(EnrichTrades(), "a int"), cj.SchemaError, "input 'trades': key column '@timestamp': a function's states"),
+    ).process(EnrichTrades(), "a int"), cj.SchemaError, "input 'trades': key column '@timestamp': the states' tables"),
     ("column of ours", lambda t: t.pair(t.left.withColumnRenamed("v", "@hash")), cj.SchemaError,
      "input 'trades': column '@hash': the state's own tables have one of this name; rename it"),
     ("a class", lambda t: t.pair().process(EnrichTrades, "a int"), cj.ConfigurationError, "make an instance of it"),  # type: ignore[arg-type]

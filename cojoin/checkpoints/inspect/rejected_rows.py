@@ -49,7 +49,7 @@ _Convert: TypeAlias = "Callable[[Any], Any]"
 _TIME = pa.timestamp("us", "UTC")
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _SPAN = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d{6}))?")
-"""How durations stand in the JSON of a row."""
+"""The form of a duration in the JSON of a row."""
 
 _ABOUT = pa.schema(
     [
@@ -78,8 +78,8 @@ def read_rejected(spark: SparkSession, checkpoint: Location | Checkpoint, input:
         ``row_id``, ``reason``, ``batch_id``, ``processing_time`` and ``watermark`` (the join's before the batch), then
         the columns of the input, then ``row``, the whole row as JSON. A name that the input has too gets an underscore
         in front. Batch and processing time are null for rows that a former version has written, and the processing
-        time for those of ``sinks.parquet``. Of records that gave no row (``undecodable``, ``tombstone``, ``gone``) only
-        what is known of them is not null, and ``row`` says what was wrong.
+        time for those of ``sinks.parquet``. Of records that gave no row (``undecodable``, ``tombstone``, ``gone``) the
+        columns that could not be read are null, and ``row`` has the reason.
 
     Raises:
         ConfigurationError: The query has no such input, a moment is given, or the rejected rows go to a callable or a
@@ -208,7 +208,7 @@ def _free(name: str, taken: set[str]) -> str:
 def _reader(dtype: pa.DataType) -> _Convert:
     """Return what reads a value of a type from the JSON of a rejected row.
 
-    What is no such value becomes null, as a moment beyond the year 9999 or what a fault says in a column's place.
+    A value of another type becomes null, such as a moment beyond the year 9999, or the text of a fault.
     """
     read = _plain_reader(dtype)
 

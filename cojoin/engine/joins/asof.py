@@ -32,7 +32,7 @@ For rows with a key and an event time, whose versions have different times, the 
 * Of versions with one event time, ``merge_asof`` takes the last as given when it looks backward, and the first as given
   when it looks forward; DuckDB takes any. Here it is the last in the total order in every direction.
 * ``merge_asof`` matches null keys with each other, and DuckDB emits their rows without a match. Here rows with a null
-  key are rejected or, with ``null_key="unmatched"``, a left one comes out at its own time without a match.
+  key are rejected or, with ``null_key="unmatched"``, a left one is emitted at its own time without a match.
 * ``merge_asof`` refuses null times and rows that are not sorted; DuckDB emits rows without a time without a match. Here
   rows without a time are rejected, and rows may come in any order.
 * ``merge_asof`` returns rows as the left has them. Here they come by key, emission time and total order.
@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, joined_schema
+from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
 from cojoin.engine.joins.search import Neighbours, at, distance, shift
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.time.durations import Duration, microseconds
@@ -105,7 +105,7 @@ class AsofJoin:
     direction: Direction = "backward"
 
     def __post_init__(self) -> None:
-        check_word("how", self.how, get_args(AsofHow))
+        check_how(self.how, get_args(AsofHow))
         check_word("direction", self.direction, get_args(Direction))
         check_flag("allow_exact_matches", self.allow_exact_matches)
         if self.tolerance is not None:

@@ -12,13 +12,14 @@ It costs one Arrow ``take`` for each column, or two where rows are repeated, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cojoin.engine.joins.search import at
+from cojoin.engine.values.choices import check_word
 from cojoin.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.joins.search import SortedRows
 
-__all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "joined_schema"]
+__all__ = ["JoinedColumns", "Suffixes", "allows_no_time", "check_how", "joined_schema"]
 
 Suffixes: TypeAlias = tuple[str, str]
 """The suffixes for a name that both inputs have, left and right, such as ``("", "_customer")``."""
@@ -38,7 +39,31 @@ _KEEPING = {
     "left": "how='left', or 'full' of an interval join",
     "right": "interval_join with how='right' or 'full'",
 }
-"""Which joins keep the rows of a side that have no match."""
+"""The joins that keep the rows of a side that have no match."""
+
+
+_KEEPING_THE_RIGHT = ("right", "full", "outer", "right_outer", "full_outer", "rightouter", "fullouter")
+
+
+def check_how(how: Any, words: Sequence[str]) -> None:
+    """Check which left rows a join keeps that looks up a right row for each of them.
+
+    Args:
+        how: The value of ``how``.
+        words: The valid values.
+
+    Raises:
+        ConfigurationError: It is none of them.
+    """
+    if how in _KEEPING_THE_RIGHT:
+        whole = "right" if how.startswith("right") else "full"
+        msg = (
+            f"how: expected {' or '.join(map(repr, words))}, got {how!r}: this join looks up a right row for each left "
+            f"row, and has no result for a right row alone; to keep the rows of the right input, make it the left one, "
+            f"or use interval_join(..., how={whole!r})"
+        )
+        raise ConfigurationError(msg)
+    check_word("how", how, words)
 
 
 def joined_schema(
@@ -62,7 +87,7 @@ def joined_schema(
 
     Raises:
         ConfigurationError: The suffixes are not two different strings, or an input has deletes and the join takes none,
-            or rows with a null key are to come out unmatched and the join does not keep their side.
+            or rows with a null key are to be emitted unmatched and the join does not keep their side.
         SchemaError: An input has no event time, or names collide; the message says what to change.
     """
     _check(suffixes)
@@ -194,7 +219,7 @@ def _check(suffixes: Suffixes | None) -> None:
 
 
 def _check_null_keys(left: InputSpec, right: InputSpec, how: str) -> None:
-    """Check that a side whose rows with a null key come out unmatched is one whose unmatched rows the join keeps."""
+    """Check that the join keeps the unmatched rows of a side whose rows with a null key are to be emitted unmatched."""
     for spec, keeping in ((left, ("left", "full")), (right, ("right", "full"))):
         if spec.null_key == "unmatched" and how not in keeping:
             msg = (

@@ -72,7 +72,7 @@ def sort_sides(
         inputs: The left and the right input.
         rows: Their rows.
         settled: How many of each side's first rows are known to be in the total order within each key.
-        right_ranks: What else breaks ties of the right; None is what its input says.
+        right_ranks: The ranks that break ties of the right rows; None takes those of its input.
     """
     codes, _ = encode_keys([spec.keys(table) for spec, table in zip(inputs, rows, strict=True)])
     ranks = inputs[0].ranks, right_ranks or inputs[1].ranks

@@ -32,12 +32,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, joined_schema
+from cojoin.engine.joins.output_columns import Suffixes, allows_no_time, check_how, joined_schema
 from cojoin.engine.joins.search import Neighbours, at
 from cojoin.engine.joins.versioned import Decision, VersionedJoinOperator
 from cojoin.engine.row_changes import EARLIEST
 from cojoin.engine.time.durations import Duration, microseconds
-from cojoin.engine.values.choices import check_flag, check_word
+from cojoin.engine.values.choices import check_flag
 from cojoin.engine.values.tables import event_millis
 from cojoin.errors import ConfigurationError, SchemaError, did_you_mean
 
@@ -94,7 +94,7 @@ class TemporalJoin:
     suffixes: Suffixes | None = None
 
     def __post_init__(self) -> None:
-        check_word("how", self.how, get_args(TemporalHow))
+        check_how(self.how, get_args(TemporalHow))
         if self.deletes is not None and (not isinstance(self.deletes, str) or not self.deletes):
             msg = f"deletes: expected the name of a boolean column of the right input, got {self.deletes!r}"
             raise ConfigurationError(msg)

@@ -23,7 +23,7 @@ REPEATED = "repeated: a tombstone that repeats a delete"
 
 
 UNAVAILABLE = "unavailable: a row before it has nulls instead of values that its source could not read"
-"""What a source returns beside a row whose values it could not read are null; it is no row, and is counted."""
+"""The fault that a source returns after a row in which it set unreadable values to null; it is counted separately."""
 
 
 @dataclass(frozen=True)

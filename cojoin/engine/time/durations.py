@@ -18,7 +18,7 @@ from cojoin.errors import ConfigurationError, did_you_mean
 __all__ = ["Duration", "microseconds", "milliseconds"]
 
 Duration: TypeAlias = str | timedelta
-"""A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``; numpy's and pandas' are taken, too."""
+"""A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``; numpy's and pandas' are also valid."""
 
 _MICROSECONDS = {
     "microsecond": 1,

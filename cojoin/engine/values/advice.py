@@ -1,4 +1,4 @@
-"""What messages advise about a column of an unsuitable type: words, and code in the library that holds the rows.
+"""Advice about a column of an unsuitable type, for messages: words, and code in the library that holds the rows.
 
 Each piece of code replaces the column by one of the type that is needed. Tests run all of it with its own library.
 """
@@ -17,7 +17,7 @@ __all__ = ["Advice", "Kind", "about_pair", "kind_of"]
 Kind: TypeAlias = Literal[
     "timestamp_ntz", "bigint", "int", "floating", "decimal", "string", "date", "interval", "other"
 ]
-"""The kinds of types between which advice differs; ``int`` has narrower integers, too."""
+"""The kinds of types between which advice differs; ``int`` includes narrower integers."""
 
 _WORDS: Mapping[Kind, str] = {
     "timestamp_ntz": "it has no time zone; say which is meant",
@@ -27,7 +27,7 @@ _WORDS: Mapping[Kind, str] = {
     "decimal": "turn epoch seconds into one",
     "string": "turn texts into one",
     "date": "a date has no time of day; say which moment is meant, such as midnight in UTC",
-    "interval": "a duration is no moment; add it to one",
+    "interval": "a duration is not a moment; add it to one",
 }
 
 _KEYS: Mapping[Kind, str] = {
@@ -72,6 +72,20 @@ class Advice(ABC):
     @abstractmethod
     def cast(self, column: str, ddl: str) -> str:
         """Return code that casts a column to one of Spark's types."""
+
+    @abstractmethod
+    def constant(self, column: str) -> str:
+        """Return code that adds a column which has the same text in all rows."""
+
+    def about_missing(self, column: str, role: str) -> str | None:
+        """Return what to do about a column that the rows lack; None if the library has nothing to say.
+
+        Args:
+            column: The column.
+            role: What it is to be, such as ``"event time"``.
+        """
+        del column, role
+        return None
 
     def about_time(self, column: str, ddl: str, role: str) -> str:
         """Return what to do about a column that is to be a ``timestamp`` and is not."""

@@ -27,7 +27,9 @@ def check_word(name: str, value: Any, words: Sequence[str]) -> None:
     """
     if value not in words:
         valid = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
-        msg = f"{name}: expected {valid}, got {value!r}{did_you_mean(str(value), words)}"
+        near = did_you_mean(str(value), words)
+        # The message has all valid words already.
+        msg = f"{name}: expected {valid}, got {value!r}{near if near.endswith('?') else ''}"
         raise ConfigurationError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Avro's bytes as values, strictly: what is no Avro is damage, and never a value.
+"""Avro's bytes as values, strictly: bytes that are not Avro are damage, and never a value.
 
 A reader takes a record's bytes and a place in them, and returns the value and the place after it. Each number from the
 bytes is checked before it is used: a length, a count or an index that is negative or too large is damage, and so are
@@ -34,7 +34,7 @@ Reader: TypeAlias = "Callable[[bytes, int], tuple[Any, int]]"
 _INT = 1 << 31
 _FLOAT, _DOUBLE = Struct("<f"), Struct("<d")
 _MOST_EMPTY = 100_000
-"""How many values that take no bytes the arrays of a record's field may have."""
+"""The most values without bytes that the arrays of a record's field may have."""
 
 
 class DamageError(ValueError):
@@ -137,7 +137,7 @@ PLAIN_READERS: dict[str, Reader] = {
 
 
 def fixed_reader(size: int) -> Reader:
-    """Return the reader of so many bytes."""
+    """Return the reader of values of a fixed number of bytes."""
 
     def read(data: bytes, at: int) -> tuple[bytes, int]:
         end = at + size

@@ -155,7 +155,7 @@ def avro_type(
     if kind in ("array", "map"):
         return _many(schema, kind, named, what, wanted, within)
     if kind not in _PLAIN:
-        msg = f"{what}: there is no type {kind!r}"
+        msg = f"{what}: Avro has no type {kind!r}"
         raise SchemaError(msg)
     logical = _logical(schema)
     if logical == "decimal":
@@ -220,7 +220,7 @@ def _decimal(schema: Any, what: str, wanted: pa.DataType | None) -> pa.DataType:
     if precision <= _MOST_DIGITS:
         return pa.decimal128(precision, scale)
     if wanted is not None and pa.types.is_decimal(wanted) and wanted.scale >= scale:
-        # Most have far fewer digits: Kafka Connect writes 64 for those of which it knows none.
+        # Most have far fewer digits: Kafka Connect writes a precision of 64 where it has none.
         return wanted
     if scale > _MOST_DIGITS:
         msg = f"{what}: a decimal of {scale} digits after its point has no column of Spark's, which have 38 at most"
@@ -262,7 +262,7 @@ def _record(
     if wanted is not None and not pa.types.is_struct(wanted):
         raise _other(what, f"the record {name}", wanted)
     if wanted is None and name in within:
-        msg = f"{what}: the record {name} contains itself, and no column of Spark's does; give the columns as DDL"
+        msg = f"{what}: the record {name} contains itself, which no column of Spark's can; give the columns as DDL"
         raise SchemaError(msg)
     if wanted is None and not schema["fields"]:
         msg = f"{what}: the record {name} has no field, and a struct of Spark's has at least one"

@@ -2,9 +2,9 @@
 
 Fields are found by name or alias, those that the writer lacks have their defaults, numbers become wider, and a member
 of a union becomes the reader's first one that it matches, of the same type before wider ones. A number of another scale
-or unit is refused, because Avro does not convert it either. What can never be read is told when the readers are made;
-a member of a union that can't be read, only where a record has it. Fields that nobody wants are passed over, whatever
-their types are.
+or unit is refused, because Avro does not convert it either. A type that can never be read is refused when the readers
+are made, and a member of a union that can't be read only where a record has it. Fields that nobody wants are passed
+over, whatever their types are.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 Unavailable: TypeAlias = Literal["reject", "null"]
-"""What happens to a row with a value that Debezium could not read.
+"""The treatment of a row with a value that Debezium could not read.
 
 - *reject*: it goes to the ``rejected`` output as ``unavailable_value``, with the names of its columns.
 - *null*: the value is null, and the row is counted as ``unavailable``. A key is rejected all the same.
@@ -100,7 +100,7 @@ def row_of(envelope: pa.StructType, what: str) -> tuple[pa.StructType, pa.Struct
 
 @dataclass(frozen=True)
 class Placeholder:
-    """What Debezium writes for a value that the database's log does not hold, in each type that has a form of it.
+    """The value that Debezium writes where the database's log has none, in each type that has a form of it.
 
     Attributes:
         text: The connector's setting ``unavailable.value.placeholder``.
@@ -185,7 +185,7 @@ class ChangeRow(NamedTuple):
         if self.key:
             before = [self.former.getField(name) for name in self.key]
             moved = reduce(or_, (was != self.row.getField(name) for was, name in zip(before, self.key, strict=True)))
-            # Where the new key is null, the comparison is, too, and the row has left the key all the same.
+            # Where the new key is null, the comparison is also null; the row has left its key there.
             moved = reduce(and_, (was.isNotNull() for was in before), is_good & F.coalesce(moved, F.lit(True)))
             deletion = F.struct(self.former.alias("row"), F.lit(True).alias("deleted"), nothing)
             found = F.when(moved, F.array(deletion, one)).otherwise(found)
@@ -228,7 +228,7 @@ def change_row(
     own = [field.name for field in columns if field.name.lower() in wanted]
     op, row, former = _part(event, "op", may_be_wrapped), F.col(_ROW), F.col(_FORMER)
     millis = _part(event, "source", may_be_wrapped).getField("ts_ms")
-    # Spark's timestamp_millis would end the query at a number that is no time.
+    # Spark's timestamp_millis would end the query at a number that is not a time.
     micros = F.try_multiply(millis, F.lit(1000))
     problem = (
         F.when(event.isNull(), F.lit(None).cast("string"))
@@ -236,7 +236,7 @@ def change_row(
         .when(~op.isin("d", *_VERSIONS), F.concat(F.lit("its op is no c, u, r or d: got "), op))
         .when(
             millis.isNotNull() & micros.isNull(),
-            F.concat(F.lit("its source.ts_ms is no time in milliseconds: got "), millis.cast("string")),
+            F.concat(F.lit("its source.ts_ms is not a time in milliseconds: got "), millis.cast("string")),
         )
         .when(row.isNull(), F.concat(F.lit("it has no row: op "), op, F.lit(", and before or after is null")))
     )

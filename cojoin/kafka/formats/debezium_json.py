@@ -1,4 +1,4 @@
-"""Values of Debezium's JSON events that only the schema beside them explains, as texts that Spark reads.
+"""Values of Debezium's JSON events that can be read only by the event's own schema, as texts that Spark reads.
 
 Kafka Connect writes a decimal as the base64 of its digits, and Debezium a time as a number, of days up to nanoseconds.
 What they mean is in the event's ``schema``, as Connect's converter writes it by default. A value that its column can't
@@ -35,7 +35,7 @@ _MICROS = {
     "io.debezium.time.MicroTimestamp": (1, 1),
     "io.debezium.time.NanoTimestamp": (1, 1_000),
 }
-"""How many microseconds so many units of a time are."""
+"""For a type of times, the factor and the divisor that make microseconds of its numbers."""
 
 _DAYS = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
 _DAY = 86_400_000_000
@@ -66,7 +66,7 @@ class _Number(str):
 
 @dataclass(frozen=True)
 class DebeziumJson:
-    """Makes events whose values have a schema beside them events that Spark reads; it is sent to the workers.
+    """Converts events that carry a schema into events that Spark reads; it is sent to the workers.
 
     Attributes:
         row: The row's columns.
@@ -76,7 +76,7 @@ class DebeziumJson:
 
     @property
     def has_times(self) -> bool:
-        """Whether the row has times, which may be numbers."""
+        """True if the row has times, which may be numbers."""
         return _has(self.row, lambda dtype: bool(pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)))
 
     @property
@@ -90,7 +90,7 @@ class DebeziumJson:
         found: list[bytes | None] = [*values]
         has_times = self.has_times
         for at, value in enumerate(values):
-            # PostgreSQL's source has a field "schema", too.
+            # PostgreSQL's source also has a field "schema".
             if value is None or not (has_times or (b'"schema"' in value and b'"payload"' in value)):
                 continue
             try:

@@ -50,7 +50,7 @@ _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 _TEXTS = (pa.string(), *_FORMATS.values())
 _NUMBERS = (pa.int64(), pa.float64())
 _ANY_OBJECT = pa.struct([])
-"""What an object is of which nothing is known."""
+"""The type of an object whose fields are not declared."""
 
 _BIGINT = 1 << 63
 _ELEMENTS = {"items", "prefixItems"}
@@ -97,7 +97,7 @@ def json_columns(found: FoundSchema, what: str, advice: str = _CURE, otherwise: 
 
 
 def is_null(schema: Any) -> bool:
-    """Return whether a schema is of null alone, whatever its title.
+    """Return whether a schema allows null alone; its title does not count.
 
     >>> is_null({"type": "null", "title": "Not included"}), is_null({"type": ["null", "string"]})
     (True, False)
@@ -136,7 +136,7 @@ class _Documents:
         from referencing import Registry  # noqa: PLC0415 - optional; jsonschema needs it
 
         named = [(name, _resource(contents)) for name, contents in self._parsed.items()]
-        # By their own ids, too, which the registry's names may differ from.
+        # By their own ids as well, which may differ from the registry's names.
         own = [(resource.id(), resource) for _, resource in named if resource.id() is not None]
         registry = Registry().with_resources([*own, *named])
         self._resolver = registry.resolver()
@@ -161,7 +161,7 @@ def _resource(contents: Any) -> Any:
     from referencing import Resource  # noqa: PLC0415 - optional
     from referencing.jsonschema import DRAFT7  # noqa: PLC0415 - optional
 
-    # Of another draft than those that are known, it is as confluent-kafka's own serializer takes it.
+    # A schema of an unknown draft is read as draft 7, as confluent-kafka's own serializer does.
     return Resource.from_contents(contents, default_specification=DRAFT7)
 
 
@@ -261,7 +261,7 @@ class _Part:
             self._refuse(f"the reference {reference!r}, to which neither it nor the registry has a schema")
         contents, resolver, place = found
         if id(contents) in self._within:
-            msg = f"{self._what}: {reference} contains itself, and no column of Spark's does, at {self._place}"
+            msg = f"{self._what}: {reference} contains itself, which no column of Spark's can, at {self._place}"
             raise _NoTypeError(msg)
         place = f"{self._place.partition('#')[0]}{place}" if place.startswith("#") else place
         place = place if "#" in place else f"{place}#"

@@ -17,7 +17,7 @@ google.protobuf.Struct, Value, ListValue  string: the JSON
 =======================================  ================================================
 
 A field that is ``optional``, in a ``oneof``, or a message is null where it is absent, also where proto2 declares a
-default for it. Any other has its default then, such as 0: Protobuf does not tell it from one that was written. A type
+default for it. Any other has its default then, such as 0, which Protobuf does not distinguish from a written 0. A type
 that contains itself, or that has no field, as ``google.protobuf.Empty``, has no column, unless the user gives it one.
 
 Where the user gives the columns, only the fields that they name are looked at, at any depth: a type that contains
@@ -55,7 +55,7 @@ _MICROS = 1_000_000
 _NANOS = 1_000_000_000
 _YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800
 _LONGEST = 315_576_000_000
-"""So many seconds may a Duration have."""
+"""The most seconds that a Duration may have."""
 
 _WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 _JSON = ("Struct", "Value", "ListValue")
@@ -105,7 +105,7 @@ def message_column(descriptor: Any, wanted: pa.StructType | None = None, within:
     name = descriptor.full_name
     if wanted is None:
         if name in within:
-            msg = f"the message type {name} contains itself, and no column of Spark's does"
+            msg = f"the message type {name} contains itself, which no column of Spark's can"
             raise ValueError(msg)
         if not descriptor.fields:
             msg = f"the message type {name} has no field, and a struct of Spark's has at least one"

@@ -35,7 +35,7 @@ _NARROWER = {
     **dict.fromkeys(((3, 5), (18, 17)), range(-(1 << 31), 1 << 31)),
     (4, 13): range(1 << 32),
 }
-"""What a field holds where the writer's one is of 64 bits."""
+"""The numbers that a field can hold where the writer's field has 64 bits."""
 
 _CUT_OFF = "its bytes do not fit the message type"
 _SHOWN = 500
@@ -206,7 +206,7 @@ def _changes(written: Any, reader: Any, seen: Sequence[tuple[str, str]] = ()) ->
 
 
 class _Ranges:
-    """Numbers of the writer's messages of which the reader's type would keep the lower bits alone.
+    """The check of numbers in the writer's messages that the reader's type would cut to their lower bits.
 
     Args:
         written: The writer's message type.

@@ -4,7 +4,7 @@ Confluent's registry returns a compiled descriptor when it is asked for one; Api
 as it was registered. A text is compiled by protoc, which the package grpcio-tools brings; a schema and the files that
 it refers to may have different forms. Each file has a pool of its own, so that two versions of a type do not meet.
 
-Serializers register no reference to files that they know themselves. Those are known here, too: ``google/protobuf``,
+Serializers register no reference to files that are part of them. Those are built in here as well: ``google/protobuf``,
 ``google/type`` (of the package googleapis-common-protos), Confluent's and Apicurio's own.
 """
 
@@ -125,7 +125,7 @@ def _all_types(types: Any) -> Any:
         yield from _all_types(each.nested_types)
 
 
-@lru_cache(maxsize=64)  # each is asked for some times when a reading is made
+@lru_cache(maxsize=64)  # each is read several times when a reading is made
 def _file(found: FoundSchema) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - optional
 
@@ -172,7 +172,7 @@ def _in_order(names: list[str], compiled: dict[str, Any], apart: Collection[str]
 
 
 def well_known(name: str) -> Any:
-    """Return the description of a file that serializers know, such as ``google/protobuf/timestamp.proto``.
+    """Return the description of a file that is part of serializers, such as ``google/protobuf/timestamp.proto``.
 
     Raises:
         ValueError: It is none, or its package is not installed.
@@ -278,7 +278,7 @@ def _by_protoc(texts: dict[str, str], compiled: dict[str, Any]) -> list[Any]:
 
 
 def _unknown(name: str) -> ValueError | None:
-    """Return why a file is not known."""
+    """Return the reason why a file is not among the built-in ones."""
     try:
         well_known(name)
     except ValueError as error:

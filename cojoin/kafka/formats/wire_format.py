@@ -31,17 +31,17 @@ __all__ = [
 
 HEADER = 5
 _DEEPEST = 32
-"""So many types, one within the other, does protoc take."""
+"""The depth to which protoc accepts types within types."""
 
 _SHOWN = 24
 _GUID = 17
 _LARGEST = (1 << 31) - 1
 
 SchemaName: TypeAlias = "int | UUID"
-"""What a registry knows a schema by: its id or its GUID."""
+"""The name of a schema in a registry: its id or its GUID."""
 
 SchemaHead: TypeAlias = "bytes | str"
-"""What a record's header says of its schema; a text is the name of a header that only Apicurio's serializers know."""
+"""The head that names a record's schema; a text is the name of a header that only Apicurio's serializers read."""
 
 _FOUR_BYTES = (
     "have them write ids of 4 bytes before the {part}: headers.enabled=false, and the id handler Legacy4ByteIdHandler "
@@ -99,7 +99,7 @@ def by_schema(
             continue
         if len(head) == HEADER and not head[0]:
             own = f"it may be one of 8 bytes of Apicurio's serializers: {_FOUR_BYTES.format(part=part)}"
-            why = own if not number else "no registry has such a one"
+            why = own if not number else "no registry has such an id"
             for at in places:
                 faults[at] = undecodable(f"the {part}'s schema id is {number}, expected 1 to {_LARGEST}; {why}")
             continue

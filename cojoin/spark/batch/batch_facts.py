@@ -130,8 +130,8 @@ def check_places(told: str | None = None) -> None:
     """Check, at a Python process's first task of a query, that it sees the places that the driver sees.
 
     Args:
-        told: The driver's tokens; None reads them from Spark's local properties, where they are if they have to be
-            found.
+        told: The driver's tokens; None reads them from Spark's local properties, which have them if they must be
+            checked.
 
     Raises:
         CheckpointError: This host has other places.

@@ -126,7 +126,7 @@ def check_seen(folder: str, files: Sequence[WrittenFile]) -> None:
 
     Args:
         folder: The folder into which the workers wrote them.
-        files: The files, as the workers told them.
+        files: The files, as the workers reported them.
 
     Raises:
         QueryFailedError: A file is not there, or has another size.

@@ -45,6 +45,11 @@ _SIGNS_OF_TWO = ("Multiple streaming queries are concurrently using", "Multiple 
 _CHANGED = re.compile(
     r"\[DELTA_SCHEMA_CHANGED\w*\] Detected schema change(?P<where> in version \d+)?|assertion failed: Invalid batch: "
 )
+_UPDATED = re.compile(
+    r"\[DELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\] Detected (?P<kind>deleted data|a data update) .*? at "
+    r"version (?P<version>\d+)\. .*? at path (?P<path>.*?)\.?$",
+    re.DOTALL,
+)
 _CODES = re.compile(r"\s*\bSQLSTATE: \w{5}\b")
 
 
@@ -102,6 +107,17 @@ def _tidy(text: str) -> str:
             f"the columns of a table that is read as a stream have changed{changed['where'] or ''} since the query was "
             f"built: make the inputs and connect them anew; where columns were added or made wider, the query goes on "
             f"with a new checkpoint and restore_from= this one"
+        )
+    if (updated := _UPDATED.match(tidied)) is not None:
+        kind = "deleted rows" if updated["kind"] == "deleted data" else "updated or deleted rows"
+        path = without_login(updated["path"])
+        return (
+            f"version {updated['version']} of the Delta table {path} has {kind}, and a stream of a table reads only "
+            f"what is appended to it. To join with the rows as they change, start a new query, with a checkpoint of "
+            f"its own, that reads the table's changes: cojoin.sources.delta({path!r}, changes=True) as the right input "
+            f"of temporal_join, where an updated row is a new version and a deleted row ends its key's version; the "
+            f"table needs 'delta.enableChangeDataFeed'. To pass over all commits that update or delete rows, give the "
+            f"source Delta's option: options={{'skipChangeCommits': 'true'}}"
         )
     if any(sign in tidied for sign in _SIGNS_OF_TWO):
         cure = "see that only one runs, and start it again, which goes on where it stopped"

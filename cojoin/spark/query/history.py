@@ -229,7 +229,7 @@ class _End:
 
     @property
     def is_within(self) -> bool:
-        """Whether the position is inside a snapshot or a commit, some of whose files may still be unread."""
+        """True if the position is inside a snapshot or a commit, some of whose files may be unread."""
         return self.in_snapshot or self.index >= 0
 
 
@@ -321,7 +321,7 @@ def _log_of(leaf: Any) -> tuple[str, bool] | None:
             option = given.next()
             options[str(option._1())] = str(option._2())  # noqa: SLF001 - Scala's names
     except Py4JError:
-        # It is a stream of another kind, whose offsets are no positions in a Delta table.
+        # It is a stream of another kind, whose offsets are not positions in a Delta table.
         return None
     path = {name.lower(): value for name, value in options.items()}.get("path")
     return None if path is None else (path if is_path(path) else f"./{path}", _reads_changes(options))

@@ -1,4 +1,4 @@
-"""What Spark's source of files passes over in silence, told at the start of a query.
+"""Warnings at the start of a query about files that Spark's source of files skips without a message.
 
 Files that come late, with times long before the newest file that was read (``maxFileAge``), are never read. They are
 those of the folder that are not in the source's log, so they are counted. With ``ignoreMissingFiles`` a file that is
@@ -44,13 +44,13 @@ _LISTING = ("pathglobfilter", "recursivefilelookup")
 """The options by which Spark lists a folder."""
 
 _HIDDEN = (".", "_")
-"""How the names of files and folders begin that Spark does not read."""
+"""The first characters of the names of files and folders that Spark does not read."""
 
 
 def files_passed_over(
     spark: SparkSession, files: Store, inputs: Sequence[BoundInput], lines: Sequence[int]
 ) -> Iterator[str]:
-    """Yield what is to be told of each input that is a folder of files.
+    """Yield the warnings about each input that is a folder of files.
 
     Args:
         spark: The session.
@@ -79,7 +79,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _reads_any_age(options: Mapping[str, str]) -> bool:
-    """Return whether Spark ignores ``maxFileAge``, as where the newest files are read first, or knows names alone."""
+    """Return whether Spark ignores ``maxFileAge``: it reads the newest files first, or compares names alone."""
     newest_first = _is_true(options.get("latestfirst")) and any(each in options for each in _LIMITS)
     return newest_first or _is_true(options.get("filenameonly"))
 
@@ -97,15 +97,15 @@ def _missing(what: str, known: Sequence[Mapping[str, Any]], planned_from: int) -
     gone = [each for each in planned if each is not None and not each.exists()]
     count = f". Of the batch that is planned {len(gone):,} are gone, such as {gone[0]}" if gone else ""
     return (
-        f"{what}: with ignoreMissingFiles Spark passes over files that are gone when it reads them, and their rows are "
-        f"in no count{count}; leave it out, so that such a batch fails and can run again once the file is back"
+        f"{what}: with ignoreMissingFiles Spark passes over files that are gone when it reads them, and does not count "
+        f"their rows{count}; leave it out, so that such a batch fails and can run again once the file is back"
     )
 
 
 def _too_old(
     spark: SparkSession, source: Source, what: str, known: Sequence[Mapping[str, Any]], age: str
 ) -> str | None:
-    """Return how many files are passed over since they are too old; None if none is, or if it is not known."""
+    """Return a warning with the number of files that are too old to be read; None if none is, or if it is not known."""
     span = _SPAN.fullmatch(age.lower())
     if span is None or span[2] not in _MILLIS:
         return None

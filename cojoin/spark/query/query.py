@@ -194,7 +194,7 @@ class Query:
         Args:
             stream: The stream, without a trigger.
             at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
-            at_end: Functions that are called at the end, such as one that waits for the work beside the batches.
+            at_end: Functions that are called at the end, such as one that waits for work in other threads.
         """
         if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.

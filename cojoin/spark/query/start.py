@@ -167,7 +167,7 @@ def start_query(
 
 
 def _check_outputs(plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]) -> None:
-    """Check that each output has a place of its own, and that its columns fit a table that is there.
+    """Check that no two outputs share a place, and that their columns fit tables that exist.
 
     Raises:
         ConfigurationError: It does not, or they do not.
@@ -181,7 +181,7 @@ def _check_outputs(plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: 
 
 def _check_tables(spark: SparkSession, files: Store, plan: Plan, sinks: Mapping[str, Sink]) -> None:
     if files.exists(IDENTITY) and read_query(files)["query"]["output"] != schema_to_ddl(plan.output):
-        # The inputs are not those of the checkpoint, which is the cause, and is told when the checkpoint is claimed.
+        # The cause is that the inputs are not those of the checkpoint, which is refused when the checkpoint is claimed.
         return
     for name, sink in sinks.items():
         # The columns of rejected rows are cojoin's own, which makes them fit.

@@ -112,7 +112,7 @@ class PartShape:
         )
 
     def _without_lonely(self, rows: pa.Table, nulls: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return which rows with a null key are not among those that wait for their time, to come out unmatched."""
+        """Return which rows with a null key do not wait for their time to be emitted unmatched."""
         if not self.null_keys:
             return nulls
         held = pa.array([reason for reason, name in self.allowed.items() if name.startswith("held")], pa.string())

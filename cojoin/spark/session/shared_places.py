@@ -4,7 +4,7 @@ With ``local[...]`` the workers are the driver's own children. With any other ma
 containers with disks of their own, where a local path leads somewhere else: the files of an output would lie on the
 workers' disks, and nobody would miss them. So before anything is written, one job with a task for each core looks for
 the driver's token in the checkpoint and the outputs, and for a file of each input (``place_tokens``). The job runs
-again before and after each batch that has executors which have not answered yet. Beside that, each Python process of a
+again before and after each batch that has executors which have not answered yet. In addition, each Python process of a
 worker looks for the token at its first task of the query (``batch_facts.check_places``), so that a host that comes in
 the midst of a batch writes nothing into a place of its own.
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedPlaces", "begun", "has_other_hosts", "known_executors", "worker_error"]
 
 _LINGERS = (0.0, 0.3, 1.0)
-"""How long each task lingers, in seconds: where some executor got none, a further job's tasks linger longer."""
+"""The seconds for which each task of a job waits; if an executor got no task, those of the next job wait longer."""
 
 _PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
 
@@ -73,7 +73,7 @@ class SharedPlaces:
             raise
 
     def told(self) -> str:
-        """Return what each worker has to know, as a text."""
+        """Return the tokens that each worker looks for, as a text."""
         return self._tokens.to_json()
 
     def put(self) -> None:
@@ -110,7 +110,7 @@ class SharedPlaces:
         self._asked = executors or frozenset({""})
 
     def _answers(self, spark: SparkSession, executors: int, linger: float) -> list[dict[str, Any]]:
-        """Return what the tasks of one job say, of which each lingers so long, so that no core runs two."""
+        """Return the answers of the tasks of one job, each of which waits, so that no core runs two."""
         asking = _Asking(self._tokens.to_json(), self._files, linger)
 
         def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -189,7 +189,7 @@ def worker_error(error: Exception) -> str:
 
 
 def known_executors(spark: SparkSession) -> frozenset[str]:
-    """Return the executors that the driver knows, and the driver, by their addresses; none with Spark Connect."""
+    """Return the addresses of the driver and of the executors that it has; none with Spark Connect."""
     if is_connect(spark):
         return frozenset()
     status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no way to them

@@ -1,9 +1,9 @@
 """The check, before a query starts, that the Python workers have the driver's cojoin.
 
 Everything that is sent to workers is sealed (``cojoin.storage.sealed``): a worker with another cojoin refuses it, and
-Spark tries its task again elsewhere, until one has failed four times. So a query would fail in the middle, or go on
+Spark tries its task again elsewhere, until one has failed four times. So a query would fail in the middle, or continue
 with the other hosts. This check asks the workers before anything is written, by one job with a task for each core, once
-for the executors that are there. What later ones have is known at their first task.
+for the executors that are there. Later executors are checked by their first task.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _told(session: Any) -> list[str]:
     """Return what the workers lack, each kind of it once."""
     expected, tasks = ours(), parallel_tasks(session)
 
-    # Not sealed: it tells what it finds, and Spark tries nothing again elsewhere.
+    # Not sealed: it returns its findings, so Spark does not try its task again elsewhere.
     def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_arrays([pa.array([refusal(expected)] * batch.num_rows, pa.string())], ["told"])

@@ -11,7 +11,7 @@ themselves (``written_files``), and Delta only commits them. Otherwise Spark wri
 between the writing of the files and the commit, the batch fails and is run again.
 
 A table of rejected rows that a former version has made lacks the columns of the batch. It gets them with the first
-batch that has rows, in the same transaction. Where it can't, it stays as it is, which is told at the start.
+batch that has rows, in the same transaction. Where that is not possible, a warning at the start says so.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class DeltaWriter(SinkWriter):
         self._added, self._left_out = (missing, others) if merges else ((), (*missing, *others))
 
     def notes(self) -> list[str]:
-        """Return what is to be told of an older table of rejected rows."""
+        """Return the warnings about an older table of rejected rows."""
         if not self._left_out:
             return []
         told = (

@@ -189,7 +189,7 @@ class SinkWriter(ABC):
         """
 
     def notes(self) -> list[str]:
-        """Return what the user is to be told of the output at the start, after ``check``."""
+        """Return the warnings about the output for the start, after ``check``."""
         return []
 
     @abstractmethod

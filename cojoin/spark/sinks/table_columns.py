@@ -1,9 +1,9 @@
-"""Whether the columns of an output fit those of a Delta table that exists: Delta itself says so only at the first rows.
+"""The check that an output's columns fit an existing Delta table: Delta itself reports a misfit only at the first rows.
 
 By path, Delta appends columns of the table's own types, and integers of up to 32 bits to wider ones of these. By name,
 Spark casts to the table's types what it can cast. A column that the table lacks is refused, unless Delta merges
 schemas. One that the output lacks becomes null, where the table allows that. Names are compared without their case.
-What Delta decides by the values, such as null in a column that is NOT NULL, is not known here.
+Values are not checked here, such as a null in a column that is NOT NULL.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SMALL = (ByteType, ShortType, IntegerType)
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _FILLED = ("CURRENT_DEFAULT", "delta.generationExpression", "delta.identity.start")
-"""What marks a column for which Delta makes a value."""
+"""The metadata of a column for which Delta makes a value."""
 
 
 def misfits(table: StructType, output: StructType, where: str, *, casts: bool, merges: bool) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _widens(table: DataType, output: DataType, *, merges: bool) -> bool:
 
 
 def _is_cast(table: DataType, output: DataType) -> bool:
-    """Return whether Spark can cast the output's type to the table's, whatever becomes of the values."""
+    """Return whether Spark can cast the output's type to the table's; single values may still fail."""
     nested = (StructType, ArrayType, MapType)
     if isinstance(table, StringType):
         return True

@@ -1,4 +1,4 @@
-"""How many files a Delta table's commit has, and which of its changes are gone since VACUUM deleted their files.
+"""The number of files of a Delta table's commit, and the versions whose changes VACUUM has deleted.
 
 A position of Delta's stream inside a commit is the number of the last file that was read, from 0 on. Of a table's rows
 the stream numbers the added files, of its changes the files of changes, or where the commit has none, the added and the
@@ -8,9 +8,8 @@ commit is unread. (Delta's ``DeltaSource`` and ``DeltaSourceCDCSupport``.)
 
 A commit's changes are in the files of changes that it wrote, or else in the data files that it added and removed.
 VACUUM deletes the former once their commit is old enough, and the latter once the commit that removed them is: oldest
-first. So a few looks tell which files are gone, however many there are. A file that something else has deleted is not
-looked for; the query fails where it reads it. It costs a Spark job over the commits. (Delta's protocol, "Change Data
-Files".)
+first. So a binary search finds which files are gone. A file that something else has deleted is not looked for; the
+query fails where it reads it. It costs a Spark job over the commits. (Delta's protocol, "Change Data Files".)
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def delta(
     """Return a source that reads a Delta table.
 
     A stream first reads the table's present snapshot, ``maxFilesPerTrigger`` files (1,000 by default) per micro-batch
-    in the order in which they were written, and then the table's commits.
+    in the order in which they were written, and then the table's commits. A commit that updates or deletes rows stops
+    it with an error, unless ``changes=True`` or Delta's option ``skipChangeCommits`` is given.
 
     In a query (``Joined.start``) the order of the files makes no row late. While the snapshot is read, the input's
     watermark does not pass the smallest event time of the unread files, which Delta's file statistics contain. The

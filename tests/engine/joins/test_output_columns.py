@@ -4,9 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+import cojoin as cj
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins.output_columns import JoinedColumns, joined_schema
 from cojoin.engine.joins.search import SortedRows
@@ -92,6 +94,24 @@ def test_a_join_needs_the_event_time_of_both_inputs() -> None:
     for one, two in [(TRADES, replace(right, event_time=None)), (replace(right, event_time=None), TRADES)]:
         with pytest.raises(SchemaError, match=r"input 'customers' has no event time.*name its event_time= column"):
             joined_schema(one, two, None)
+
+
+@pytest.mark.parametrize("how", ["right", "full", "outer"])
+def test_a_join_that_looks_up_right_rows_names_the_ways_to_keep_them(how: str) -> None:
+    times = pd.to_datetime(["2026-01-15"], utc=True)
+    left, right = (cj.Input(pd.DataFrame({"id": [id_], "t": times}), "id", "t", f"side{id_}") for id_ in (1, 2))
+    pair = cj.connect(left, right)
+    whole = how.replace("outer", "full")
+    for join in (pair.asof_join, pair.temporal_join):
+        with pytest.raises(ConfigurationError) as caught:
+            join(how=how)
+        assert str(caught.value) == (
+            f"how: expected 'left' or 'inner', got {how!r}: this join looks up a right row for each left row, and has "
+            f"no result for a right row alone; to keep the rows of the right input, make it the left one, or use "
+            f"interval_join(..., how='{whole}')"
+        )
+    assert cj.connect(right, left).asof_join().to_arrow()["id"].to_pylist() == [2]
+    assert 2 in pair.interval_join("0 s", "1 s", how=whole).to_arrow()["id"].to_pylist()
 
 
 def test_a_column_that_is_left_out_collides_with_nothing() -> None:

@@ -418,7 +418,7 @@ def test_a_time_of_the_database_that_can_not_be_is_a_fault(spark: SparkSession) 
     values = [event("c", after={"id": 1}).replace(b"1760000000000", str(each).encode()) for each in times]
     found = rows(spark, debezium(json_format("id bigint")), values)
     assert [each["_source_timestamp"] is None for each in found] == [True, True, False, False]
-    assert "its source.ts_ms is no time in milliseconds: got 4611686018427387904" in found[0][FAULT]
+    assert "its source.ts_ms is not a time in milliseconds: got 4611686018427387904" in found[0][FAULT]
     assert [each[FAULT] is None for each in found] == [False, False, True, True]
 
 

@@ -159,7 +159,7 @@ def test_a_header_wins_over_what_stands_before_the_value(guids: GuidRegistry) ->
             None,
             "the value's schema id is 0, expected 1 to 2147483647; it may be one of 8 bytes of Apicu",
         ),
-        (framed(1 << 31, b"\6"), None, "schema id is 2147483648, expected 1 to 2147483647; no registry has such a one"),
+        (framed(1 << 31, b"\6"), None, "schema id is 2147483648, expected 1 to 2147483647; no registry has such an id"),
         (b"\xff" * 9, None, "the value has no schema id"),
         (b"", None, "the value has no schema id"),
     ],

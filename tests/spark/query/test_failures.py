@@ -119,11 +119,11 @@ CLIENT_ERROR = (
         (
             Py4JError(
                 LOST.format(
-                    told="cojoin.errors.EnvironmentSetupError: the Python worker on host b (python) has not what the "
-                    "driver has"
+                    told="cojoin.errors.EnvironmentSetupError: the Python worker on host b (python) differs from the "
+                    "driver"
                 )
             ),
-            "the Python worker on host b (python) has not what the driver has",
+            "the Python worker on host b (python) differs from the driver",
         ),
         (KeyError("tier"), "KeyError: 'tier'"),
         (AssertionError(), "AssertionError"),
@@ -219,6 +219,40 @@ CLIENT_ERROR = (
                 ("[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 7:\nroot", " in version 7"),
                 ("[DELTA_SCHEMA_CHANGED] Detected schema change:\nroot", ""),
                 ("assertion failed: Invalid batch: a#1L != a#2L,b#3", ""),
+            )
+        ),
+        *(
+            (
+                PySparkException(
+                    f"[STREAM_FAILED] Query [id = 1] terminated with exception: {told} This is currently not "
+                    f"supported. If you like, set the option 'o' to 'true'. The source table can be found at path "
+                    f"s3a://lake/customers. SQLSTATE: 0A000"
+                ),
+                (
+                    f"version 3 of the Delta table s3a://lake/customers has {kind}, and a stream of a table reads only "
+                    f"what is appended to it. To join with the rows as they change, start a new query, with a "
+                    f"checkpoint of its own, that reads the table's changes: "
+                    f"cojoin.sources.delta('s3a://lake/customers', changes=True) as the right input of temporal_join, "
+                    f"where an updated row is a new version and a deleted row ends its key's version; the table needs "
+                    f"'delta.enableChangeDataFeed'. To pass over all commits that update or delete rows, give the "
+                    f"source Delta's option: options={{'skipChangeCommits': 'true'}}"
+                ),
+            )
+            for told, kind in (
+                (
+                    (
+                        "[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update (for example MERGE (a.b) at c) in "
+                        "the source table at version 3."
+                    ),
+                    "updated or deleted rows",
+                ),
+                (
+                    (
+                        "[DELTA_SOURCE_IGNORE_DELETE] Detected deleted data (for example part-0.parquet) from "
+                        "streaming source at version 3."
+                    ),
+                    "deleted rows",
+                ),
             )
         ),
     ],

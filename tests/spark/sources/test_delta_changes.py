@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 import cojoin as cj
 from tests.seeds import SEED
 from tests.spark.refused import refused
-from tests.spark.sources.changed_tables import FEED, MINUTE, ChangedTable
+from tests.spark.sources.changed_tables import A_DAY, FEED, MINUTE, ChangedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +103,45 @@ def test_a_table_without_its_feed_is_refused_with_the_statement(spark: SparkSess
         source.open()
     with refused("leave the option startingVersion out"):
         cj.sources.delta(f"{tmp_path}/customers", changes=True, options={"startingVersion": 3})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update {} set tier = 'new' where customer_id = 0",
+        # Three runs again; test_failures has both messages.
+        pytest.param("delete from {}", marks=pytest.mark.slow),
+    ],
+)
+def test_a_plain_stream_of_a_table_that_is_updated_ends_with_the_ways_to_read_it(
+    spark: SparkSession, tmp_path: Path, change: str
+) -> None:
+    table = ChangedTable(spark, tmp_path, random.Random(SEED))
+    table.insert(0, 1)
+    table.trade(table.begin - 1_000 * MINUTE, table.begin + 1_000 * MINUTE)
+
+    def run(source: cj.sources.Source, checkpoint: str, *, drain: bool) -> None:
+        trades = cj.Input(cj.sources.delta(f"{tmp_path}/trades"), "customer_id", "event_time", "trades")
+        pair = cj.connect(trades, cj.Input(source, "customer_id", "since", "customers", watermark=A_DAY), key_groups=2)
+        out, trigger = cj.sinks.delta(f"{tmp_path}/out_{checkpoint}"), cj.Trigger.available_now(drain=drain)
+        query = pair.temporal_join().start(output=out, checkpoint=f"{tmp_path}/{checkpoint}", trigger=trigger)
+        query.await_termination()
+
+    place = f"{tmp_path}/customers"
+    run(cj.sources.delta(place), "plain", drain=False)
+    spark.sql(change.format(table.customers))
+    with pytest.raises(cj.QueryFailedError) as caught:
+        run(cj.sources.delta(place), "plain", drain=False)
+    message = str(caught.value)
+    kind = "updated or deleted rows" if change.startswith("update") else "deleted rows"
+    assert f"version 2 of the Delta table file:{place} has {kind}, and a stream of a table reads only what" in message
+    found = re.search(r"cojoin\.sources\.delta\(.*?\)", message)
+    assert found is not None
+    run(eval(found[0], {"cojoin": cj}), "changes", drain=True)
+    assert (4, "new") in table.rows("changes") or kind == "deleted rows"
+    options = eval(message.rpartition("options=")[2])
+    run(cj.sources.delta(place, options=options), "plain", drain=True)
+    assert len(table.rows("plain")) == 8
 
 
 @pytest.mark.slow  # A query of a dozen batches each time.
