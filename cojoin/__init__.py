@@ -17,6 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import cojoin.package_files  # noqa: F401 - it notes which files are imported
 from cojoin.errors import did_you_mean
 
 if TYPE_CHECKING:

@@ -1,24 +1,26 @@
 """Warns of rows that the run of a static DataFrame has rejected, once the user has run it.
 
-A static DataFrame is lazy, so the number of rows that it rejects is known only after an action on it. Spark counts
-them while it makes the rows (``Observation``), from the statistics of the calls, so nothing runs a second time. A
-thread waits for the first action and warns as if at the line that made the DataFrame. The counts are those of that
-action: one that needs a few rows, such as ``show()``, may process a part.
+A static DataFrame is lazy, so the number of rows that it rejects is known only after an action on it. Spark counts them
+beside the rows that it makes (``observe``), from the statistics of the calls, so nothing runs a second time. A listener
+of the session's actions finds the counts of the first one, and warns as if at the line that made the DataFrame. The
+counts are those of that action: one that needs a few rows, such as ``show()``, may process a part.
 
-It costs a thread that sleeps until then, for at most ``_MOST`` DataFrames at a time.
+It costs one listener in a session, which the JVM calls after each action there, for a fraction of a millisecond beside
+the user's thread, and a line of text for each of the last ``_MOST`` DataFrames that had no action yet.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import sys
-import threading
-import time
+import uuid
 import warnings
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from weakref import WeakKeyDictionary
 
-from pyspark.sql import Observation
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.batch_report import rejections
@@ -28,17 +30,59 @@ from cojoin.spark.batch.call import STATISTICS
 from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["with_rejections_told"]
 
 _MOST = 32
-_AT_EXIT_SECONDS = 0.5
-"""The seconds for which the end of the process waits for the counts of an action that has just ended."""
+_AT_EXIT_MS = 500
+"""The milliseconds for which the end of the process waits for the counts of an action that has just ended."""
 
-_WAITING: set[threading.Thread] = set()
+
+class _Waiting(NamedTuple):
+    """A DataFrame without an action: its inputs' names, and the user's line as ``warn_explicit`` takes it."""
+
+    names: Sequence[str]
+    line: Mapping[str, Any]
+
+
+class _Listener:
+    """A ``QueryExecutionListener`` of Spark's, which the JVM calls in a thread of its own."""
+
+    class Java:
+        implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, _Waiting] = {}
+
+    def add(self, each: _Waiting) -> str:
+        """Add a DataFrame, and return the name under which its counts are found."""
+        name = f"cojoin-{uuid.uuid4().hex}"
+        self.waiting[name] = each
+        for oldest in list(self.waiting)[:-_MOST]:
+            self.waiting.pop(oldest, None)
+        return name
+
+    def onSuccess(self, function: str, execution: Any, duration: int) -> None:  # noqa: N802 - as the JVM calls it
+        """Warn of what an action has counted, if a DataFrame waits for it."""
+        del function, duration
+        # An error would only be Spark's log's.
+        with contextlib.suppress(Exception):
+            counts = execution.observedMetrics() if self.waiting else None
+            if counts is None or counts.isEmpty():
+                return
+            for name in list(self.waiting):
+                found = counts.get(name)
+                if found.isDefined() and (each := self.waiting.pop(name, None)) is not None:
+                    _tell(json.loads(found.get().json()), each)
+
+    def onFailure(self, function: str, execution: Any, error: Any) -> None:  # noqa: N802 - as the JVM calls it
+        """Leave an action that has failed: a later one is the first."""
+
+
+_LISTENERS: WeakKeyDictionary[SparkSession, _Listener] = WeakKeyDictionary()
 
 
 def with_rejections_told(emitted: DataFrame, names: Sequence[str], depth: int) -> DataFrame:
@@ -51,17 +95,25 @@ def with_rejections_told(emitted: DataFrame, names: Sequence[str], depth: int) -
         names: The inputs' names.
         depth: How many calls are between this one and the user's line.
     """
-    if is_connect(emitted.sparkSession) or len(_WAITING) >= _MOST:
+    session = emitted.sparkSession
+    if is_connect(session):
         return emitted
-    observation, frame = Observation(), sys._getframe(depth + 1)  # noqa: SLF001 - as warnings finds the user's line
-    observed = emitted.observe(observation, *_sums())
-    place: dict[str, Any] = {"filename": frame.f_code.co_filename, "lineno": frame.f_lineno}
-    place["registry"] = frame.f_globals.setdefault("__warningregistry__", {})
-    place["module"] = frame.f_globals.get("__name__")
-    thread = threading.Thread(target=_tell, args=(observation, names, place), daemon=True)
-    _WAITING.add(thread)
-    thread.start()
-    return observed
+    frame = sys._getframe(depth + 1)  # noqa: SLF001 - as warnings finds the user's line
+    line = {
+        "filename": frame.f_code.co_filename,
+        "lineno": frame.f_lineno,
+        "registry": frame.f_globals.setdefault("__warningregistry__", {}),
+        "module": frame.f_globals.get("__name__"),
+    }
+    return emitted.observe(_listener(session).add(_Waiting(tuple(names), line)), *_sums())
+
+
+def _listener(session: SparkSession) -> _Listener:
+    if session not in _LISTENERS:
+        ensure_callback_server_started(session.sparkContext._gateway)  # noqa: SLF001 - as foreachBatch does
+        _LISTENERS[session] = listener = _Listener()
+        session._jsparkSession.listenerManager().register(listener)  # noqa: SLF001 - PySpark has no way to it
+    return _LISTENERS[session]
 
 
 def _sums() -> list[Column]:
@@ -72,26 +124,21 @@ def _sums() -> list[Column]:
     return [F.sum(F.get_json_object(text, f"$.{place}").cast("bigint")).alias(place) for place in places]
 
 
-def _tell(observation: Observation, names: Sequence[str], place: dict[str, Any]) -> None:
-    found: dict[str, int | None] = {}
-    try:
-        # The session may end before any action.
-        with contextlib.suppress(Exception):
-            found = observation.get
-        inputs = []
-        for side, name in enumerate(names):
-            counts = {reason: found.get(f"inputs[{side}].rejected.{reason}") for reason in get_args(Reason)}
-            rejected = {reason: count for reason, count in counts.items() if count}
-            inputs.append((name, found.get(f"inputs[{side}].rows_in") or 0, rejected))
-        told = rejections(inputs, 'to_dataframe("rejected")')
-        if told is not None:
-            warnings.warn_explicit(told, MissingRowsWarning, **place)
-    finally:
-        _WAITING.discard(threading.current_thread())
+def _tell(found: Mapping[str, int | None], each: _Waiting) -> None:
+    inputs = []
+    for side, name in enumerate(each.names):
+        counts = {reason: found.get(f"inputs[{side}].rejected.{reason}") for reason in get_args(Reason)}
+        rejected = {reason: count for reason, count in counts.items() if count}
+        inputs.append((name, found.get(f"inputs[{side}].rows_in") or 0, rejected))
+    told = rejections(inputs, 'to_dataframe("rejected")')
+    if told is not None:
+        warnings.warn_explicit(told, MissingRowsWarning, **each.line)
 
 
 @atexit.register
 def _wait() -> None:
-    until = time.monotonic() + _AT_EXIT_SECONDS
-    for thread in list(_WAITING):
-        thread.join(max(0.0, until - time.monotonic()))
+    for session, listener in list(_LISTENERS.items()):
+        # The session may have been stopped.
+        with contextlib.suppress(Exception):
+            if listener.waiting:
+                session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_AT_EXIT_MS)  # noqa: SLF001

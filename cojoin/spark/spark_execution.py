@@ -22,7 +22,6 @@ from cojoin.spark.batch.written_files import OUTPUT_SETTING
 from cojoin.spark.observed_rejections import with_rejections_told
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
-from cojoin.spark.session.worker_check import check_workers
 from cojoin.spark.sinks.delta_sink import DeltaSink
 from cojoin.storage.arrow_types import arrow_schema
 from cojoin.storage.sealed import for_workers
@@ -120,7 +119,6 @@ class SparkExecution:
         # A value that it can't have is an error now, and not in the first batch.
         is_left_to_spark(spark, OUTPUT_SETTING)
         check_delta(spark)
-        check_workers(spark)
 
         def emit(*arguments: Any) -> DataFrame:
             return self._emitted(plan, *arguments)

@@ -33,7 +33,7 @@ from cojoin.storage.store import (
 from cojoin.storage.store_cures import cure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -248,6 +248,19 @@ class HadoopStore(Store):
             return []
         with self._told(directory, "listed"):
             return visible_names({each.getPath().getName() for each in self._system.listStatus(self._path(directory))})
+
+    def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+        """Yield the path of each file below the root, and when it was written; see ``Store.times``."""
+        folders = [self._root]
+        with self._told("", "listed"):
+            while folders:
+                listed = self._system.listStatusIterator(folders.pop())
+                while listed.hasNext():
+                    each = listed.next()
+                    if not each.isDirectory():
+                        yield str(each.getPath().toUri().getPath()), int(each.getModificationTime())
+                    elif descends(str(each.getPath().getName())):
+                        folders.append(each.getPath())
 
     def delete_abandoned(self, directory: str) -> None:
         """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.

@@ -34,7 +34,7 @@ from cojoin.storage.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["LocalStore", "escaped"]
 
@@ -215,6 +215,19 @@ class LocalStore(Store):
             return []
         except OSError as error:
             raise self._refused(directory, "listed", _said(error)) from error
+
+    def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+        """Yield the path of each file below the root, and when it was written; see ``Store.times``."""
+        folders = [self._root]
+        while folders:
+            # What is deleted meanwhile is left out.
+            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if not entry.is_dir():
+                        with contextlib.suppress(OSError):
+                            yield entry.path, entry.stat().st_mtime_ns // 1_000_000
+                    elif descends(entry.name):
+                        folders.append(entry.path)
 
     def delete_abandoned(self, directory: str) -> None:
         """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.

@@ -24,7 +24,7 @@ from cojoin.storage.object_store_settings import client_of
 from cojoin.storage.store import Store, Tagged, former_name, visible_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from obstore.store import ObjectStore as Client
 
@@ -227,6 +227,16 @@ class ObjectStore(Store):
         paths = [str(each["path"]) for each in found["objects"]] + [str(each) for each in found["common_prefixes"]]
         # Hadoop marks a directory by an empty object, whose name is the directory's own.
         return visible_names({path.rpartition("/")[2] for path in paths if path != directory})
+
+    def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+        """Yield the path of each object below the root, and when it was written; see ``Store.times``."""
+        root = f"/{self._root.partition('://')[2].partition('/')[2]}".rstrip("/")
+        with self._told("", "listed"):
+            for chunk in self._client.list(chunk_size=1000):
+                for each in chunk:
+                    name = str(each["path"])
+                    if all(map(descends, name.split("/")[:-1])):
+                        yield f"{root}/{name}", int(each["last_modified"].timestamp() * 1000)
 
     @contextlib.contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:

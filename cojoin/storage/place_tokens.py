@@ -7,8 +7,9 @@ Another disk, another mount and a layer of a container's file system all fail th
 Network file systems remember for up to a minute that a file was not there. So a process that misses a file lists its
 folder and looks again, for up to 90 seconds.
 
-Readers of the places, Spark's and Delta's among them, pass over the tokens, whose names begin with a dot. A token that
-a killed driver has left is deleted by a start a day later, like other temporary files (``store.is_abandoned``).
+Readers of the places, Spark's and Delta's among them, pass over the tokens, whose names begin with a dot. Tokens that
+killed processes have left are deleted by the next start that is a day later, like other temporary files
+(``store.is_abandoned``): a query that runs gives its own a new time before each batch, and puts back what is missing.
 """
 
 from __future__ import annotations
@@ -25,11 +26,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cojoin.storage.local_store import LocalStore
+from cojoin.storage.store import is_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-__all__ = ["CURE", "Fault", "ListedFile", "Place", "Tokens", "files_in", "find_files", "this_host", "told_faults"]
+__all__ = [
+    "CURE",
+    "Fault",
+    "ListedFile",
+    "Place",
+    "Tokens",
+    "files_in",
+    "files_there",
+    "find_files",
+    "this_host",
+    "told_faults",
+    "unseen",
+]
 
 SECONDS = 90.0
 """For how long a file is looked for that a network file system may show late."""
@@ -44,6 +58,10 @@ _OF_ONE_HOST = frozenset(
     {"btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "rootfs", "tmpfs", "xfs", "zfs"}
 )
 """Types of file systems that only one host writes to, so that what is not there does not come a moment later."""
+
+_NAME = ".cojoin-place."
+_NAMES = (_NAME, f".{_NAME}")
+"""How the names of tokens begin, and of those that are being written."""
 
 _LOOKED_THROUGH = 10_000
 _FILES, _HOSTS = 3, 4
@@ -117,20 +135,26 @@ class Tokens:
     driver: str = field(default_factory=this_host)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     _made: list[Path] = field(default_factory=list, repr=False)
+    _is_swept: bool = field(default=False, repr=False)
 
     def put(self) -> None:
         """Put the driver's token into each place, which is made where it does not exist.
+
+        The first time, each place is listed once, and what dead queries have left there is deleted.
 
         Raises:
             CheckpointError: A place can't be made or written to; then nothing is left of the tokens.
         """
         try:
             for place in self.places:
+                if not self._is_swept:
+                    self._sweep(place)
                 self._made += _missing(Path(place.path))
                 self._store(place).write_bytes(self._name(), self.token.encode())
         except BaseException:
             self.remove()
             raise
+        self._is_swept = True
 
     def touch(self) -> None:
         """Keep the driver's tokens from looking abandoned; one that somebody has deleted is put back."""
@@ -141,15 +165,17 @@ class Tokens:
             else:
                 self._store(place).write_bytes(token.name, self.token.encode())
 
-    def remove(self) -> None:
-        """Remove the tokens, and the folders that were made for them and hold nothing else."""
+    def remove(self, *, of_workers: bool = False) -> None:
+        """Remove the driver's tokens, and the folders that were made for them and hold nothing else.
+
+        Args:
+            of_workers: Whether to look for those that workers have left, too, for which each place is listed once.
+        """
         for place in self.places:
             with contextlib.suppress(OSError):
-                for each in Path(place.path).glob(f".cojoin-place.{self.token}.*"):
-                    each.unlink()
-            with contextlib.suppress(Exception):
-                # Those that others have left.
-                self._store(place).delete_abandoned("")
+                Path(place.path, self._name()).unlink()
+            if of_workers:
+                self._sweep(place)
         for made in self._made:
             with contextlib.suppress(OSError):
                 made.rmdir()
@@ -225,13 +251,23 @@ class Tokens:
             return f"it can't be written: {_said(error)}"
         return None
 
+    def _sweep(self, place: Place) -> None:
+        """Delete the tokens of this run in a place, and those that dead queries have left there a day ago."""
+        with contextlib.suppress(OSError), os.scandir(place.path) as entries:
+            for each in entries:
+                if each.name.startswith(_NAMES):
+                    # Another start may delete it at the same moment.
+                    with contextlib.suppress(OSError):
+                        if self.token in each.name or is_abandoned(each.name, each.stat().st_mtime):
+                            os.unlink(each.path)  # noqa: PTH108 - a path as a string
+
     @staticmethod
     def _store(place: Place) -> LocalStore:
         return LocalStore(place.path, place.what)
 
     def _name(self, own: str | None = None) -> str:
         # As of temporary files, so that the checkpoint's own cleaning finds those of killed drivers.
-        return f".cojoin-place.{self.token}.tmp" if own is None else f".cojoin-place.{self.token}.{own}.tmp"
+        return f"{_NAME}{self.token}.tmp" if own is None else f"{_NAME}{self.token}.{own}.tmp"
 
 
 def told_faults(faults: Sequence[Fault], driver: str) -> str:
@@ -271,6 +307,18 @@ def files_in(place: Place) -> list[ListedFile]:
         if len(found) == _FILES:
             break
     return found
+
+
+def files_there(places: Iterable[Place], known: Iterable[ListedFile]) -> list[ListedFile]:
+    """Return the files of inputs that are still there as they were, and some others where an input has none of them.
+
+    Args:
+        places: The inputs and their paths.
+        known: The files that were there before.
+    """
+    left = [each for each in known if _has_size(each.path, each.size)]
+    have = {each.place for each in left}
+    return left + [each for place in places if place not in have for each in files_in(place)]
 
 
 def find_files(files: Iterable[ListedFile], seconds: float = SECONDS) -> list[Fault]:

@@ -8,7 +8,11 @@ sources, Python's minor version and pyarrow's major version with the driver's, a
 Python's minor version must be equal since functions by value are bytecode. pyarrow's major versions are its releases
 with new behaviour, also of casts, sorts and files; later numbers are corrections, and may differ. The digest is of the
 bytes of the ``.py`` files and their paths within the package, whatever their line ends: an installation that can be
-edited equals a wheel or an archive of the same sources. It takes some 30 milliseconds, once in a worker's process.
+edited equals a wheel or an archive of the same sources. It takes some 10 to 30 milliseconds, once in a process.
+
+A digest is of what is there now, so it counts only for a process that has imported just that: before it is remembered,
+the files' sizes and times are compared with those that the import has noted (``package_files``). A refused process
+remembers nothing, and may be accepted once its host is brought up to date.
 
 The module of a user's function is compared in the same way, since an older one on another host would give different
 rows. The modules that it imports are not compared.
@@ -19,11 +23,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
-import os
 import re
 import socket
 import sys
-import zipfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -31,17 +33,21 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pyspark import cloudpickle
 from pyspark.serializers import CloudPickleSerializer
 
+from cojoin import package_files
 from cojoin.errors import EnvironmentSetupError
+from cojoin.package_files import sources, stamps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+
+    from cojoin.package_files import Stamps
 
 __all__ = ["Sealed", "for_workers", "installed", "ours", "refusal", "sealed_call", "worker_trouble"]
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _KNOWN = "_cojoin_installed"
-"""The attribute of ``sys`` that keeps what a process has found: functions that travel have no module to keep it in."""
+"""The attribute of ``sys`` with what a process has imported: functions that travel have no module to keep it in."""
 
 _KNOWN_MODULES = "_cojoin_users_modules"
 """The attribute with the digests of users' modules, by name; a module that was imported stays as it was."""
@@ -51,6 +57,10 @@ _UNKNOWN = "of an unknown version"
 _PLACES = (
     "install the same in the Python of every host (spark.pyspark.python, PYSPARK_PYTHON), or send all of them one "
     "environment (spark.archives), and start the query again"
+)
+_AGAIN = (
+    "its files were changed there while a process had them imported: start the driver's process again (with Spark "
+    "Connect, its server, too), which starts its workers anew"
 )
 _SEND = (
     "send it with spark.sparkContext.addPyFile(...) (with Spark Connect: spark.addArtifacts(..., pyfile=True)) before "
@@ -151,14 +161,19 @@ def ours() -> dict[str, str]:
     Raises:
         EnvironmentSetupError: cojoin was exchanged on the disk since this process has imported it.
     """
-    found, imported = installed(), str(sys.modules["cojoin"].__version__)
-    # Compiled modules alone do not have their version.
-    if found["cojoin"] not in {imported, _UNKNOWN}:
+    if _KNOWN in vars(sys):
+        return installed()
+    found = installed()
+    # After the digest, which so is of the imported files.
+    changed = _changed(stamps(_spec()))
+    if changed is not None:
         msg = (
-            f"this process has imported cojoin {imported}, and {found['path']} has cojoin {found['cojoin'] or 'none'} "
-            f"now: workers would import the latter; start this process again"
+            f"this process has imported cojoin {sys.modules['cojoin'].__version__}, and {changed} of {found['path']} "
+            f"was changed since, which has cojoin {found['cojoin'] or 'none'} now: workers would import the latter; "
+            f"start this process again"
         )
         raise EnvironmentSetupError(msg)
+    setattr(sys, _KNOWN, found)
     return found
 
 
@@ -195,33 +210,45 @@ def refusal(expected: dict[str, str]) -> str | None:
     Args:
         expected: What the driver has (``installed``).
     """
-    there = installed()
+    return _refusal(expected, stamps(_spec()), installed())
+
+
+def _refusal(expected: dict[str, str], files: Stamps, there: dict[str, str]) -> str | None:
+    """Return why a process that has this, of files that are there now, must not run what a driver has sent."""
+    changed = _changed(files)
     version, major = expected["cojoin"], expected["pyarrow"].partition(".")[0]
-    wrong = []
+    ours, others = [], []
     if not there["cojoin"]:
-        wrong.append(f"expected cojoin {version}, found none ({there['path']})")
+        ours.append(f"expected cojoin {version}, found none ({there['path']})")
     elif there["cojoin"] != version:
-        wrong.append(f"expected cojoin {version}, found cojoin {there['cojoin']} in {there['path']}")
+        ours.append(f"expected cojoin {version}, found cojoin {there['cojoin']} in {there['path']}")
     elif there["sources"] != expected["sources"]:
-        wrong.append(
+        ours.append(
             f"expected the sources of cojoin {version} in {expected['path']} on the driver (digest "
             f"{expected['sources']}), found others in {there['path']} (digest {there['sources']})"
         )
+    elif changed is not None and _KNOWN not in vars(sys):
+        ours.append(f"expected the cojoin that it has imported in {there['path']}, found that {changed} was changed")
     if there["python"] != expected["python"]:
-        wrong.append(f"expected Python {expected['python']}, found {there['python']}")
+        others.append(f"expected Python {expected['python']}, found {there['python']}")
     if there["pyarrow"].partition(".")[0] != major:
-        wrong.append(f"expected pyarrow {major} ({expected['pyarrow']}), found {there['pyarrow'] or 'none'}")
-    if not wrong:
+        others.append(f"expected pyarrow {major} ({expected['pyarrow']}), found {there['pyarrow'] or 'none'}")
+    if not ours and not others:
         return None
-    return f"{_here()} differs from the driver: {'; '.join(wrong)}; nothing was run there: {_PLACES}"
+    # Where the driver has imported it from the same folder, nothing has to be installed.
+    is_shared = bool(there["disk"]) and [there[each] for each in ("disk", "path")] == [
+        expected[each] for each in ("disk", "path")
+    ]
+    cure = _AGAIN if not others and (is_shared or changed is not None) else _PLACES
+    return f"{_here()} has not what the driver has: {'; '.join([*ours, *others])}; nothing was run there: {cure}"
 
 
 def installed() -> dict[str, str]:
-    """Return what this process has, found without importing cojoin.
+    """Return what this process has imported, or would import, found without importing cojoin.
 
     Returns:
         The versions of ``cojoin`` (empty where it is missing), ``python`` and ``pyarrow``; the ``path`` of cojoin, or
-        why there is none; and the digest of its ``sources``.
+        why there is none, and the ``disk`` on which it is; and the digest of its ``sources``.
     """
     known: dict[str, str] | None = vars(sys).get(_KNOWN)
     if known is not None:
@@ -230,55 +257,40 @@ def installed() -> dict[str, str]:
         from pyarrow import __version__ as pyarrow  # noqa: PLC0415 - it may be missing
     except ImportError:
         pyarrow = ""
-    found = {"cojoin": "", "path": "No module named 'cojoin'", "sources": ""}
-    try:
-        spec = importlib.util.find_spec("cojoin")
-    except ValueError:
-        spec = None
-    # A folder without __init__.py has no origin; it may be anything's.
-    if spec is not None and spec.origin is not None:
-        files = dict(_sources(spec))
+    found = {"cojoin": "", "path": "No module named 'cojoin'", "disk": "", "sources": ""}
+    spec = _spec()
+    if spec is not None:
+        files = dict(sources(spec))
         written = _VERSION.search(files.get("__init__.py", b""))
         digest = hashlib.sha256()
         for name, content in sorted(files.items()):
             digest.update(f"{len(name)} {name} {len(content)} ".encode() + content)
-        version = written[1].decode() if written else _UNKNOWN
-        found = {"cojoin": version, "path": str(Path(spec.origin).parent), "sources": digest.hexdigest()[:16]}
-    found |= {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "pyarrow": pyarrow}
-    if found["cojoin"]:
-        # What is missing may be sent later, with addPyFile.
-        setattr(sys, _KNOWN, found)
-    return found
+        path = Path(spec.origin).parent
+        found = {
+            "cojoin": written[1].decode() if written else _UNKNOWN,
+            "path": str(path),
+            "disk": f"{socket.gethostname()} {path.stat().st_dev}" if path.exists() else "",
+            "sources": digest.hexdigest()[:16],
+        }
+    return found | {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "pyarrow": pyarrow}
 
 
-def _sources(spec: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield the path within the package, and the content, of each source; of compiled modules where there are none."""
-    archive = getattr(spec.loader, "archive", None)
-    files = dict(_in_archive(archive, spec.loader.prefix) if archive else _in_folder(Path(spec.origin).parent))
-    suffix = ".py" if "__init__.py" in files else ".pyc"
-    for name, content in files.items():
-        if name.endswith(suffix):
-            yield name, content.replace(b"\r\n", b"\n") if suffix == ".py" else content
+def _spec() -> Any:
+    """Return where Python finds cojoin, of which the import has told if it was imported; None if it finds none."""
+    # What was missing may have been installed, or sent with addPyFile, since Python has looked.
+    importlib.invalidate_caches()
+    try:
+        spec = importlib.util.find_spec("cojoin")
+    except ValueError:
+        return None
+    # A folder without __init__.py has no origin; it may be anything's.
+    return None if spec is None or spec.origin is None else spec
 
 
-def _in_folder(root: Path) -> Iterator[tuple[str, bytes]]:
-    for folder, inner, names in os.walk(root, followlinks=True):
-        # Neither caches nor what editors and notebooks keep beside the sources.
-        inner[:] = [each for each in inner if each != "__pycache__" and not each.startswith(".")]
-        for name in names:
-            if name.endswith((".py", ".pyc")) and not name.startswith("."):
-                path = Path(folder, name)
-                yield path.relative_to(root).as_posix(), path.read_bytes()
-
-
-def _in_archive(archive: str, prefix: str) -> Iterator[tuple[str, bytes]]:
-    begin = f"{prefix}cojoin/".replace(os.sep, "/")
-    with zipfile.ZipFile(archive) as opened:
-        for name in opened.namelist():
-            parts = name[len(begin) :].split("/")
-            hidden = any(each == "__pycache__" or each.startswith(".") for each in parts)
-            if name.startswith(begin) and name.endswith((".py", ".pyc")) and not hidden:
-                yield "/".join(parts), opened.read(name)
+def _changed(files: Stamps) -> str | None:
+    """Return a file that differs from those that this process has imported; None if none does, or none was imported."""
+    imported = getattr(sys.modules.get("cojoin.package_files"), "IMPORTED", files)
+    return min((each[0] for each in imported ^ files), default=None)
 
 
 def _module_digest(name: str) -> str | None:
@@ -316,15 +328,18 @@ def _opened(expected: dict[str, str], modules: dict[str, str], payload: bytes, c
 
 def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes) -> Any:
     """Return what is called, and with what; raise an error that says why this process can't have it."""
-    told = refusal(expected)
+    # The stamps come first: files that are changed after the digest differ from them once they are imported.
+    files, there = stamps(_spec()), installed()
+    told = _refusal(expected, files, there)
     if told is not None:
         raise _failure(told)
+    known: dict[str, str] = vars(sys).setdefault(_KNOWN_MODULES, {})
+    equal = {}
     for name, digest in modules.items():
         # What was opened before has imported the module, which stays as it was.
-        known: dict[str, str] = vars(sys).setdefault(_KNOWN_MODULES, {})
         found = known.get(name) or _module_digest(name)
         if found == digest:
-            known[name] = digest
+            equal[name] = digest
         elif found is not None:
             where = importlib.util.find_spec(name)
             told = (
@@ -335,13 +350,21 @@ def _carefully(expected: dict[str, str], modules: dict[str, str], payload: bytes
             )
             raise _failure(told)
     try:
-        return CloudPickleSerializer().loads(payload)
+        loaded = CloudPickleSerializer().loads(payload)
     except ModuleNotFoundError as error:
         told = f"{_here()} lacks a module of the query's functions: {error}; {_SEND}"
         raise _failure(told) from error
     except (AttributeError, ImportError) as error:
         told = f"{_here()} has another version of a module of the query's functions: {error}; {_SEND}"
         raise _failure(told) from error
+    changed = None if _KNOWN in vars(sys) else _changed(files)
+    if changed is not None:
+        told = f"{_here()} has imported cojoin in {there['path']} while {changed} was changed; {_AGAIN}"
+        raise _failure(told)
+    known |= equal
+    if "cojoin" in sys.modules:
+        setattr(sys, _KNOWN, there)
+    return loaded
 
 
 def _failure(told: str) -> Exception:
@@ -359,4 +382,5 @@ def _itself(value: Any) -> Any:
     return value
 
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+for _each in (sys.modules[__name__], package_files):
+    cloudpickle.register_pickle_by_value(_each)

@@ -90,11 +90,11 @@ def test_workers_look_for_the_tokens_of_the_driver(spark: SparkSession, tmp_path
     (tmp_path / "trades" / "part-0").touch()
     written = [Place("checkpoint", f"{tmp_path}/checkpoint"), Place("output", f"{tmp_path}/lake/out")]
     read = [Place("input 'trades'", f"{tmp_path}/trades")]
-    with begun(SharedPlaces.of(written, read), spark, to_the_end=True):
+    with begun(SharedPlaces(written, read), spark, to_the_end=True):
         # Those of the workers were found and removed.
         assert [len(list((tmp_path / each).iterdir())) for each in ("checkpoint", "lake/out", "trades")] == [1, 1, 1]
     assert [each.name for each in tmp_path.iterdir()] == ["trades"]
-    places = SharedPlaces.of(written, read)
+    places = SharedPlaces(written, read)
     places.put()
     (token,) = (tmp_path / "lake" / "out").iterdir()
     token.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -49,6 +50,22 @@ def test_the_first_action_on_a_static_dataframe_tells_what_it_has_rejected(spark
         assert frame.union(frame).count() == 2
         assert joined.to_dataframe("rejected").count() == 3
         assert told(caught, 0.3) == []
+
+
+def test_dataframes_without_an_action_cost_no_thread(spark: SparkSession, tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.add_trades(trades([(1, 1, 10), (2, None, 10)]))
+    folders.add_customers(customers([(1, 1, 5)]))
+    joined = asof(folders.connect(spark, streaming=False))
+    joined.to_dataframe()
+    before = threading.active_count()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frames = [joined.to_dataframe() for _ in range(40)]
+        assert threading.active_count() == before
+        # The oldest are given up for new ones.
+        assert frames[0].count() == frames[-1].filter("true").count() == 1
+        assert len(told(caught, 30)) == 1
 
 
 def frame_line() -> int:

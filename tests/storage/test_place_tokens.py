@@ -106,6 +106,41 @@ def test_tokens_are_kept_fresh_and_put_back(tokens: Tokens, tmp_path: Path) -> N
     assert Tokens.read(tokens.to_json()).look("own") == []
 
 
+def test_the_next_start_removes_tokens_of_dead_queries(tokens: Tokens, tmp_path: Path) -> None:
+    old, young = "0" * 32, "1" * 32
+    dead = [f".cojoin-place.{old}.tmp", f".cojoin-place.{old}.{young}.tmp", f"..cojoin-place.{old}.tmp.{young}.tmp"]
+    alive = [f".cojoin-place.{young}.tmp", f".another.{old}.tmp", "part-0.parquet"]
+    (tmp_path / "lake" / "out").mkdir(parents=True)
+    for name in (*dead, *alive):
+        (tmp_path / "lake" / "out" / name).touch()
+        if name != alive[0]:
+            os.utime(tmp_path / "lake" / "out" / name, (0, 0))
+    tokens.put()
+    (own,) = (tmp_path / "checkpoint").iterdir()
+    assert {each.name for each in (tmp_path / "lake" / "out").iterdir()} == {*alive, own.name}
+    # A worker that was killed has left one.
+    Tokens.read(tokens.to_json()).look("killed")
+    tokens.remove(of_workers=True)
+    assert {each.name for each in (tmp_path / "lake" / "out").iterdir()} == set(alive)
+
+
+def test_a_batch_with_spark_connect_lists_no_folder(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each puts the tokens and removes them; an output may have very many files."""
+    tokens.put()
+    tokens.remove()
+
+    def listed(*_: object) -> None:
+        raise AssertionError
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, listed)
+    for _ in range(2):
+        tokens.put()
+        assert Tokens.read(tokens.to_json()).look("worker") == []
+        assert tokens.find([("host a", "worker")]) == []
+        tokens.remove()
+
+
 def test_one_of_the_listed_files_of_an_input_is_enough(tmp_path: Path) -> None:
     folder = tmp_path / "trades"
     for name in ("_delta_log/0.json", ".hidden", "day=1/part-0", "day=2/part-1"):

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 PACKAGE = Path(cojoin.__file__).parent
 LIBRARIES = Path(pa.__file__).parents[1]
 DUMPS = CloudPickleSerializer().dumps
+AGAIN = (
+    "its files were changed there while a process had them imported: start the driver's process again (with Spark "
+    "Connect, its server, too), which starts its workers anew"
+)
 
 # A worker: for each place it forgets what it has found and opens what a driver has sent. Prints the results, and which
 # modules of cojoin were imported before a refusal.
@@ -229,11 +233,81 @@ def test_a_module_that_was_changed_after_a_worker_imported_it_is_refused(
         loads(DUMPS(Sealed(rule, rule)))
 
 
-def test_a_process_that_imported_another_version_than_is_there_now_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = cj.__version__
-    monkeypatch.setattr(cojoin, "__version__", "0.4.0")
-    with pytest.raises(cj.EnvironmentSetupError, match=f"imported cojoin 0.4.0, and .* has cojoin {now} now"):
-        for_workers(converting())
+# A process that imports cojoin from a folder, in which a file is changed before it does something.
+CHANGED = """
+import os, sys
+from pathlib import Path
+folder, change = Path(sys.argv[1]), sys.argv[2]
+import cojoin
+file = folder / "cojoin" / "engine" / "joins" / "asof.py"
+content = file.read_bytes()
+os.replace(file, folder / "former")
+file.write_bytes(content + b"# Another rule." * (change == "driver"))
+from cojoin.storage.sealed import for_workers, installed
+if change == "worker":
+    from pyspark.serializers import CloudPickleSerializer
+    sent = CloudPickleSerializer().loads(Path(sys.argv[3]).read_bytes())
+try:
+    print(for_workers(lambda rows: rows)([1]))
+except cojoin.EnvironmentSetupError as error:
+    print(error)
+"""
+
+
+def run(code: str, place: Path, *arguments: str) -> str:
+    environment = {"PYTHONPATH": os.pathsep.join([str(place), str(LIBRARIES)])}
+    command = [sys.executable, "-S", "-c", code, str(place), *arguments]
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_a_driver_whose_files_were_changed_before_its_first_query_is_refused(tmp_path: Path) -> None:
+    """The digest of what is there now would be the workers', and not of what this process runs."""
+    told = run(CHANGED, copied(tmp_path / "edited"), "driver")
+    assert told == (
+        f"this process has imported cojoin {cj.__version__}, and engine/joins/asof.py of {tmp_path}/edited/cojoin was "
+        f"changed since, which has cojoin {cj.__version__} now: workers would import the latter; start this process "
+        f"again\n"
+    )
+
+
+def test_a_worker_that_has_imported_former_files_is_refused(tmp_path: Path) -> None:
+    """A daemon has imported cojoin long ago, and what is there now is the driver's."""
+    sent = tmp_path / "sent"
+    sent.write_bytes(DUMPS(for_workers(converting())))
+    told = run(CHANGED, copied(tmp_path / "edited"), "worker", str(sent))
+    assert f"found that engine/joins/asof.py was changed; nothing was run there: {AGAIN}" in told
+
+
+def test_a_refused_worker_that_is_mended_is_accepted(tmp_path: Path) -> None:
+    """As where the host is brought up to date while Spark keeps the process."""
+    place, file = copied(tmp_path / "host"), tmp_path / "host" / "cojoin" / "engine" / "joins" / "asof.py"
+    file.unlink()
+    (tmp_path / "sent").write_bytes(DUMPS(for_workers(converting())))
+    code = (
+        "import os, sys\n"
+        "from pyspark.serializers import CloudPickleSerializer\n"
+        "place, sent, right = sys.argv[1:]\n"
+        "for _ in range(2):\n"
+        "    try:\n"
+        "        print(CloudPickleSerializer().loads(open(sent, 'rb').read())([1]))\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+        "        os.symlink(right, f'{place}/cojoin/engine/joins/asof.py')\n"
+    )
+    found = run(code, place, str(tmp_path / "sent"), str(PACKAGE / "engine" / "joins" / "asof.py"))
+    refused, accepted = found.splitlines()
+    assert f"found others in {place}/cojoin" in refused
+    assert accepted == "[1000]"
+
+
+def test_on_one_host_nothing_has_to_be_installed() -> None:
+    """Driver and worker import the same folder, which one of them did before it was changed."""
+    former = installed() | {"sources": "0123456789abcdef"}
+    assert str(refusal(former)).endswith(f"nothing was run there: {AGAIN}")
+    assert str(refusal(former | {"cojoin": "0.5.0"})).endswith(AGAIN)
+    elsewhere = [former | {"disk": "another 1"}, former | {"path": "/opt/cojoin"}, former | {"python": "3.7"}]
+    assert all("install the same in the Python of every host" in str(refusal(each)) for each in elsewhere)
 
 
 def test_what_is_sealed_is_itself_where_it_is_opened() -> None:

@@ -54,6 +54,11 @@ def keeps_the_contract(store: Store) -> None:
     assert "my%20checkpoint/a%20b" in store.url("a b")
     assert store.size("a/c/d.bin") == 256
     assert store.size("a") == 256 + len("zweite Fassung: 'µs' ✓\n".encode())
+    times = dict(store.times(lambda folder: folder == "a"))
+    assert {each.rpartition("/a/")[2] for each in times} == {"a.json", "b.json"}
+    assert all(store.root.endswith(each.rpartition("/a/")[0]) for each in times)
+    assert set(times.values()) <= {store.modified("a/a.json"), store.modified("a/b.json")}
+    assert {each.rpartition("/")[2] for each, _ in store.times(bool)} == {"a.json", "b.json", "d.bin"}
     assert abs(store.modified("a/b.json") / 1000 - time.time()) < 600
     store.delete("a/b.json")
     store.delete("a/b.json")

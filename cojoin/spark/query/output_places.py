@@ -22,7 +22,8 @@ from pyspark.errors import PySparkException
 
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.session.shared_places import SharedPlaces, has_other_hosts
+from cojoin.spark.session.shared_places import SharedPlaces
+from cojoin.spark.session.worker_check import has_other_hosts
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
 from cojoin.spark.sources.sources import Source
@@ -97,7 +98,7 @@ def shared_places(
     *,
     is_client: bool = False,
 ) -> SharedPlaces | None:
-    """Return the local paths that the workers of a query reach by themselves; None if they are the driver's children.
+    """Return the local paths that the workers of a query reach by themselves; None if there are none that may differ.
 
     Args:
         spark: The session.
@@ -109,10 +110,8 @@ def shared_places(
     """
     if not has_other_hosts(spark):
         return None
-    if is_client:
-        return SharedPlaces.of(_local(spark, [Place("checkpoint", files.root)]))
     written = [Place("checkpoint", files.root)]
-    for output, sink in sinks.items():
+    for output, sink in () if is_client else sinks.items():
         location = sink.location if isinstance(sink, DeltaSink) else sink.directory()
         found = None if location is None else _of_table(spark, location)
         if found is not None and not is_path(str(location)) and read_table(spark, str(location)) is None:
@@ -122,11 +121,12 @@ def shared_places(
             written.append(Place(_spell(output), found))
     read = [
         Place(f"input {bound.spec.name!r}", unpatterned(found))
-        for bound in inputs
+        for bound in (() if is_client else inputs)
         for location in (*_locations_read(bound), *_tables_read(bound))
         if (found := _of_table(spark, location)) is not None
     ]
-    return SharedPlaces.of(_local(spark, written), _local(spark, read))
+    local = _local(spark, written), _local(spark, read)
+    return SharedPlaces(*local) if any(local) else None
 
 
 def _local(spark: SparkSession, places: Sequence[Place]) -> tuple[Place, ...]:

@@ -4,29 +4,37 @@ Files that come late, with times long before the newest file that was read (``ma
 those of the folder that are not in the source's log, so they are counted. With ``ignoreMissingFiles`` a file that is
 gone by the time of its reading is left out with all its rows; only those of a batch that is planned can be counted.
 
-It costs a reading of the log, and a listing of the folder, as each micro-batch makes one.
+It costs a reading of the log, and a listing of the folder that ends after a second: some 100,000 local files, 10,000 of
+an object store, 2,000 of HDFS. Of a larger one it is told that at least so many are passed over. Nothing is counted
+where Spark's own rules would have to be repeated, for a pattern in the path or ``pathGlobFilter``, nor in local folders
+with Spark Connect, whose server may have other ones.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.offset_log import source_offsets
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.formats import format_time
+from cojoin.errors import CheckpointError
 from cojoin.spark.restore.source_logs import entries
 from cojoin.spark.sources.source import Source
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.locations import unpatterned
+from cojoin.storage.session_settings import is_connect
+from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -40,11 +48,9 @@ _MISSING, _MISSING_SETTING = "ignoremissingfiles", "spark.sql.files.ignoreMissin
 _SPAN = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
 _MILLIS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LIMITS = ("maxfilespertrigger", "maxbytespertrigger")
-_LISTING = ("pathglobfilter", "recursivefilelookup")
-"""The options by which Spark lists a folder."""
-
-_HIDDEN = (".", "_")
-"""The first characters of the names of files and folders that Spark does not read."""
+_GLOB, _RECURSIVE = "pathglobfilter", "recursivefilelookup"
+_SECONDS = 1.0
+"""The seconds for which a folder is listed, and planned files are looked for."""
 
 
 def files_passed_over(
@@ -67,9 +73,9 @@ def files_passed_over(
         number = sum(lines[:at])
         known = entries(files, number)
         if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
-            yield _missing(what, known, _planned_from(files, number))
+            yield _missing(what, [] if is_connect(spark) else known, _planned_from(files, number))
         if known and not _reads_any_age(options):
-            told = _too_old(spark, source, what, known, options.get(_AGE, _USUAL_AGE))
+            told = _too_old(spark, source, what, known, options)
             if told is not None:
                 yield told
 
@@ -93,8 +99,8 @@ def _planned_from(files: Store, number: int) -> int:
 
 
 def _missing(what: str, known: Sequence[Mapping[str, Any]], planned_from: int) -> str:
-    planned = [_local(each["path"]) for each in known if each["batchId"] >= planned_from]
-    gone = [each for each in planned if each is not None and not each.exists()]
+    planned = (_path(each["path"]) for each in known if each["batchId"] >= planned_from and _is_local(each["path"]))
+    gone = [each for each in _for_a_second(planned) if not Path(each).exists()]
     count = f". Of the batch that is planned {len(gone):,} are gone, such as {gone[0]}" if gone else ""
     return (
         f"{what}: with ignoreMissingFiles Spark passes over files that are gone when it reads them, and does not count "
@@ -103,64 +109,64 @@ def _missing(what: str, known: Sequence[Mapping[str, Any]], planned_from: int) -
 
 
 def _too_old(
-    spark: SparkSession, source: Source, what: str, known: Sequence[Mapping[str, Any]], age: str
+    spark: SparkSession, source: Source, what: str, known: Sequence[Mapping[str, Any]], options: Mapping[str, str]
 ) -> str | None:
-    """Return a warning with the number of files that are too old to be read; None if none is, or if it is not known."""
+    """Return a warning with the number of files that are too old; None if there is none, or if it is not known."""
+    age = options.get(_AGE, _USUAL_AGE)
     span = _SPAN.fullmatch(age.lower())
     if span is None or span[2] not in _MILLIS:
         return None
     oldest = max(int(each["timestamp"]) for each in known) - int(span[1]) * _MILLIS[span[2]]
-    read = {_path(each["path"]) for each in known}
-    found = {path: time for path, time in _listed(spark, source, oldest) if path not in read}
+    read, listed = {_path(each["path"]) for each in known}, _listed(spark, source, options)
+    found: dict[str, int] = {}
+    is_whole = False
+    # Spark says what is wrong with the folder when it reads it.
+    with contextlib.suppress(CheckpointError, Py4JError, PySparkException):
+        found |= {path: at for path, at in _for_a_second(listed) if at < oldest and path not in read}
+        is_whole = next(listed, None) is None
     if not found:
         return None
     example = max(found, key=lambda path: found[path])
     which = "1 file" if len(found) == 1 else f"{len(found):,} files"
     return (
-        f"{what}: Spark passes over {which} of {source.location}, such as {example} of "
-        f"{format_time(found[example])}: they came when newer ones were read already, and are older than these by more "
-        f"than maxFileAge, which is {age}. To have them read, give them new times, or the source "
+        f"{what}: Spark passes over {which if is_whole else f'at least {which}'} of {source.location}, such as "
+        f"{example} of {format_time(found[example])}: they came when newer ones were read already, and are older than "
+        f"these by more than maxFileAge, which is {age}. To have them read, give them new times, or the source "
         f'options={{"maxFileAge": "3650d"}}'
     )
 
 
-def _listed(spark: SparkSession, source: Source, before: int) -> Iterator[tuple[str, int]]:
-    """Yield the path and the time in epoch milliseconds of each file that is older than a moment."""
-    root = _local(str(source.location))
-    options = {name: value for name, value in source.options.items() if name.lower() in _LISTING}
-    if root is not None and not options and root.is_dir():
-        yield from _in_folder(root, before)
+def _listed(spark: SparkSession, source: Source, options: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """Yield the path and the time in epoch milliseconds of each file that Spark lists."""
+    location = str(source.location)
+    if _GLOB in options or unpatterned(location) != location:
         return
-    reader = spark.read.format("binaryFile").options(**options)
-    try:
-        rows = reader.load(source.location).select("path", F.unix_millis("modificationTime").alias("time"))
-        for row in rows.where(F.col("time") < before).toLocalIterator():
-            yield _path(row["path"]), row["time"]
-    except PySparkException:
-        # Spark says what is wrong with the folder when it reads it.
-        return
-
-
-def _in_folder(root: Path, before: int) -> Iterator[tuple[str, int]]:
-    for folder, folders, names in os.walk(root):
+    store = open_store(spark, location, "source")
+    if not (isinstance(store, LocalStore) and is_connect(spark)):
         # Of the folders in it Spark reads those that are named by a column's value.
-        folders[:] = [name for name in folders if "=" in name and not name.startswith(_HIDDEN)]
-        for path in (Path(folder, name) for name in names if not name.startswith(_HIDDEN)):
-            # A file may be gone since it was listed.
-            with contextlib.suppress(OSError):
-                time = path.stat().st_mtime_ns // 1_000_000
-                if time < before:
-                    yield str(path), time
+        is_recursive = _is_true(options.get(_RECURSIVE))
+        listed = store.times(lambda name: (is_recursive or "=" in name) and not _is_hidden(name))
+        yield from (each for each in listed if not _is_hidden(each[0].rpartition("/")[2]))
 
 
-def _local(location: str) -> Path | None:
-    """Return a location as a local path; None where it is none, or a pattern."""
-    parts = urlsplit(location)
-    if parts.scheme not in ("", "file") or any(each in location for each in "*?[{"):
-        return None
-    return Path(unquote(parts.path) if parts.scheme else location).absolute()
+def _for_a_second(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield items until a second is over."""
+    deadline = time.monotonic() + _SECONDS
+    for each in items:
+        yield each
+        if time.monotonic() > deadline:
+            return
 
 
-def _path(location: str) -> str:
-    """Return a file's path without scheme and host, as the log and a listing have it alike."""
-    return unquote(urlsplit(location).path)
+def _is_hidden(name: str) -> bool:
+    """Return whether Spark does not read a file or folder of a name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _is_local(url: str) -> bool:
+    return urlsplit(url).scheme == "file"
+
+
+def _path(url: str) -> str:
+    """Return the path of a file in Spark's log without scheme and host, as a listing has it."""
+    return unquote(urlsplit(url).path)

@@ -12,6 +12,7 @@ properties.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -108,7 +109,7 @@ class RemoteWriter:
         facts = BatchFacts(batch_id, limits, writer.state_before(batch_id), loads, places=told)
         session.conf.set(setting_of(self.query_id), facts.to_json())
         # The server may end this process after any batch.
-        with begun(places, session, to_the_end=True):
+        with contextlib.nullcontext() if places is None else begun(places, session, to_the_end=True):
             writer.and_then(tables)(emitted, batch_id)
         writer.finish()
 

@@ -117,24 +117,25 @@ def start_query(
     description = describe_query(
         plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
     )
-    new = NewQuery(spark, files, plan, description, sources, sinks, options.restore)
-    restoration = seen = unfinished(spark, files, options.restore_from)
-    if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
-        restoration = check_restore(new, options.restore_from, restoration)
-    is_new = not files.exists("spark/offsets")
-    check_source_columns(inputs)
-    if restoration is None:
-        _check_sources(new, inputs, is_new=is_new)
-    span = _span(new.opened_sources, options.trigger)
-    # A query that has planned no batch has read nothing yet, so it may still change its sources.
-    known = (None, None) if is_new else known_sources(files)
-    described = [
-        None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
-        for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
-    ]
-    if is_connect(spark):
-        check_server(spark, files)
-    with begun(places := shared_places(spark, files, sinks, inputs, is_client=is_connect(spark)), spark):
+    places = shared_places(spark, files, sinks, inputs, is_client=is_connect(spark))
+    with begun(places, spark):
+        new = NewQuery(spark, files, plan, description, sources, sinks, options.restore)
+        restoration = seen = unfinished(spark, files, options.restore_from)
+        if options.restore_from is not None and (restoration is None or restoration.stage == "begun"):
+            restoration = check_restore(new, options.restore_from, restoration)
+        is_new = not files.exists("spark/offsets")
+        check_source_columns(inputs)
+        if restoration is None:
+            _check_sources(new, inputs, is_new=is_new)
+        span = _span(new.opened_sources, options.trigger)
+        # A query that has planned no batch has read nothing yet, so it may still change its sources.
+        known = (None, None) if is_new else known_sources(files)
+        described = [
+            None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
+            for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
+        ]
+        if is_connect(spark):
+            check_server(spark, files)
         claim_checkpoint(files, description, described)
         lease = Lease.acquire(files)
         try:
@@ -361,7 +362,9 @@ def _run(
     if writer is not None:
         writer.prepare()
     named = partial(_named, name=options.name)
-    at_end = [*([] if writer is None else [writer.finish]), *([] if places is None else [places.remove])]
+    at_end: list[Callable[[], None]] = [] if writer is None else [writer.finish]
+    if places is not None:
+        at_end.append(partial(places.remove, of_workers=True))
     query.run(named(stream), named(at_rest), at_end)
 
 

@@ -24,7 +24,8 @@ from cojoin.checkpoints.written_state import WrittenState, check_free, delete_un
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.spark.restore import source_logs
-from cojoin.spark.session.shared_places import SharedPlaces, begun, has_other_hosts
+from cojoin.spark.session.shared_places import SharedPlaces, begun
+from cojoin.spark.session.worker_check import has_other_hosts
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.place_tokens import Place
@@ -138,7 +139,7 @@ class NewSavepoint:
         files = self.files
         check_free(files, self.note.by)
         is_local = isinstance(files, LocalStore) and has_other_hosts(self.spark)
-        places = SharedPlaces.of([Place("checkpoint", files.root.removeprefix("file:"))]) if is_local else None
+        places = SharedPlaces([Place("checkpoint", files.root.removeprefix("file:"))]) if is_local else None
         with begun(places, self.spark, to_the_end=True):
             self._write(contents, headers, report, check)
 

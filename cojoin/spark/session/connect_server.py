@@ -1,7 +1,7 @@
 """Checks for a Spark Connect server before a query starts on it: it must see the same files as this process.
 
 A process beside the server writes the batches. Without this check it would start from an empty directory of the
-server's own. What the server's workers have is looked at by ``worker_check``.
+server's own. ``worker_check`` compares what the server's workers have.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
-from cojoin.spark.query.passed_over import _missing
+from cojoin.spark.query import passed_over
+from cojoin.spark.query.passed_over import _missing, _too_old
 from tests.spark.data import CUSTOMERS_DDL, TRADES_DDL, Folders, asof, connect, customers, rows, table, trades
 
 if TYPE_CHECKING:
@@ -84,3 +85,48 @@ def test_of_a_planned_batch_the_missing_files_are_counted(folders: Folders) -> N
     known = [{"path": path.as_uri(), "timestamp": 1, "batchId": at} for at, path in enumerate((gone, there, gone))]
     assert f"Of the batch that is planned 1 are gone, such as {gone};" in _missing("input 'trades'", known, 1)
     assert "planned" not in _missing("input 'trades'", known, 3)
+
+
+DAY = 86_400_000
+KNOWN = {"path": "file:///lake/read.parquet", "timestamp": 20_000 * DAY, "batchId": 0}
+
+
+def too_old(spark: Any, location: object, **options: str) -> str | None:
+    """Return what is told of a folder of which one file was read, 20,000 days after the epoch."""
+    return _too_old(
+        spark, cj.sources.files(str(location), "parquet", schema="a long"), "input 'trades'", [KNOWN], options
+    )
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A folder with two files that are too old."""
+    for name in ("one.parquet", "day=1/two.parquet", "other/three.parquet", "_hidden", ".hidden", "_tmp/four.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (86_400, 86_400))
+    return tmp_path
+
+
+def test_what_spark_lists_is_counted_however_the_path_is_written(
+    spark: SparkSession, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for written in (old, f"{old}/other/..", f"file://{old}", f"file:{old}/./"):
+        told = too_old(spark, written)
+        assert told is not None
+        assert f"Spark passes over 2 files of {written}, such as {old}/" in told
+    assert "passes over 3 files" in str(too_old(spark, old, recursivefilelookup="true")), "of other/, and not of _tmp/"
+    # Patterns are Spark's own.
+    assert too_old(spark, f"{old}/*") is None
+    assert too_old(spark, old, pathglobfilter="*.parquet") is None
+    # A path without a scheme is on Hadoop's default file system.
+    hadoop = spark._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "nowhere://cluster")
+    try:
+        assert too_old(spark, old) is None
+        assert too_old(spark, f"file:{old}") is not None
+    finally:
+        hadoop.set("fs.defaultFS", before)
+    monkeypatch.setattr(passed_over, "_SECONDS", -1.0)
+    assert "passes over at least 1 file of " in str(too_old(spark, old))
