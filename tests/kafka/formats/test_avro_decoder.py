@@ -206,24 +206,66 @@ def test_a_default_is_the_same_for_each_record(kind: Any, default: Any, value: A
     assert [each["x"] for each in rows.to_pylist()] == [value] * 3
 
 
+def of_connect(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "connect.version": 1, "connect.name": f"io.debezium.time.{name}"}
+
+
+DAY, MILLIS, MICROS = logical("int", "date"), logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
+NINE, TWELVE = (logical("bytes", "decimal", precision=n, scale=s) for n, s in ((9, 2), (12, 4)))
+
+
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        (
-            logical("bytes", "decimal", precision=9, scale=2),
-            ["null", logical("bytes", "decimal", precision=12, scale=4)],
-            r"field 'x' is decimal\(9,2\) there and decimal\(12,4\) here",
+        (NINE, ["null", TWELVE], "decimal of scale 2 there and decimal of scale 4 here"),
+        ("string", NINE, "string there and decimal of scale 2 here"),
+        (NINE, "string", "decimal of scale 2 there and string here"),
+        (MILLIS, MICROS, "timestamp-millis there and timestamp-micros here; give the columns as DDL"),
+        (MILLIS, logical("long", "local-timestamp-millis"), "timestamp-millis there and local-timestamp-millis here"),
+        (DAY, MILLIS, "date there and timestamp-millis here"),
+        (DAY, ["null", MICROS], "date there and timestamp-micros here"),
+        ("int", MILLIS, "int there and timestamp-millis here"),
+        (logical("int", "time-millis"), MILLIS, "time-millis there and timestamp-millis here"),
+        (logical("int", "time-millis"), logical("long", "time-micros"), "time-millis there and time-micros here"),
+        (logical("int", "time-millis"), DAY, "time-millis there and date here"),
+        *(
+            (of_connect("long", one), of_connect("long", other), f"{there} there and {here} here")
+            for one, there in (("Timestamp", "local-timestamp-millis"), ("NanoTimestamp", "local-timestamp-nanos"))
+            for other, here in (("MicroTimestamp", "local-timestamp-micros"), ("MicroTime", "time-micros"))
         ),
-        (
-            logical("long", "timestamp-millis"),
-            logical("long", "timestamp-micros"),
-            "field 'x' is timestamp-millis there and timestamp-micros here; give the columns as DDL",
-        ),
+        (of_connect("int", "Date"), of_connect("long", "Timestamp"), "date there and local-timestamp-millis here"),
+        (of_connect("long", "NanoTimestamp"), MICROS, "local-timestamp-nanos there and timestamp-micros here"),
+        (of_connect("string", "ZonedTimestamp"), of_connect("long", "Timestamp"), "string there and long here"),
+        (of_connect("int", "Year"), of_connect("int", "Date"), "year there and date here"),
     ],
 )
-def test_a_number_of_another_scale_or_unit_is_refused(there: Any, here: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_number_that_stands_for_something_else_is_refused(there: Any, here: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^field 'x' is {said}") as refused:
         read(found(("x", there)), [], found(("x", here)))
+    ddl = avro_columns(found(("x", here)), "value", "input 'trades'")
+    if str(refused.value).endswith("; give the columns as DDL"):
+        read(found(("x", there)), [], ddl=ddl)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "value", "right"),
+    [
+        (of_connect("int", "Date"), DAY, 1, date(1970, 1, 2)),
+        (of_connect("long", "Timestamp"), of_connect("long", "Timestamp"), 1, datetime(1970, 1, 1, 0, 0, 0, 1000)),  # noqa: DTZ001
+        (of_connect("long", "NanoTimestamp"), "long", 5, 5),
+        (of_connect("int", "Date"), "long", 5, 5),
+        (logical("int", "time-millis"), "double", 5, 5.0),
+        ("long", MILLIS, 5, EPOCH + timedelta(milliseconds=5)),
+        (logical("string", "uuid"), "string", "a", "a"),
+        (NINE, "bytes", b"\1", b"\1"),
+        # A logical type that its type can't have is left out.
+        (logical("int", "timestamp-millis"), logical("long", "date"), 5, 5),
+    ],
+)
+def test_a_number_stands_for_itself_where_a_schema_does_not_say(there: Any, here: Any, value: Any, right: Any) -> None:
+    plain = found(("x", there["type"] if isinstance(there, dict) else there))
+    rows, faults = read(found(("x", there)), encoded(plain, {"x": value}), found(("x", here)))
+    assert (rows.to_pylist(), faults) == ([{"x": right}], [None])
 
 
 @given(rows=st.lists(ORDERS, min_size=2, max_size=8), data=st.data())
