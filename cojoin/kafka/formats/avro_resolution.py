@@ -17,8 +17,10 @@ import pyarrow as pa
 from cojoin.kafka.formats.avro_bytes import (
     PLAIN_READERS,
     DamageError,
+    EmptyValues,
     Reader,
     array_reader,
+    constant_array_reader,
     damage,
     enum_reader,
     fixed_reader,
@@ -68,6 +70,8 @@ class Resolution:
     def __init__(self, of_writer: Mapping[str, Any], of_reader: Mapping[str, Any]) -> None:
         self._of_writer, self._of_reader = of_writer, of_reader
         self._passing: dict[str, Reader] = {}
+        self._with_bytes: dict[str, bool] = {}
+        self._empty = EmptyValues()
 
     def reader(  # noqa: PLR0911 - one for each kind
         self, written: Any, reader: Any, place: str, wanted: pa.DataType | None
@@ -99,7 +103,7 @@ class Resolution:
             return self._record(theirs, ours, wanted)
         if own == "array":
             item = self.reader(theirs["items"], ours["items"], f"an element of {place}", wanted_part(wanted))
-            return array_reader(item, takes_bytes=self._takes_bytes(theirs["items"]))
+            return self._array(item, theirs)
         if own == "map":
             return map_reader(self.reader(theirs["values"], ours["values"], f"a value of {place}", wanted_part(wanted)))
         self._check_meaning(theirs, kind, ours, own, place)
@@ -224,12 +228,15 @@ class Resolution:
     def passing(self, written: Any) -> Reader:  # noqa: PLR0911 - one for each kind
         """Return a reader that returns None, for values that nobody wants."""
         theirs, kind = type_of(written, self._of_writer)
+        if not self._takes_bytes(theirs):
+            # However many records of records it is.
+            return PLAIN_READERS["null"]
         if kind in PLAIN_READERS:
             return PLAIN_READERS[kind]
         if kind == "union":
             return self._of_each(theirs, self.passing)
         if kind == "array":
-            return array_reader(self.passing(theirs["items"]), takes_bytes=self._takes_bytes(theirs["items"]))
+            return self._array(self.passing(theirs["items"]), theirs)
         if kind == "map":
             return map_reader(self.passing(theirs["values"]))
         if kind == "enum":
@@ -244,15 +251,22 @@ class Resolution:
             self._passing[name] = _passing(parts)
         return self._passing[name]
 
-    def _takes_bytes(self, written: Any, within: tuple[str, ...] = ()) -> bool:
+    def _array(self, item: Reader, theirs: Any) -> Reader:
+        return array_reader(item) if self._takes_bytes(theirs["items"]) else constant_array_reader(item, self._empty)
+
+    def _takes_bytes(self, written: Any) -> bool:
         """Return whether each value of a type takes a byte or more."""
         theirs, kind = type_of(written, self._of_writer)
         if kind == "fixed":
             return bool(theirs["size"])
         if kind not in RECORDS:
             return kind != "null"
-        inner = (*within, theirs["name"])
-        return theirs["name"] not in within and any(self._takes_bytes(each["type"], inner) for each in theirs["fields"])
+        name = theirs["name"]
+        if name not in self._with_bytes:
+            # A record that contains itself without a choice between is infinite, and has no values at all.
+            self._with_bytes[name] = True
+            self._with_bytes[name] = any(self._takes_bytes(each["type"]) for each in theirs["fields"])
+        return self._with_bytes[name]
 
     def _rank(self, written: Any, reader: Any) -> int | None:
         """Return 0 where two types match, 1 where only their short names do, 2 where the reader's is wider; or None."""

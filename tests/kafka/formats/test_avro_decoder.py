@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import tracemalloc
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -516,8 +517,61 @@ def test_damaged_bytes_are_never_values(schema: Any, values: list[bytes], said: 
 
 def test_arrays_of_arrays_of_nothing_hold_a_bounded_number() -> None:
     schema = found(("x", {"type": "array", "items": {"type": "array", "items": "null"}}))
-    inner = b"\xa0\x9c\1\0"  # 10,000 nulls in four bytes
+    inner = b"\xc0\x0c\0"  # 800 nulls in three bytes
     one, many = b"\2" + inner + b"\0", b"\xd0\x0f" + 1_000 * inner + b"\0"
     rows, faults = read(schema, [one, many, one])
     assert [fault is None for fault in faults] == [True, False, True]
-    assert len(rows[0]["x"].as_py()[0]) == 10_000
+    assert len(rows[0]["x"].as_py()[0]) == 800
+    # A value for each byte is not more than other records have.
+    rows, faults = read(schema, [b"\x80\2" + 128 * b"\x12\0" + b"\0"])
+    assert (rows.to_pylist(), faults) == ([{"x": [[None] * 9] * 128}], [None])
+
+
+def nothing(name: str, *kinds: Any) -> dict[str, Any]:
+    fields = [{"name": f"n{at}", "type": kind} for at, kind in enumerate(kinds)]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+NOTHING = [
+    nothing("N", *["null"] * 100),
+    nothing("N", *[nothing(f"I{at}", *["null"] * 10) for at in range(10)]),
+    nothing("N", *[{"type": "fixed", "name": f"F{at}", "size": 0} for at in range(100)]),
+]
+
+
+@pytest.mark.parametrize("item", NOTHING)
+def test_records_of_nothing_take_no_more_memory_than_their_bytes_allow(item: Any) -> None:
+    schema = found(("x", {"type": "array", "items": item}), ("y", {"type": "array", "items": "N"}), ("z", "long"))
+    few, many = b"\4\0", b"\xc0\x9a\x0c\0"  # 2 and 100,000 items
+    values = [each + other + b"\6" for each in (few, many) for other in (few, many)]
+    tracemalloc.start()
+    rows, faults = read(schema, [*values, *[values[-1]] * 1_000])
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+    assert [fault is None for fault in faults] == [True] + [False] * 1_003
+    assert "values that take no bytes, in a record of " in str(faults[1])
+    assert [len(rows[0][name].as_py()) for name in "xy"] == [2, 2]
+    assert rows[0]["z"].as_py() == 3
+
+
+def test_a_default_of_each_record_of_nothing_counts() -> None:
+    older = found(("x", {"type": "array", "items": {"type": "record", "name": "N", "fields": []}}))
+    fields = [{"name": f"d{at}", "type": "string", "default": "a" * 100} for at in range(50)]
+    newer = found(("x", {"type": "array", "items": {"type": "record", "name": "N", "fields": fields}}))
+    rows, faults = read(older, [b"\x14\0", b"\x90\3\0"], newer)  # 10 and 200 items
+    assert [fault is None for fault in faults] == [True, False]
+    assert rows[0]["x"].as_py() == [{f"d{at}": "a" * 100 for at in range(50)}] * 10
+
+
+def test_types_that_name_others_twice_take_no_time() -> None:
+    deep: Any = nothing("N0", "null")
+    for at in range(1, 60):
+        deep = nothing(f"N{at}", deep, f"N{at - 1}")
+    tail: Any = nothing("T0", "long")
+    for at in range(1, 12):
+        tail = nothing(f"T{at}", ["null", tail], ["null", f"T{at - 1}"], ["null", f"T{at}"])
+    schema = found(
+        ("x", deep), ("y", {"type": "array", "items": "N59"}), ("t", {"type": "array", "items": tail}), ("z", "int")
+    )
+    rows, faults = read(schema, [b"\4\0\2\0\0\0\0\6"], ddl=pa.struct([("z", pa.int32())]))
+    assert (rows.to_pylist(), faults) == ([{"z": 3}], [None])
