@@ -29,6 +29,7 @@ _REASONS = {
     "null_event_time": "whose event time is null",
     "too_far_ahead": "too far ahead of the clock",
     "ends_before_it_begins": "whose validity ends before it begins",
+    "time_beyond_python": "with a time beyond the years 1 to 9999, which Python can't show to the function",
     "late": "that came late",
     "undecodable": "that can't be decoded",
     "unavailable_value": "with a value that its source could not read",

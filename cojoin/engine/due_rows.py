@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cojoin.engine.ordering import OrderedPart, arrival_order, total_order
-from cojoin.engine.values.rows import decode_column, decode_rows, describe_row
+from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_millis, take_rows
-from cojoin.errors import FunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Sides
 
-__all__ = ["DueRows", "beyond_python"]
+__all__ = ["DueRows"]
 
 _CHUNK_ROWS = 50_000
 
@@ -37,11 +35,10 @@ class DueRows:
     Args:
         due: The rows of both inputs.
         inputs: Both inputs.
-        name: The name of the function's class, for messages.
     """
 
-    def __init__(self, due: Sides, inputs: tuple[InputSpec, InputSpec], name: str) -> None:
-        self._due, self._inputs, self._name = due, inputs, name
+    def __init__(self, due: Sides, inputs: tuple[InputSpec, InputSpec]) -> None:
+        self._due, self._inputs = due, inputs
 
     def by_key(
         self, touched: Sequence[int], row_codes: Sequence[NDArray[np.int64]], *, by_time: bool
@@ -52,9 +49,6 @@ class DueRows:
             touched: The codes of the keys that have a due row or a due timer, ascending.
             row_codes: The code of each row's key, for each input.
             by_time: Whether the declared order is ``"event_time"``; otherwise it is ``"arrival"``.
-
-        Raises:
-            FunctionError: A time is beyond the range of Python's datetimes.
         """
         due = self._due
         micros = [spec.micros(table) for spec, table in zip(self._inputs, due, strict=True)]
@@ -81,9 +75,9 @@ class DueRows:
         count = self._due[0].num_rows
         from_right = positions >= count
         flags: list[bool] = from_right.tolist()
-        left = self._decode_side(0, positions[~from_right])
-        right = self._decode_side(1, positions[from_right] - count)
-        rows = left or right
+        left = decode_rows(take_rows(self._due[0], positions[~from_right]))
+        right = decode_rows(take_rows(self._due[1], positions[from_right] - count))
+        rows: list[Any] = list(left or right)
         if left and right:
             sides = iter(left), iter(right)
             rows = [next(sides[flag]) for flag in flags]
@@ -92,56 +86,6 @@ class DueRows:
             timed = [spec.event_time is not None for spec in self._inputs]
             times = [time if timed[flag] else None for time, flag in zip(times, flags, strict=True)]
         return times, flags, rows
-
-    def _decode_side(self, side: int, positions: NDArray[np.int64]) -> list[Any]:
-        try:
-            return list(decode_rows(take_rows(self._due[side], positions)))
-        except OverflowError:
-            raise beyond_python(self._due, self._inputs, self._name) from None
-
-
-def beyond_python(rows: Sides, inputs: tuple[InputSpec, InputSpec], name: str) -> FunctionError:
-    """Return the error about a time that Python's datetimes can't hold, with its input, column and row.
-
-    Args:
-        rows: The rows of both inputs; one has such a time.
-        inputs: Both inputs.
-        name: The name of the function's class.
-    """
-    where = "a key"
-    for spec, table in zip(inputs, rows, strict=True):
-        for column in table.column_names:
-            place = _first_beyond(table.column(column))
-            if place is not None:
-                (row,) = decode_rows(table.slice(place, 1), str)
-                where = f"input {spec.name!r}, column {column!r} of the row {describe_row(row)}"
-                break
-    return FunctionError(
-        f"{name}: {where} has a time beyond the years 1 to 9999, which Python's datetimes can't show to the function; "
-        f"leave such rows out with a filter on the input"
-    )
-
-
-def _first_beyond(column: pa.ChunkedArray) -> int | None:
-    """Return the place of the first value that has such a time; None if none has."""
-    if not _overflows(column):
-        return None
-    place, stop = 0, len(column)
-    while stop - place > 1:
-        middle = (place + stop) // 2
-        if _overflows(column.slice(place, middle - place)):
-            stop = middle
-        else:
-            place = middle
-    return place
-
-
-def _overflows(column: pa.ChunkedArray) -> bool:
-    try:
-        decode_column(column)
-    except OverflowError:
-        return True
-    return False
 
 
 def _chunk_bounds(stops: list[int]) -> list[int]:

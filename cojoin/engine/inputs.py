@@ -74,6 +74,7 @@ Reason: TypeAlias = Literal[
     "null_event_time",
     "too_far_ahead",
     "ends_before_it_begins",
+    "time_beyond_python",
     "late",
     "undecodable",
     "unavailable_value",
@@ -86,6 +87,7 @@ Reason: TypeAlias = Literal[
 - *null_event_time*: its event time is null.
 - *too_far_ahead*: its event time is later than the batch's processing time by more than ``max_ahead``.
 - *ends_before_it_begins*: its ``valid_to`` is before its ``valid_from``.
+- *time_beyond_python*: a time of it is beyond the years 1 to 9999, which Python's datetimes can't show to a function.
 - *late*: its timestamp is at or below the operator's watermark before its batch.
 - *undecodable*: its source returned a record that does not decode as a row of the input (``cojoin.kafka``).
 - *unavailable_value*: its source could not read a value of it, as Debezium large ones that an update did not change.

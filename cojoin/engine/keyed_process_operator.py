@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cojoin.engine.callbacks import CallbackRunner, fault
-from cojoin.engine.due_rows import DueRows, beyond_python
+from cojoin.engine.due_rows import DueRows
 from cojoin.engine.function_clock import FunctionClock
 from cojoin.engine.functions import Context, OpenContext, own_copy
 from cojoin.engine.keyed_state_backend import KeyedStateBackend
@@ -52,6 +52,8 @@ __all__ = ["KeyedCoProcessOperator"]
 
 class KeyedCoProcessOperator(Operator):
     """The operator that runs a function for one key group."""
+
+    shows_rows = True
 
     def __init__(
         self, process: KeyedCoProcess, left: InputSpec, right: InputSpec, time: TimePolicy | None = None
@@ -104,13 +106,10 @@ class KeyedCoProcessOperator(Operator):
         if not (due[0].num_rows or due[1].num_rows or self._state_backend.has_due_timers(until, clock)):
             return
         keys = [spec.keys(table) for spec, table in zip(self.inputs, due, strict=True)]
-        try:
-            codes, row_codes = self._state_backend.begin(keys, until, clock)
-        except OverflowError as error:
-            raise beyond_python(due, self.inputs, self._name) from error
+        codes, row_codes = self._state_backend.begin(keys, until, clock)
         self._open()
         run = CallbackRunner(self._function, self._state_backend, self._context, self.inputs, self._yielded, last_event)
-        due_rows = DueRows(due, self.inputs, self._name)
+        due_rows = DueRows(due, self.inputs)
         for code, rows in due_rows.by_key(codes, row_codes, by_time=self._by_time):
             if not self._by_time:
                 steps = run.in_arrival(code, rows, before)

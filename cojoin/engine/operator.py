@@ -32,6 +32,7 @@ from cojoin.engine.inputs import fault_table, has_null_key, rejected_table, spli
 from cojoin.engine.operator_snapshot import RestorableOperator
 from cojoin.engine.time.control_rows import ONE_PARTITION
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.engine.values.rows import beyond_python
 from cojoin.engine.values.tables import concat, up_to_millis
 from cojoin.errors import CheckpointError
 
@@ -47,6 +48,8 @@ __all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "Operator", "Sides"]
 
 OUTPUT, REJECTED = "output", "rejected"
 """The names of the main output and of the output of rejected rows; a side output is named by its tag's id."""
+
+_BEYOND = "time_beyond_python"
 
 Sides: TypeAlias = "tuple[pa.Table, pa.Table]"
 """The rows of the left (first) and of the right (second) input."""
@@ -107,6 +110,9 @@ class Operator(RestorableOperator):
 
     output_delay_ms: int = 0
     """How far an output row's event time may be behind the watermark when the row is emitted, in milliseconds."""
+
+    shows_rows: bool = False
+    """Whether a user's function sees the rows, as Python's values; those with a time that has none are rejected."""
 
     def __init__(
         self,
@@ -256,6 +262,9 @@ class Operator(RestorableOperator):
         admitted, rejected = split_admitted(rows, spec, self.processing_time)
         if spec.changes is not None:
             admitted = spec.changes.from_the_beginning(admitted, snapshot)
+        if self.shows_rows and (beyond := beyond_python(admitted)).any():
+            rejected[_BEYOND] = admitted.filter(pa.array(beyond))
+            admitted = admitted.filter(pa.array(~beyond))
         late = up_to_millis(spec.micros(admitted), watermark)
         if spec.event_time is not None and late.any():
             if self._late[side] == "reject":
@@ -294,8 +303,8 @@ class Operator(RestorableOperator):
                 due.append(table.filter(pa.array(is_due)))
                 held.append(table.filter(pa.array(~is_due)))
         self._held = (held[0], held[1])
-        lonely = [self._take_null_keys(side, due) for side in (0, 1)]
-        for emission in chain(*lonely, self.advance((due[0], due[1]), before, after, last_event)):
+        apart = [self._take_null_keys(side, due) + self._take_beyond_python(side, due, before) for side in (0, 1)]
+        for emission in chain(*apart, self.advance((due[0], due[1]), before, after, last_event)):
             if emission.table.num_rows:
                 if emission.kind == OUTPUT:
                     self.rows_out += emission.table.num_rows
@@ -311,6 +320,15 @@ class Operator(RestorableOperator):
         due[side] = due[side].filter(pa.array(~is_null))
         self.counts[side].done += rows.num_rows
         return [Emission(OUTPUT, self.unmatched(side, rows))]
+
+    def _take_beyond_python(self, side: int, due: list[pa.Table], watermark: int) -> list[Emission]:
+        """Reject the due rows that no function can see; only cojoin 0.5 and earlier have buffered such rows."""
+        if not self.shows_rows or not (beyond := beyond_python(due[side])).any():
+            return []
+        rows = due[side].filter(pa.array(beyond))
+        due[side] = due[side].filter(pa.array(~beyond))
+        self.counts[side].rejected[_BEYOND] += rows.num_rows
+        return [Emission(REJECTED, rejected_table(rows, self.inputs[side], _BEYOND, watermark))]
 
     def _due_at_once(self, spec: InputSpec) -> int:
         """Return the time up to which an input's rows are due whatever the watermark, in epoch milliseconds."""

@@ -19,7 +19,7 @@ from cojoin.engine.time.control_rows import REPEATED
 from cojoin.engine.values.types import parse_schema, parse_type, schema_to_ddl, type_to_ddl
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, change_row, change_sides, payload_of
-from cojoin.kafka.formats.debezium_json import needs_schema
+from cojoin.kafka.formats.debezium_json import DebeziumJson
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
 from cojoin.spark.batch.packing import READY_COLUMNS
 from cojoin.spark.batch.pickling import pickling_error
@@ -34,18 +34,21 @@ if TYPE_CHECKING:
 __all__ = ["PLACE", "RecordColumn", "check_columns", "check_names", "decoded", "header", "key", "timestamp"]
 
 _CORRUPT, _PARSED, _PARSED_KEY = "__cojoin_corrupt", "__cojoin_parsed", "__cojoin_parsed_key"
-_CHANGE = "__cojoin_change"
+_CHANGE, _ARRAY, _END = "__cojoin_change", "__cojoin_array", "__cojoin_end"
 _SHOWN = 200
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
-_WITHOUT_SCHEMA = " (decimals in base64 are read by the event's schema: set schemas.enable=true in its converter)"
 # Possessive, since Java's matcher would go one call deeper with each blank.
 _BLANKS = r"(?:\s|\\(?:u[0-9a-fA-F]{4}|[a-z]))*+"
-_PARTS_OF_TIMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (lambda dtype: dtype == pa.timestamp("us", "UTC"), r'(?:T\d|\d{1,2}:)[^"]*"(?!\s*:)'),
-    (pa.types.is_date, r'[+-]?\d{1,3}\s*"(?!\s*:)'),
+_LONG, _TIME_OF_DAY, _DAYS = r"-?\d{12}", r'(?:T\d|\d{1,2}:)[^"]*"(?!\s*:)', r'[+-]?\d{1,3}\s*"(?!\s*:)'
+_INSTANT = pa.timestamp("us", "UTC")
+_ODD_TIMES: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
+    (_INSTANT.equals, rf"[:\[,]\s*+{_LONG}", rf'{_LONG}\d*+"(?!\s*:)'),
+    (_INSTANT.equals, rf'"\s*+(?:{_TIME_OF_DAY}|\\)', _TIME_OF_DAY),
+    (pa.types.is_date, rf'"\s*+(?:{_DAYS}|\\)', _DAYS),
 )
-"""Texts that Spark takes for whole times: a time of the day is one of today, and a number is of days since 1970."""
+"""What Spark takes for whole times: a number is seconds, also where it is milliseconds, a time of the day is one of
+today, and a text of digits is days since 1970. Each with the part of a JSON that may be one, and of a text in it."""
 
 PLACE = ("topic", "partition", "offset")
 """The columns that say where a record is."""
@@ -222,9 +225,12 @@ def decoded(
         dtype = pa.struct(list(parse_schema(schema, what="schema")))
         if value is not None and value.row is not None:
             dtype = payload_of(value.columns)
-        records = records.withColumn(_PARSED, _parsed(VALUE, dtype))
-        explained = value is not None and value.row is not None and needs_schema(value.row)
-        faults.append(_misparsed(VALUE, _PARSED, f"value{_WITHOUT_SCHEMA if explained else ''}", dtype))
+        records = _with_parsed(records, VALUE, _PARSED, dtype)
+        decoder = None if value is None else value.decoder
+        title, odd = "value", _ODD_TIMES
+        if isinstance(decoder, DebeziumJson):  # which leaves no number for a time
+            title, odd = f"value ({decoder.hint})", _ODD_TIMES[1:]
+        faults.append(_misparsed(VALUE, _PARSED, title, dtype, odd))
     change = None
     if value is not None and value.row is not None:
         placeholder = value.placeholder or Placeholder()
@@ -238,7 +244,7 @@ def decoded(
         struct = DECODED_KEY
         if not key.in_python:
             struct, source = _PARSED_KEY, DECODED_KEY if key.decoder is not None else KEY
-            records = records.withColumn(_PARSED_KEY, _parsed(source, key.columns))
+            records = _with_parsed(records, source, _PARSED_KEY, key.columns)
             faults.append(_misparsed(source, _PARSED_KEY, "key", key.columns))
         keyed = [F.col(struct).getField(field.name).alias(field.name) for field in key.columns]
     for name, column in columns.items():
@@ -270,30 +276,40 @@ def decoded(
     )
 
 
-def _parsed(source: str, dtype: pa.StructType) -> Column:
-    """Return JSON as a struct, with a field for JSON that is none of the type."""
+def _with_parsed(records: DataFrame, source: str, parsed: str, dtype: pa.StructType) -> DataFrame:
+    """Return records with a column of JSON as a struct; it is null for JSON that is none of the type.
+
+    Spark's parser reads the first JSON of a text and leaves out what follows it, so that the rest of a damaged value
+    would be lost in silence. Within an array, what follows is no JSON, or another element, or leaves out the end.
+    """
     # Not in the user's spelling, because Spark's plans refuse a char or varchar in a parsed schema.
-    spelled = f"{schema_to_ddl(pa.schema(list(dtype)))}, {_CORRUPT} string"
+    spelled = f"{_ARRAY} {type_to_ddl(pa.list_(dtype))}, {_END} boolean, {_CORRUPT} string"
     # A time without a zone is read as UTC, whatever the session's zone.
     options = {"timeZone": "UTC", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    return F.from_json(F.col(source).cast("string"), spelled, options)
+    text = F.concat(F.lit(f'{{"{_ARRAY}":['), F.col(source).cast("string"), F.lit(f'],"{_END}":true}}'))
+    records = records.withColumn(_whole(parsed), F.from_json(text, spelled, options))
+    found, end = (F.col(_whole(parsed)).getField(each) for each in (_ARRAY, _END))
+    return records.withColumn(parsed, F.when((F.size(found) == 1) & end, F.get(found, F.lit(0))))
 
 
-def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType) -> Column:
+def _whole(parsed: str) -> str:
+    return f"{parsed}_whole"
+
+
+def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType, odd: Any = _ODD_TIMES) -> Column:
     text = F.col(source).cast("string")
     wrong = F.col(source).isNotNull() & (
         F.col(parsed).isNull()
-        | F.col(f"{parsed}.{_CORRUPT}").isNotNull()
+        | F.col(_whole(parsed)).getField(_CORRUPT).isNotNull()
         # Spark's parser would replace bytes that are not UTF-8, and halves of surrogate pairs, by other characters.
         | ~F.is_valid_utf8(text)
         | _has_half(F.make_valid_utf8(text))
     )
-    for is_leaf, pattern in _PARTS_OF_TIMES:
+    for is_leaf, begin, pattern in odd:
         leaves = _leaves(dtype, is_leaf)
-        if leaves is not None:  # few texts begin so, and only those are parsed again
+        if leaves is not None:  # few texts have such a part, and only those are parsed again
             again = F.from_json(text, schema_to_ddl(pa.schema(list(leaves))))
-            may_be = text.rlike(f'"\\s*+(?:{pattern}|\\\\)')
-            wrong |= may_be & F.to_json(again).rlike(f'[:\\[,]"{_BLANKS}{pattern}')
+            wrong |= text.rlike(begin) & F.to_json(again).rlike(f'[:\\[,]"{_BLANKS}{pattern}')
     return F.when(wrong, _told(F.lit(f"the {part} is no JSON of the schema"), F.col(source)))
 
 

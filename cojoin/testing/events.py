@@ -103,7 +103,8 @@ class Rejected:
 
     Attributes:
         input: The name of its input.
-        reason: ``"late"``, ``"null_key"``, ``"null_event_time"``, ``"too_far_ahead"`` or ``"ends_before_it_begins"``.
+        reason: ``"late"``, ``"null_key"``, ``"null_event_time"``, ``"too_far_ahead"``, ``"time_beyond_python"`` or
+            ``"ends_before_it_begins"``.
         row: Its columns, as JSON values.
         timestamp: Its event time in epoch milliseconds; None if it has none.
         watermark: The operator's watermark before the row's batch, in epoch milliseconds; None if there was none yet.

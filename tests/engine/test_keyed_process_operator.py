@@ -4,8 +4,10 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+import cojoin as cj
 from cojoin.engine import callbacks
 from cojoin.engine.functions import KeyedCoProcessFunction
 from cojoin.engine.keyed_process import KeyedCoProcess
@@ -423,3 +425,68 @@ def test_a_wrong_row_is_told_with_the_callback_and_the_element_that_yielded_it(
     place = f"{name} is written in .*test_keyed_process_operator.py:\\d+$"
     with pytest.raises(FunctionError, match=f"^Wrong.{name}: {said}; {where}; {place}"):
         feed(operator(Wrong(callback, row), order), left, right, now=20, ends=True)
+
+
+FAR = 10**18
+"""Microseconds from 1970 to the year 33658."""
+
+
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_row_with_a_time_that_python_does_not_have_is_rejected_and_ends_nothing(order: Any, side: int) -> None:
+    runs = operator(Teller(), order)
+    sides: list[Any] = [[trade(10, amount=99)], [customer(10)]]
+    sides[side] += [("a", 1, FAR, 0, 0, *sides[side][0][5:]), ("a", 1, -FAR, 0, 1, *sides[side][0][5:])]
+    (batch,) = map_side(Streams(runs.inputs, ([], [])), (sides[0], sides[1]), 1, 0)
+    emissions = list(runs.process(replace(batch, end_of_input=True)))
+    (rejected,) = [each.table for each in emissions if each.kind == "rejected"]
+    assert rejected.column("reason").to_pylist() == ["time_beyond_python"] * 2
+    assert rejected.column("input").to_pylist() == [runs.inputs[side].name] * 2
+    told_times = "".join(rejected.column("row").to_pylist())
+    assert '"11574074 days and 6400 seconds since 1970"' in told_times
+    assert '"-11574075 days and 80000 seconds since 1970"' in told_times
+    assert sum(each.table.num_rows for each in emissions if each.kind == "output") >= 2
+    for at, counts in enumerate(runs.counts):
+        assert counts.rejected == ({"time_beyond_python": 2} if at == side else {})
+        assert counts.rows_in == counts.done + sum(counts.rejected.values())
+
+
+def test_buffered_rows_of_earlier_releases_are_rejected_when_they_are_due() -> None:
+    runs = operator(Teller())
+    runs.shows_rows = False  # as before 0.6.0
+    assert feed(runs, [trade(10, amount=99), ("a", 1, FAR, 0, 0, 1.0, None)], []) == []
+    restored = operator(Teller())
+    restored.restore(runs.snapshot())
+    (batch,) = map_side(Streams(restored.inputs, ([], [])), ([], []), 1, 0)
+    emissions = list(restored.process(replace(batch, end_of_input=True)))
+    assert [each.kind for each in emissions] == ["rejected", "output"]
+    assert restored.counts[0].as_dict()["rejected"] == {"time_beyond_python": 1}
+    assert restored.counts[0].rows_in == 2
+
+
+def test_a_key_with_a_time_that_python_does_not_have_is_rejected() -> None:
+    for dtype in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        number = pa.int32() if dtype == pa.date32() else pa.int64()
+        far = 3_000_000 if dtype == pa.date32() else 3_000_000 * 86_400_000_000
+        days = pa.array([0, far, None], number).cast(dtype)
+        times = pa.array([1, 2, 3]).cast(pa.timestamp("us", "UTC"))
+        tables = [pa.table({"day": each, "number": [7, 8, 9], "at": times}) for each in (days, days.take([0, 0, 0]))]
+        inputs = [
+            cj.Input(table, key=["day", "number"], event_time="at", name=name)
+            for table, name in zip(tables, ("trades", "customers"), strict=True)
+        ]
+        result = cj.connect(*inputs).process(Counter(), "x int")
+        with pytest.warns(cj.MissingRowsWarning, match="time beyond the years 1 to 9999") as told_of:
+            assert result.to_arrow().to_pylist() == [{"x": 1}] * 4
+        assert len(told_of) == 1
+        assert len(list(result.steps())) > 0
+
+
+class Counter(KeyedCoProcessFunction):
+    """Yields a one for each row."""
+
+    def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield (1,)
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield (1,)

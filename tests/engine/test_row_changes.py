@@ -12,8 +12,10 @@ import pytest
 
 import cojoin as cj
 from cojoin.embedded.stepper import Stepper
+from cojoin.engine.functions import KeyedCoProcessFunction
 from cojoin.engine.inputs import InputSpec, reject_reasons
 from cojoin.engine.joins import AsofJoin, IntervalJoin, TemporalJoin
+from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.observed import control_of
 from cojoin.engine.plan import Plan
 from cojoin.engine.row_changes import (
@@ -32,6 +34,8 @@ from cojoin.engine.values import codec
 from tests.table_histories import FEED, TIME, rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cojoin.engine.batch_report import BatchReport
 
 SPANS = {"customer_id": pa.int64(), "tier": pa.string(), "begins": TIME, "ends": TIME}
@@ -288,6 +292,33 @@ def test_rejected_versions_that_an_earlier_version_kept_whole_are_restored() -> 
     again = plan.create_operator()
     again.load(*operator.parts())
     assert again.parts()[1]["rejected2"].equals(kept)
+
+
+class Seen(KeyedCoProcessFunction):
+    """Yields each customer that it sees."""
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterator[Any]:
+        del ctx
+        yield value.tier, value[DELETED]
+
+
+def test_an_update_to_a_time_that_python_does_not_have_leaves_a_functions_former_row() -> None:
+    changes = RowChanges("since", DELTA_FEED)
+    schema, far = pa.schema([*FEED.items(), *changes.added]), -(10**18)
+    customers = InputSpec("customers", schema, ("customer_id",), "since", (), (COMMIT,), changes=changes)
+    trades = InputSpec("trades", pa.schema([*TRADE.items()]), ("customer_id",), "time")
+    output = pa.schema([("tier", pa.string()), ("deleted", pa.bool_())])
+    running = Stepper(Plan(KeyedCoProcess(Seen(), output, "arrival"), trades, customers, 3), 2)
+    first = [(7, "gold", CLOCK + 1 * S, False, 3, CLOCK + 1 * S)]
+    update = [(7, "gold", CLOCK + 1 * S, True, 4, CLOCK + 3 * S), (7, "new", far, False, 4, CLOCK + 3 * S)]
+    seen = []
+    for given in (first, update):
+        made, _ = changes.expanded(rows(FEED, given))
+        step = running.step((rows(TRADE, []), made), processing_time=CLOCK // 1_000)
+        seen += step.output.to_pylist()
+    assert seen == [{"tier": "gold", "deleted": False}]
+    found = step.report.inputs[1]
+    assert (found.unchanged, dict(found.rejected), found.is_conserved) == (1, {"time_beyond_python": 1}, True)
 
 
 def test_what_was_rejected_is_replaced_and_deleted_as_the_table_says() -> None:

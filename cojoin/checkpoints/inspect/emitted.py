@@ -35,6 +35,7 @@ _WHY = {
     "null_key": "a column of its key is null",
     "null_event_time": "its event time is null",
     "too_far_ahead": "its event time was further ahead of the clock than the input's max_ahead",
+    "time_beyond_python": "a time of it is beyond the years 1 to 9999, which Python can't show to the function",
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,9 +23,12 @@ from cojoin.engine.values.texts import decode_texts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
 __all__ = [
     "Row",
     "Stand",
+    "beyond_python",
     "decode_column",
     "decode_rows",
     "describe_columns",
@@ -40,6 +43,9 @@ Stand: TypeAlias = "Callable[[str], Any] | None"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH_NAIVE = datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp_ntz has no zone
+_DAY = 86_400_000_000
+_DAYS = (date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days
+_MICROS = _DAYS[0] * _DAY, (_DAYS[1] + 1) * _DAY - 1
 
 
 class Row(tuple):  # type: ignore[type-arg]
@@ -138,9 +144,55 @@ def decode_column(array: pa.Array | pa.ChunkedArray, beyond: Stand = None) -> li
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
+def beyond_python(table: pa.Table) -> NDArray[np.bool_]:
+    """Return which rows have a time, at any depth, outside of the years 1 to 9999, which Python's datetimes have.
+
+    >>> micros = pa.array([0, 1 << 60, None]).cast(pa.timestamp("us", "UTC"))
+    >>> beyond_python(pa.table({"at": micros, "id": [1, 2, 3]})).tolist()
+    [False, True, False]
+    """
+    found = np.zeros(table.num_rows, np.bool_)
+    for column in table.columns:
+        if _has_times(column.type):
+            found |= np.concatenate([found[:0], *map(_beyond, column.chunks)])
+    return found
+
+
+def _has_times(dtype: pa.DataType) -> bool:
+    if pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype):
+        return True
+    return any(_has_times(dtype.field(at).type) for at in range(dtype.num_fields))
+
+
+def _beyond(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which values of a column have such a time; a null has none."""
+    dtype, types = array.type, pa.types
+    found: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
+    if not _has_times(dtype) or not len(array):
+        return found
+    if types.is_struct(dtype):
+        for each in array.flatten():
+            found |= _beyond(each)
+    elif types.is_timestamp(dtype) or types.is_date32(dtype):
+        first, last = _DAYS if types.is_date32(dtype) else _MICROS
+        numbers = array.view(pa.int32()) if types.is_date32(dtype) else _micros_of(array)
+        values = numbers.fill_null(0).to_numpy()
+        found = (values < first) | (values > last)
+    else:
+        inner = _beyond(array.keys) | _beyond(array.items) if types.is_map(dtype) else _beyond(array.values)
+        if inner.any():
+            count, offsets = np.concatenate([[0], np.cumsum(inner)]), array.offsets.to_numpy()
+            found = (count[offsets[1:]] > count[offsets[:-1]]) & array.is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _micros_of(array: pa.Array) -> pa.Array:
+    return array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
+
+
 def _decode_timestamp(array: pa.Array, beyond: Stand) -> list[Any]:
     epoch = _EPOCH if array.type.tz else _EPOCH_NAIVE
-    micros = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64()).fill_null(0).to_numpy().tolist()
+    micros = _micros_of(array).fill_null(0).to_numpy().tolist()
     zero = 0
     try:
         values: list[Any] = [epoch + timedelta(zero, zero, value) for value in micros]

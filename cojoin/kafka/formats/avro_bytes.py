@@ -3,7 +3,7 @@
 A reader takes a record's bytes and a place in them, and returns the value and the place after it. Each number from the
 bytes is checked before it is used: a length, a count or an index that is negative or too large is damage, and so are
 integers of more bits than their type has, and booleans other than 0 and 1. Memory stays bounded by the record's bytes:
-of values that take none, such as nulls, an array has 100,000 at most.
+of values that take none, such as nulls and records of them, its arrays have 1,000 and one for each byte at most.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = [
     "PLAIN_READERS",
     "DamageError",
+    "EmptyValues",
     "Reader",
     "array_reader",
+    "constant_array_reader",
     "damage",
     "enum_reader",
     "fixed_reader",
@@ -33,8 +35,8 @@ Reader: TypeAlias = "Callable[[bytes, int], tuple[Any, int]]"
 
 _INT = 1 << 31
 _FLOAT, _DOUBLE = Struct("<f"), Struct("<d")
-_MOST_EMPTY = 100_000
-"""The most values without bytes that the arrays of a record's field may have."""
+_MOST_EMPTY = 1_000
+"""The most values without bytes that the arrays of a record may have, besides one for each of its bytes."""
 
 
 class DamageError(ValueError):
@@ -184,14 +186,8 @@ def union_reader(choices: Sequence[Reader]) -> Reader:
     return read
 
 
-def array_reader(item: Reader, *, takes_bytes: bool) -> Reader:
-    """Return the reader of an array.
-
-    Args:
-        item: The reader of its items.
-        takes_bytes: Whether each item takes a byte or more.
-    """
-    empty = _EmptyItems()
+def array_reader(item: Reader) -> Reader:
+    """Return the reader of an array, each of whose items takes a byte or more, by the reader of its items."""
 
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
         found: list[Any] = []
@@ -199,8 +195,6 @@ def array_reader(item: Reader, *, takes_bytes: bool) -> Reader:
             count, at = _block(data, at)
             if not count:
                 return found, at
-            if not takes_bytes:
-                empty.add(count, data, at)
             for _ in range(count):
                 value, at = item(data, at)
                 found.append(value)
@@ -208,20 +202,53 @@ def array_reader(item: Reader, *, takes_bytes: bool) -> Reader:
     return read
 
 
-class _EmptyItems:
-    """Counts a record's items without bytes: in arrays of arrays few bytes may stand for any number of them."""
+def constant_array_reader(item: Reader, empty: EmptyValues) -> Reader:
+    """Return the reader of an array whose items take no bytes, so that all are one value.
+
+    Args:
+        item: The reader of its items.
+        empty: Counts them.
+    """
+    value, _ = item(b"", 0)
+    size = _leaves(value)
+
+    def read(data: bytes, at: int) -> tuple[list[Any], int]:
+        total = 0
+        while True:
+            count, at = _block(data, at)
+            if not count:
+                return [value] * total, at
+            total += count
+            empty.add(count * size, data, at)
+
+    return read
+
+
+def _leaves(value: Any) -> int:
+    """Return of how many values without parts a value consists; one for an empty one."""
+    if isinstance(value, dict):
+        value = value.values()
+    return max(1, sum(map(_leaves, value))) if not isinstance(value, (str, bytes)) and hasattr(value, "__iter__") else 1
+
+
+class EmptyValues:
+    """Counts a record's values without bytes: in arrays of arrays few bytes may stand for any number of them."""
 
     def __init__(self) -> None:
         self._data, self._at, self._count = b"", 0, 0
 
     def add(self, count: int, data: bytes, at: int) -> None:
-        """Count the items of a block that ends at a place."""
+        """Count the values of a block that begins at a place.
+
+        Raises:
+            DamageError: They are too many for the record's bytes.
+        """
         # Places within a record only grow.
         if data is not self._data or at <= self._at:
             self._data, self._count = data, 0
         self._at, self._count = at, self._count + count
-        if self._count > _MOST_EMPTY:
-            msg = f"an array has {self._count} items that take no bytes"
+        if self._count > _MOST_EMPTY + len(data):
+            msg = f"its arrays have {self._count} values that take no bytes, in a record of {len(data)} bytes"
             raise DamageError(msg)
 
 

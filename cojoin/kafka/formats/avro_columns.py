@@ -45,6 +45,7 @@ __all__ = [
     "conversion",
     "exact_decimal",
     "is_row",
+    "meaning",
     "member_types",
     "type_of",
     "union_form",
@@ -77,6 +78,22 @@ _DEBEZIUM = {
     "io.debezium.time.Timestamp": "local-timestamp-millis",
     "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
 }
+_CONNECT = {
+    **_DEBEZIUM,
+    "io.debezium.time.NanoTimestamp": "local-timestamp-nanos",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+    "io.debezium.time.NanoTime": "time-nanos",
+    "io.debezium.time.MicroDuration": "duration-micros",
+    "io.debezium.time.NanoDuration": "duration-nanos",
+    "io.debezium.time.Year": "year",
+    "org.apache.kafka.connect.data.Date": "date",
+    "org.apache.kafka.connect.data.Time": "time-millis",
+    "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
+}
+"""Logical types of which only the Connect name tells; those that are not Debezium's three are numbers as they are."""
+
+_OF_INTS = ("date", "time-millis", "year")
 VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
 """The name of Debezium's record of a scale and digits as bytes, for numbers whose type has no scale."""
 
@@ -170,6 +187,27 @@ def _logical(schema: Any) -> str:
     if not isinstance(schema, dict):
         return ""
     return str(schema.get("logicalType") or _DEBEZIUM.get(schema.get("connect.name", ""), ""))
+
+
+def meaning(schema: Any, kind: str) -> str | None:
+    """Return what a number stands for, as a logical type with its unit or scale; None where its schema does not say.
+
+    Args:
+        schema: A type without parts.
+        kind: Its kind.
+
+    >>> meaning({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "bytes")
+    'decimal of scale 2'
+    >>> meaning({"type": "long", "connect.name": "io.debezium.time.NanoTime"}, "long")
+    'time-nanos'
+    """
+    if not isinstance(schema, dict):
+        return None
+    logical = str(schema.get("logicalType") or _CONNECT.get(schema.get("connect.name", ""), ""))
+    if logical == "decimal":
+        return f"decimal of scale {schema.get('scale', 0)}"
+    is_time = logical in _OF_INTS or logical.endswith(("-millis", "-micros", "-nanos"))
+    return logical if is_time and kind == ("int" if logical in _OF_INTS else "long") else None
 
 
 def conversion(schema: Any, kind: str) -> Callable[[Any], Any] | None:

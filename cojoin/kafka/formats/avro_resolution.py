@@ -1,10 +1,10 @@
 """Readers of records of one schema as values of another, as Avro resolves the two, made once for a pair of schemas.
 
 Fields are found by name or alias, those that the writer lacks have their defaults, numbers become wider, and a member
-of a union becomes the reader's first one that it matches, of the same type before wider ones. A number of another scale
-or unit is refused, because Avro does not convert it either. A type that can never be read is refused when the readers
-are made, and a member of a union that can't be read only where a record has it. Fields that nobody wants are passed
-over, whatever their types are.
+of a union becomes the reader's first one that it matches, of the same type before wider ones. A number that stands for
+something else, such as days for milliseconds, is refused, because Avro does not convert it either. A type that can
+never be read is refused when the readers are made, and a member of a union that can't be read only where a record has
+it. Fields that nobody wants are passed over, whatever their types are.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import pyarrow as pa
 from cojoin.kafka.formats.avro_bytes import (
     PLAIN_READERS,
     DamageError,
+    EmptyValues,
     Reader,
     array_reader,
+    constant_array_reader,
     damage,
     enum_reader,
     fixed_reader,
@@ -28,13 +30,16 @@ from cojoin.kafka.formats.avro_bytes import (
 from cojoin.kafka.formats.avro_columns import (
     NAMED,
     RECORDS,
+    avro_type,
     conversion,
     exact_decimal,
+    meaning,
     member_types,
     type_of,
     union_form,
     wanted_part,
 )
+from cojoin.kafka.formats.fitting import misfits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +70,8 @@ class Resolution:
     def __init__(self, of_writer: Mapping[str, Any], of_reader: Mapping[str, Any]) -> None:
         self._of_writer, self._of_reader = of_writer, of_reader
         self._passing: dict[str, Reader] = {}
+        self._with_bytes: dict[str, bool] = {}
+        self._empty = EmptyValues()
 
     def reader(  # noqa: PLR0911 - one for each kind
         self, written: Any, reader: Any, place: str, wanted: pa.DataType | None
@@ -96,13 +103,27 @@ class Resolution:
             return self._record(theirs, ours, wanted)
         if own == "array":
             item = self.reader(theirs["items"], ours["items"], f"an element of {place}", wanted_part(wanted))
-            return array_reader(item, takes_bytes=self._takes_bytes(theirs["items"]))
+            return self._array(item, theirs)
         if own == "map":
             return map_reader(self.reader(theirs["values"], ours["values"], f"a value of {place}", wanted_part(wanted)))
-        _check_unit(theirs, ours, place)
+        self._check_meaning(theirs, kind, ours, own, place)
         found = self._leaf(theirs, kind, ours, own)
         convert = conversion(ours, own)
         return found if convert is None else _converting(found, convert)
+
+    def _check_meaning(self, theirs: Any, kind: str, ours: Any, own: str, place: str) -> None:
+        """Check that a number stands for the same in both schemas, as far as they say.
+
+        Avro's own resolution looks at the types alone, and would read days as milliseconds, or a text as digits.
+        """
+        there, here = meaning(theirs, kind), meaning(ours, own)
+        is_number = here is None and not (kind != own and str(there).startswith("decimal"))
+        if there == here or is_number or (there is None and kind == own):
+            return
+        columns = avro_type(theirs, self._of_writer, place), avro_type(ours, self._of_reader, place)
+        cure = "" if misfits(*columns) else "; give the columns as DDL"
+        msg = f"{place} is {there or kind} there and {here or own} here{cure}"
+        raise ValueError(msg)
 
     def _leaf(self, theirs: Any, kind: str, ours: Any, own: str) -> Reader:
         """Return the reader of a type without parts, before its logical type is looked at."""
@@ -207,12 +228,15 @@ class Resolution:
     def passing(self, written: Any) -> Reader:  # noqa: PLR0911 - one for each kind
         """Return a reader that returns None, for values that nobody wants."""
         theirs, kind = type_of(written, self._of_writer)
+        if not self._takes_bytes(theirs):
+            # However many records of records it is.
+            return PLAIN_READERS["null"]
         if kind in PLAIN_READERS:
             return PLAIN_READERS[kind]
         if kind == "union":
             return self._of_each(theirs, self.passing)
         if kind == "array":
-            return array_reader(self.passing(theirs["items"]), takes_bytes=self._takes_bytes(theirs["items"]))
+            return self._array(self.passing(theirs["items"]), theirs)
         if kind == "map":
             return map_reader(self.passing(theirs["values"]))
         if kind == "enum":
@@ -227,15 +251,22 @@ class Resolution:
             self._passing[name] = _passing(parts)
         return self._passing[name]
 
-    def _takes_bytes(self, written: Any, within: tuple[str, ...] = ()) -> bool:
+    def _array(self, item: Reader, theirs: Any) -> Reader:
+        return array_reader(item) if self._takes_bytes(theirs["items"]) else constant_array_reader(item, self._empty)
+
+    def _takes_bytes(self, written: Any) -> bool:
         """Return whether each value of a type takes a byte or more."""
         theirs, kind = type_of(written, self._of_writer)
         if kind == "fixed":
             return bool(theirs["size"])
         if kind not in RECORDS:
             return kind != "null"
-        inner = (*within, theirs["name"])
-        return theirs["name"] not in within and any(self._takes_bytes(each["type"], inner) for each in theirs["fields"])
+        name = theirs["name"]
+        if name not in self._with_bytes:
+            # A record that contains itself without a choice between is infinite, and has no values at all.
+            self._with_bytes[name] = True
+            self._with_bytes[name] = any(self._takes_bytes(each["type"]) for each in theirs["fields"])
+        return self._with_bytes[name]
 
     def _rank(self, written: Any, reader: Any) -> int | None:
         """Return 0 where two types match, 1 where only their short names do, 2 where the reader's is wider; or None."""
@@ -305,25 +336,3 @@ def _refusing(why: str) -> Reader:
 
 def _variable_scale(found: Reader) -> Reader:
     return _converting(found, lambda row: exact_decimal(row["value"], row["scale"]))
-
-
-def _check_unit(theirs: Any, ours: Any, place: str) -> None:
-    """Check that a number has the same scale or unit in both schemas."""
-    there, here = _unit(theirs), _unit(ours)
-    if there is not None and here is not None and there != here:
-        msg = f"{place} is {_spelled(theirs)} there and {_spelled(ours)} here; give the columns as DDL"
-        raise ValueError(msg)
-
-
-def _unit(schema: Any) -> tuple[str, int] | None:
-    """Return what a number counts; None where its schema does not say."""
-    logical = schema.get("logicalType", "") if isinstance(schema, dict) else ""
-    if logical == "decimal":
-        return logical, int(schema.get("scale", 0))
-    family, _, unit = logical.rpartition("-")
-    return (unit, 0) if family in ("timestamp", "local-timestamp", "time") else None
-
-
-def _spelled(schema: Any) -> str:
-    logical = str(schema["logicalType"])
-    return f"{logical}({schema['precision']},{schema.get('scale', 0)})" if logical == "decimal" else logical

@@ -46,6 +46,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from cojoin.engine.values.types import type_to_ddl
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -151,9 +153,11 @@ def _field(
     from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional
 
     name, get = field.name, attrgetter(field.name)
+    if wanted is not None:
+        _check_form(field, wanted)
     if is_repeated(field):
         entry = field.message_type
-        if entry is not None and entry.GetOptions().map_entry:
+        if _is_map(field):
             item = wanted.item_type if wanted is not None and pa.types.is_map(wanted) else None
             parts = [entry.fields_by_name[each] for each in ("key", "value")]
             column = _map(_single(parts[0], None, within), _single(parts[1], item, within))
@@ -176,6 +180,37 @@ def _field(
             return [None if each is None else get(each) for each in messages]
 
     return column, read
+
+
+def _check_form(field: Any, wanted: pa.DataType) -> None:
+    """Check that a field of messages is wanted in a form that it has.
+
+    Raises:
+        ValueError: It is not; the message names the forms.
+    """
+    types, inner, held, around = pa.types, wanted, field.message_type, "{}"
+    if _is_map(field):
+        key, held = (held.fields_by_name[each] for each in ("key", "value"))
+        held, around = held.message_type, f"map<{type_to_ddl(_PLAIN[key.type])},{{}}>"
+        inner = wanted.item_type if types.is_map(wanted) else None
+    elif is_repeated(field):
+        around, inner = "array<{}>", wanted.value_type if types.is_list(wanted) else None
+    if held is None or (inner is not None and (types.is_struct(inner) or types.is_string(inner))):
+        return
+    if held.full_name.startswith("google.protobuf.") and _well_known(held) is not None:
+        return
+    if inner is not None and _in_other_form(held.full_name, inner) is not None:
+        return
+    msg = (
+        f"field {field.name!r} is {around.format(f'the message {held.full_name}')} there and {type_to_ddl(wanted)} "
+        f"here; give it as {around.format('struct<...>')}, of the fields that you read, or as "
+        f"{around.format('string')}, the JSON"
+    )
+    raise ValueError(msg)
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def is_repeated(field: Any) -> bool:

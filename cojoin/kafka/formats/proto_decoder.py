@@ -41,7 +41,7 @@ _CUT_OFF = "its bytes do not fit the message type"
 _SHOWN = 500
 _CURE = (
     "give the columns as DDL, which need not have all fields: a message as a struct of those that you read, or as a "
-    "string, its JSON"
+    "string, its JSON; several as array<struct<...>>, or as array<string>"
 )
 
 

@@ -114,6 +114,10 @@ ValueFormat: TypeAlias = RowFormat | DebeziumFormat
 def json(schema: str) -> JsonFormat:
     """Return the format of plain JSON, as Spark reads it; ``value=json(schema)`` is the same as ``schema=schema``.
 
+    A value is one object; with anything but blanks behind it, it is undecodable. A number for a ``timestamp`` is
+    seconds since 1970, as Spark reads it. One of 12 digits or more, such as milliseconds since 1973, makes the record
+    undecodable; read it as a ``bigint``, and convert it. For a ``timestamp_ntz`` or ``date`` any number does.
+
     Args:
         schema: DDL of the columns.
 
@@ -225,7 +229,9 @@ def debezium(
 
     JSON with the envelope in ``payload``, beside its ``schema``, is read by that schema: decimals, which Connect writes
     as base64, and Debezium's times, which are numbers of days, milliseconds, microseconds or nanoseconds. Without it,
-    decimals must be numbers (``decimal.format=NUMERIC``, or ``decimal.handling.mode=double``), and times texts.
+    and with ``json_schema``, decimals must be numbers (``decimal.format=NUMERIC``, ``decimal.handling.mode=double``) or
+    texts of them (``string``), and times texts: a number for a time makes the record undecodable, and so does a text
+    for a decimal that may as well be base64, such as "1234"; read those as ``bigint`` and ``string``.
 
     Args:
         value: The format of the envelope. Where the columns are given as DDL, they are those of the row. JSON may have
@@ -321,8 +327,8 @@ def resolve(chosen: ValueFormat, subject: str | None, part: str, what: str) -> R
         whole = envelope_of(given) if given is not None else _columns(inner, found, part, what)
         columns, row = row_of(whole, what)
         decoder = _decoder(inner, columns, found, part, what)
-        if isinstance(inner, JsonFormat) and needs_schema(row):
-            decoder = DebeziumJson(row)
+        if isinstance(inner, (JsonFormat, JsonSchemaFormat)) and needs_schema(row):
+            decoder = DebeziumJson(row, decoder if isinstance(decoder, FramedJson) else None)
         return ResolvedFormat(columns, decoder, row, chosen.placeholder)
     given = _given(chosen)
     found = None if given is not None else _reader(chosen, subject, what)

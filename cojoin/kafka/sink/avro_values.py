@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from cojoin.kafka.sink.times_as_numbers import in_numbers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -14,17 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["avro_rows", "avro_writer"]
 
-_MICROS = ("timestamp-micros", "local-timestamp-micros")
+_OTHER_UNITS = ("-millis", "-nanos")
 
 
 def avro_rows(schema: ValueSchema, rows: pa.Table) -> list[dict[str, Any]]:
     """Return rows with the columns of a schema as dictionaries of what the serializer takes."""
     types = {each["name"]: each["type"] for each in json.loads(schema.found.text)["fields"]}
-    prepared = [
-        # An object for each time would cost as much as writing it.
-        rows.column(at).cast(pa.int64()).to_pylist() if _is_micros(types[name]) else _prepared(rows.column(at))
-        for at, name in enumerate(schema.columns.names)
-    ]
+    texts = [schema.found.text, *(text for _, text in schema.found.references)]
+    has_objects = any(map(_has_other_units, texts))
+
+    def of_serializer(name: str, column: pa.ChunkedArray) -> list[Any]:
+        # An object for each time would cost as much as writing it, but of a number the serializer makes no other unit.
+        is_plain = not pa.types.is_nested(column.type) and not _has_other_units(json.dumps(types[name]))
+        return _prepared(in_numbers(column) if is_plain or not has_objects else column)
+
+    prepared = [of_serializer(name, rows.column(at)) for at, name in enumerate(schema.columns.names)]
     names = schema.columns.names
     return [dict(zip(names, values, strict=True)) for values in zip(*prepared, strict=True)]
 
@@ -37,13 +43,11 @@ def avro_writer(_: ValueSchema, settings: dict[str, Any], client: Any) -> Callab
     return serializer
 
 
-def _is_micros(kind: Any) -> bool:
-    """Return whether a field's type is a time in microseconds, or null."""
-    members = kind if isinstance(kind, list) else [kind]
-    return any(isinstance(each, dict) and each.get("logicalType") in _MICROS for each in members)
+def _has_other_units(text: str) -> bool:
+    return any(each in text for each in _OTHER_UNITS)
 
 
-def _prepared(column: pa.ChunkedArray) -> list[Any]:
+def _prepared(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     """Return a column's values as fastavro takes them."""
     convert = _converter(column.type)
     values: list[Any] = column.to_pylist()

@@ -15,6 +15,7 @@ import pyarrow as pa
 from cojoin.kafka.formats.proto_columns import is_repeated
 from cojoin.kafka.formats.proto_files import message_type, place_of
 from cojoin.kafka.formats.wire_format import head_of
+from cojoin.kafka.sink.times_as_numbers import in_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +47,7 @@ def messages_of(
 
     def prepared(rows: pa.Table) -> list[dict[str, Any]]:
         # Times as numbers: they keep their microseconds, and cost less than objects.
-        whole = [_in_numbers(rows.column(at).combine_chunks()).to_pylist() for at in range(len(names))]
+        whole = [in_numbers(rows.column(at)).to_pylist() for at in range(len(names))]
         return [dict(zip(names, values, strict=True)) for values in zip(*whole, strict=True)]
 
     def written(row: dict[str, Any]) -> bytes:
@@ -77,27 +78,6 @@ def _message_of(descriptor: Any, columns: Iterable[pa.Field]) -> Callable[[Mappi
         return made(**given)
 
     return message
-
-
-def _in_numbers(array: pa.Array) -> pa.Array:
-    """Return an array whose times and durations are numbers of microseconds, however deep they are."""
-    wanted = _type_in_numbers(array.type)
-    return array if wanted == array.type else array.cast(wanted)
-
-
-def _type_in_numbers(dtype: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(dtype) or pa.types.is_duration(dtype):
-        return pa.int64()
-    if pa.types.is_struct(dtype):
-        return pa.struct([field.with_type(_type_in_numbers(field.type)) for field in dtype])
-    if pa.types.is_list(dtype):
-        return pa.list_(dtype.value_field.with_type(_type_in_numbers(dtype.value_type)))
-    if pa.types.is_large_list(dtype):
-        return pa.large_list(dtype.value_field.with_type(_type_in_numbers(dtype.value_type)))
-    if pa.types.is_map(dtype):
-        item = dtype.item_field.with_type(_type_in_numbers(dtype.item_type))
-        return pa.map_(dtype.key_field, item)
-    return dtype
 
 
 def _of_field(field: Any, dtype: pa.DataType) -> Callable[[Any], Any]:

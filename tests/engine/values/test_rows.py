@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cojoin.engine.values.rows import Row, decode_column, decode_rows, describe_row, row_class
+from cojoin.engine.values.rows import Row, beyond_python, decode_column, decode_rows, describe_row, row_class
 from cojoin.engine.values.types import parse_type
 
 UTC = timezone.utc
@@ -107,6 +107,58 @@ def test_a_moment_beyond_pythons_years_raises_or_something_stands_for_it(values:
         decode_column(array)
     first, second = decode_column(array, beyond=str)
     assert (first.year, second) == (1970, said)
+
+
+LIMITS = {
+    "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+    "timestamp_ntz": (-62_135_596_800_000_000, 253_402_300_799_999_999),
+    "date": (-719_162, 2_932_896),
+}
+
+
+@st.composite
+def columns_of_times(draw: st.DrawFn) -> pa.Array:
+    """Draw a column whose leaves are times, some of them beyond Python's, at the limits and anywhere."""
+    leaf = draw(st.sampled_from([*LIMITS]))
+    first, last = LIMITS[leaf]
+    most = 1 << (31 if leaf == "date" else 63)
+    near = [first - 1, first, 0, 0, 0, last, last + 1, -most, most - 1]
+    values: Any = st.none() | st.sampled_from(near)
+    dtype = pa.int32() if leaf == "date" else pa.int64()
+    right = parse_type(leaf)
+    for _ in range(draw(st.integers(0, 2))):
+        form = draw(st.sampled_from(["array", "struct", "map", "keys"]))
+        if form == "array":
+            values, dtype, right = st.none() | st.lists(values, max_size=2), pa.list_(dtype), pa.list_(right)
+        elif form == "struct":
+            fields = [("a", dtype), ("n", pa.int64())], [("a", right), ("n", pa.int64())]
+            values = st.none() | st.fixed_dictionaries({"a": values, "n": st.just(1)})
+            dtype, right = map(pa.struct, fields)
+        elif form == "map" or pa.types.is_nested(dtype):
+            values = st.none() | st.lists(st.tuples(st.sampled_from("ab"), values), max_size=2)
+            dtype, right = pa.map_(pa.string(), dtype), pa.map_(pa.string(), right)
+        else:
+            values = st.none() | st.lists(st.tuples(st.sampled_from(near), st.just(1)), max_size=2)
+            dtype, right = pa.map_(dtype, pa.int64()), pa.map_(right, pa.int64())
+    return pa.array(draw(st.lists(values, max_size=4)), dtype).cast(right)
+
+
+@given(columns_of_times(), st.integers(0, 3))
+def test_oracle_rows_with_times_that_python_does_not_have(column: pa.Array, begin: int) -> None:
+    def is_beyond(at: int) -> bool:
+        try:
+            decode_column(column.take(pa.array([at])))
+        except OverflowError:
+            return True
+        return False
+
+    expected = [is_beyond(at) for at in range(len(column))]
+    table = pa.table({"n": pa.array([0] * len(column), pa.int64()), "x": column})
+    assert beyond_python(table).tolist() == expected
+    assert beyond_python(table.slice(begin)).tolist() == expected[begin:]
+    assert beyond_python(pa.concat_tables([table, table])).tolist() == expected * 2
+    good = table.filter(pa.array(~beyond_python(table)))
+    assert len(decode_rows(good)) == good.num_rows
 
 
 @given(st.lists(st.none() | st.datetimes(timezones=st.just(UTC))))

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import tracemalloc
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -206,24 +207,66 @@ def test_a_default_is_the_same_for_each_record(kind: Any, default: Any, value: A
     assert [each["x"] for each in rows.to_pylist()] == [value] * 3
 
 
+def of_connect(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "connect.version": 1, "connect.name": f"io.debezium.time.{name}"}
+
+
+DAY, MILLIS, MICROS = logical("int", "date"), logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
+NINE, TWELVE = (logical("bytes", "decimal", precision=n, scale=s) for n, s in ((9, 2), (12, 4)))
+
+
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        (
-            logical("bytes", "decimal", precision=9, scale=2),
-            ["null", logical("bytes", "decimal", precision=12, scale=4)],
-            r"field 'x' is decimal\(9,2\) there and decimal\(12,4\) here",
+        (NINE, ["null", TWELVE], "decimal of scale 2 there and decimal of scale 4 here"),
+        ("string", NINE, "string there and decimal of scale 2 here"),
+        (NINE, "string", "decimal of scale 2 there and string here"),
+        (MILLIS, MICROS, "timestamp-millis there and timestamp-micros here; give the columns as DDL"),
+        (MILLIS, logical("long", "local-timestamp-millis"), "timestamp-millis there and local-timestamp-millis here"),
+        (DAY, MILLIS, "date there and timestamp-millis here"),
+        (DAY, ["null", MICROS], "date there and timestamp-micros here"),
+        ("int", MILLIS, "int there and timestamp-millis here"),
+        (logical("int", "time-millis"), MILLIS, "time-millis there and timestamp-millis here"),
+        (logical("int", "time-millis"), logical("long", "time-micros"), "time-millis there and time-micros here"),
+        (logical("int", "time-millis"), DAY, "time-millis there and date here"),
+        *(
+            (of_connect("long", one), of_connect("long", other), f"{there} there and {here} here")
+            for one, there in (("Timestamp", "local-timestamp-millis"), ("NanoTimestamp", "local-timestamp-nanos"))
+            for other, here in (("MicroTimestamp", "local-timestamp-micros"), ("MicroTime", "time-micros"))
         ),
-        (
-            logical("long", "timestamp-millis"),
-            logical("long", "timestamp-micros"),
-            "field 'x' is timestamp-millis there and timestamp-micros here; give the columns as DDL",
-        ),
+        (of_connect("int", "Date"), of_connect("long", "Timestamp"), "date there and local-timestamp-millis here"),
+        (of_connect("long", "NanoTimestamp"), MICROS, "local-timestamp-nanos there and timestamp-micros here"),
+        (of_connect("string", "ZonedTimestamp"), of_connect("long", "Timestamp"), "string there and long here"),
+        (of_connect("int", "Year"), of_connect("int", "Date"), "year there and date here"),
     ],
 )
-def test_a_number_of_another_scale_or_unit_is_refused(there: Any, here: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_number_that_stands_for_something_else_is_refused(there: Any, here: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^field 'x' is {said}") as refused:
         read(found(("x", there)), [], found(("x", here)))
+    ddl = avro_columns(found(("x", here)), "value", "input 'trades'")
+    if str(refused.value).endswith("; give the columns as DDL"):
+        read(found(("x", there)), [], ddl=ddl)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "value", "right"),
+    [
+        (of_connect("int", "Date"), DAY, 1, date(1970, 1, 2)),
+        (of_connect("long", "Timestamp"), of_connect("long", "Timestamp"), 1, datetime(1970, 1, 1, 0, 0, 0, 1000)),  # noqa: DTZ001
+        (of_connect("long", "NanoTimestamp"), "long", 5, 5),
+        (of_connect("int", "Date"), "long", 5, 5),
+        (logical("int", "time-millis"), "double", 5, 5.0),
+        ("long", MILLIS, 5, EPOCH + timedelta(milliseconds=5)),
+        (logical("string", "uuid"), "string", "a", "a"),
+        (NINE, "bytes", b"\1", b"\1"),
+        # A logical type that its type can't have is left out.
+        (logical("int", "timestamp-millis"), logical("long", "date"), 5, 5),
+    ],
+)
+def test_a_number_stands_for_itself_where_a_schema_does_not_say(there: Any, here: Any, value: Any, right: Any) -> None:
+    plain = found(("x", there["type"] if isinstance(there, dict) else there))
+    rows, faults = read(found(("x", there)), encoded(plain, {"x": value}), found(("x", here)))
+    assert (rows.to_pylist(), faults) == ([{"x": right}], [None])
 
 
 @given(rows=st.lists(ORDERS, min_size=2, max_size=8), data=st.data())
@@ -474,8 +517,61 @@ def test_damaged_bytes_are_never_values(schema: Any, values: list[bytes], said: 
 
 def test_arrays_of_arrays_of_nothing_hold_a_bounded_number() -> None:
     schema = found(("x", {"type": "array", "items": {"type": "array", "items": "null"}}))
-    inner = b"\xa0\x9c\1\0"  # 10,000 nulls in four bytes
+    inner = b"\xc0\x0c\0"  # 800 nulls in three bytes
     one, many = b"\2" + inner + b"\0", b"\xd0\x0f" + 1_000 * inner + b"\0"
     rows, faults = read(schema, [one, many, one])
     assert [fault is None for fault in faults] == [True, False, True]
-    assert len(rows[0]["x"].as_py()[0]) == 10_000
+    assert len(rows[0]["x"].as_py()[0]) == 800
+    # A value for each byte is not more than other records have.
+    rows, faults = read(schema, [b"\x80\2" + 128 * b"\x12\0" + b"\0"])
+    assert (rows.to_pylist(), faults) == ([{"x": [[None] * 9] * 128}], [None])
+
+
+def nothing(name: str, *kinds: Any) -> dict[str, Any]:
+    fields = [{"name": f"n{at}", "type": kind} for at, kind in enumerate(kinds)]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+NOTHING = [
+    nothing("N", *["null"] * 100),
+    nothing("N", *[nothing(f"I{at}", *["null"] * 10) for at in range(10)]),
+    nothing("N", *[{"type": "fixed", "name": f"F{at}", "size": 0} for at in range(100)]),
+]
+
+
+@pytest.mark.parametrize("item", NOTHING)
+def test_records_of_nothing_take_no_more_memory_than_their_bytes_allow(item: Any) -> None:
+    schema = found(("x", {"type": "array", "items": item}), ("y", {"type": "array", "items": "N"}), ("z", "long"))
+    few, many = b"\4\0", b"\xc0\x9a\x0c\0"  # 2 and 100,000 items
+    values = [each + other + b"\6" for each in (few, many) for other in (few, many)]
+    tracemalloc.start()
+    rows, faults = read(schema, [*values, *[values[-1]] * 1_000])
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+    assert [fault is None for fault in faults] == [True] + [False] * 1_003
+    assert "values that take no bytes, in a record of " in str(faults[1])
+    assert [len(rows[0][name].as_py()) for name in "xy"] == [2, 2]
+    assert rows[0]["z"].as_py() == 3
+
+
+def test_a_default_of_each_record_of_nothing_counts() -> None:
+    older = found(("x", {"type": "array", "items": {"type": "record", "name": "N", "fields": []}}))
+    fields = [{"name": f"d{at}", "type": "string", "default": "a" * 100} for at in range(50)]
+    newer = found(("x", {"type": "array", "items": {"type": "record", "name": "N", "fields": fields}}))
+    rows, faults = read(older, [b"\x14\0", b"\x90\3\0"], newer)  # 10 and 200 items
+    assert [fault is None for fault in faults] == [True, False]
+    assert rows[0]["x"].as_py() == [{f"d{at}": "a" * 100 for at in range(50)}] * 10
+
+
+def test_types_that_name_others_twice_take_no_time() -> None:
+    deep: Any = nothing("N0", "null")
+    for at in range(1, 60):
+        deep = nothing(f"N{at}", deep, f"N{at - 1}")
+    tail: Any = nothing("T0", "long")
+    for at in range(1, 12):
+        tail = nothing(f"T{at}", ["null", tail], ["null", f"T{at - 1}"], ["null", f"T{at}"])
+    schema = found(
+        ("x", deep), ("y", {"type": "array", "items": "N59"}), ("t", {"type": "array", "items": tail}), ("z", "int")
+    )
+    rows, faults = read(schema, [b"\4\0\2\0\0\0\0\6"], ddl=pa.struct([("z", pa.int32())]))
+    assert (rows.to_pylist(), faults) == ([{"z": 3}], [None])

@@ -20,7 +20,7 @@ import cojoin as cj
 from cojoin.engine.time.control_rows import UNAVAILABLE
 from cojoin.engine.values.types import parse_schema
 from cojoin.kafka.formats.debezium_json import DebeziumJson
-from cojoin.kafka.formats.record_formats import avro, debezium
+from cojoin.kafka.formats.record_formats import avro, debezium, json_schema, resolve
 from cojoin.kafka.formats.record_formats import json as json_format
 from cojoin.kafka.record_description import RecordDescription
 from cojoin.kafka.records import FAULT, VALUE, decode_parts
@@ -123,6 +123,14 @@ EXPLAINED: list[tuple[str, dict[str, Any], Any, Any]] = [
         [Decimal("0.05"), None],
     ),
     (
+        "map<string,decimal(10,2)>",
+        {"type": "map", "values": decimal_field(2), "field": "x"},
+        {"k": base64_of(5)},
+        {"k": Decimal("0.05")},
+    ),
+    # With decimal.handling.mode=string.
+    ("decimal(10,2)", {"type": "string", "field": "x"}, "1234", Decimal("1234.00")),
+    (
         "struct<y:decimal(10,2)>",
         {"type": "struct", "fields": [decimal_field(2, "y")], "field": "x"},
         {"y": base64_of(5)},
@@ -188,6 +196,36 @@ MISFITS = [
     ("decimal(10,2)", decimal_field(2), b64encode(b"\x7f" * 10_000).decode(), "field 'x' has too many digits"),
     ("timestamp", time_field("int64", "io.debezium.time.Timestamp"), 1 << 60, "a time beyond the years 1 to 9999"),
     ("date", time_field("int32", "io.debezium.time.Date"), -(1 << 31), "a time beyond the years 1 to 9999"),
+    (
+        "timestamp",
+        time_field("int64", "io.debezium.time.Timestamp"),
+        1700000000000.0,
+        "is the number 1700000000000.0, by its schema io.debezium.time.Timestamp: expected a whole number of milli",
+    ),
+    (
+        "date",
+        time_field("int64", "io.debezium.time.Timestamp"),
+        20_000,
+        "field 'x' is the number 20000, by its schema io.debezium.time.Timestamp: expected a whole number of days",
+    ),
+    (
+        "timestamp",
+        time_field("int32", "io.debezium.time.Date"),
+        20_000,
+        "by its schema io.debezium.time.Date: expected",
+    ),
+    (
+        "map<string,decimal(10,2)>",
+        {"type": "map", "values": decimal_field(4), "field": "x"},
+        {"k": base64_of(12345)},
+        "a value of field 'x' is 1.2345, which decimal(10,2) can't hold",
+    ),
+    (
+        "decimal(10,2)",
+        {"type": "bytes", "field": "x"},
+        "1234",
+        "field 'x' is the text '1234', which is a number or the",
+    ),
 ]
 
 
@@ -245,6 +283,64 @@ def test_a_number_for_a_time_without_a_schema_is_a_fault(dtype: str) -> None:
     assert decoder.decode([plain, plain[:-1]], faults).to_pylist() == [plain, None]
     assert faults[0] is None
     assert str(faults[1]).startswith("undecodable: the value is no JSON: ")
+
+
+def decode_one(decoder: DebeziumJson, value: bytes) -> tuple[bytes | None, str | None]:
+    faults: list[str | None] = [None]
+    return decoder.decode([value], faults).to_pylist()[0], faults[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [
+        ("decimal(10,2)", "{}"),
+        ("array<decimal(10,2)>", "[{}]"),
+        ("map<string,decimal(10,2)>", '{{"k": {}}}'),
+        ("struct<y:decimal(10,2)>", '{{"y": {}}}'),
+    ],
+)
+def test_a_text_for_a_decimal_that_is_a_number_and_base64_is_a_fault_without_a_schema(dtype: str, form: str) -> None:
+    decoder = DebeziumJson(pa.struct(list(parse_schema(f"x {dtype}"))))
+    for text in ("1234", "12345678", "12e3", "+123", "0000"):
+        assert b64decode(text, validate=True)
+        Decimal(text)
+        for spelled in (f'"{text}"', f'"\\u{ord(text[0]):04x}{text[1:]}"'):
+            value = event("c", after={"x": "X"}).replace(b'"X"', form.format(spelled).encode())
+            for each in (value, event("d", "Y").replace(b'"Y"', b'{"x": %s}' % form.format(spelled).encode())):
+                found, fault = decode_one(decoder, each)
+                assert found is None
+                assert f"is the text '{text}', which is a number or the base64 of one" in str(fault)
+                assert "set schemas.enable=true in its converter, or read it as a string and convert it" in str(fault)
+    # These are one of both alone.
+    for text in ("12.34", "-123", "123", "12345", "BNI=", "1e", "12.5e3", "", "ab12"):
+        value = event("c", after={"x": "X"}).replace(b'"X"', form.format(json.dumps(text)).encode())
+        assert decode_one(decoder, value) == (value, None)
+
+
+def test_of_an_envelope_in_two_places_both_are_looked_at() -> None:
+    decoder = DebeziumJson(pa.struct(list(parse_schema("x timestamp, y decimal(10,2)"))))
+    for inner in ({"x": MICROS}, {"y": "1234"}):
+        value = json.dumps({"payload": {"op": "c"}, "op": "c", "after": inner}).encode()
+        assert decode_one(decoder, value)[0] is None
+
+
+def test_events_with_a_schema_in_a_registry_are_looked_at_too(guids: GuidRegistry) -> None:
+    number = guids.client.register_schema("json-envelope", Schema('{"type": "object"}', "JSON"))
+    chosen = debezium(json_schema(guids.url, schema="x timestamp, y decimal(10,2), z int"))
+    decoder: Any = resolve(chosen, "t-value", "value", "input 't'").decoder
+    for inner, said in (
+        ({"x": MICROS}, "no schema of the event says which time that is: read it as a bigint and convert it"),
+        ({"y": "1234"}, "which is a number or the base64 of one, and no schema of the event says which: read it as a"),
+    ):
+        found, fault = decode_one(decoder, framed(number, event("c", after=inner)))
+        assert found is None
+        assert said in str(fault)
+    right = event("c", after={"x": "2026-01-05T00:00:00Z", "y": 12.5, "z": 7})
+    assert decode_one(decoder, framed(number, right)) == (right, None)
+    assert "is no JSON" in str(decode_one(decoder, framed(number, right + b"}"))[1])
+    assert "has no schema id" in str(decode_one(decoder, right)[1])
+    plain: Any = resolve(debezium(json_schema(guids.url, schema="z int")), "t-value", "value", "input 't'").decoder
+    assert decode_one(plain, framed(number, right)) == (right, None)
 
 
 def uuid_of(text: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.schema_registry.serde import SchemaId
 from google.protobuf.json_format import MessageToDict
 
-from cojoin.engine.values.types import parse_schema
+from cojoin.engine.values.types import parse_schema, parse_type, type_to_ddl
 from cojoin.errors import SchemaError
 from cojoin.kafka.formats.proto_decoder import ProtoReadings, proto_columns
 from cojoin.kafka.formats.schema_lookup import FoundSchema
@@ -187,6 +187,31 @@ def test_the_cure_of_a_schema_without_columns_works(
     with pytest.raises(SchemaError, match=f"{said}.*; give the columns as DDL.*or as a string, its JSON"):
         proto_columns(case.found, case.message, "input 'trades'")
     assert decoded(case.found, case.message, ddl, [framed(7, b"\0" + case.record)]) == ([expected], [None])
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said", "cure", "value", "expected"),
+    [
+        ("parts string", "array<the message shop.T>", "parts array<string>", "parts { id: 6 }", ['{"id": 6}']),
+        ("parts int", "array<the message shop.T>", "parts array<struct<id: int>>", "parts { id: 6 }", [{"id": 6}]),
+        ("parts array<int>", "array<the message shop.T>", "parts array<string>", "parts { }", ["{}"]),
+        ("parts struct<id: int>", "array<the message shop.T>", "parts array<string>", "parts { }", ["{}"]),
+        ("parts string", "map<int,the message shop.T>", "parts map<int, string>", "parts { key: 7 }", [(7, "{}")]),
+        ("parts array<string>", "map<int,the message shop.T>", "parts map<int, string>", "", []),
+        ("parts bigint", "the message shop.T", "parts string", "parts { id: 6 }", '{"id": 6}'),
+    ],
+)
+def test_messages_that_are_wanted_in_a_form_that_they_do_not_have_are_told_with_those_that_they_have(
+    ddl: str, said: str, cure: str, value: str, expected: Any
+) -> None:
+    kind = "repeated T" if "array" in said else "map<int32, T>" if "map" in said else "T"
+    text = f'syntax = "proto3"; package shop; message T {{ int32 id = 1; {kind} parts = 2; }}'
+    case = Case("Java", text, value)
+    wanted = ddl.partition(" ")[2].replace(" ", "")
+    with pytest.raises(ValueError, match=f"^field 'parts' is {said} there and {wanted} here; give it as ") as refused:
+        decoded(case.found, case.message, ddl, [])
+    assert f" {type_to_ddl(parse_type(cure.partition(' ')[2]))}," in str(refused.value) or "struct" in cure
+    assert decoded(case.found, case.message, cure, [framed(7, b"\0" + case.record)]) == ([{"parts": expected}], [None])
 
 
 def test_fields_named_as_methods_of_messages_are_read() -> None:

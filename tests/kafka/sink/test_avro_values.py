@@ -43,6 +43,31 @@ def test_rows_are_read_back_as_they_were(registry: RegistryServer) -> None:
     assert written(registry, "all-types", rows).schema.number == values.schema.number
 
 
+def test_times_of_all_years_are_written(registry: RegistryServer) -> None:
+    """Python's own times end with the year 9999."""
+    far = pa.array([1 << 60, -(1 << 60)])
+    moments, days = far.cast(pa.timestamp("us", "UTC")), pa.array([5_000_000, -5_000_000], pa.int32()).cast(pa.date32())
+    inside = pa.StructArray.from_arrays([moments, days], ["at", "on"])
+    lists = pa.ListArray.from_arrays([0, 1, 2], far.cast(pa.timestamp("us")))
+    rows = pa.table({"at": moments, "on": days, "inside": inside, "lists": lists})
+    encoded = written(registry, "all-years", rows).encode(rows)
+    there = registry.client.get_latest_version("all-years").schema
+    read, faults = AvroReadings(pa.struct(list(rows.schema)), None, "value")(FoundSchema("AVRO", there.schema_str))(
+        encoded
+    )
+    assert faults == [None, None]
+    assert pa.Table.from_struct_array(read).equals(rows)
+
+
+def test_of_a_time_in_milliseconds_within_another_type_no_unit_is_lost(registry: RegistryServer) -> None:
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "at", "type": millis}]}
+    registry.register("inner-millis", record({"name": "a", "type": inner}, {"name": "b", "type": "Inner"}))
+    at = pa.array([5_000]).cast(pa.timestamp("us", "UTC"))
+    rows = pa.table({name: pa.StructArray.from_arrays([at], ["at"]) for name in "ab"})
+    assert written(registry, "inner-millis", rows, schema=1).encode(rows)[0][5:] == b"\x0a\x0a"
+
+
 def record(*fields: dict[str, Any]) -> str:
     return json.dumps({"type": "record", "name": "Out", "fields": list(fields)})
 
