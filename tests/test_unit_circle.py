@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.changed import selected_tests
-from tests.conftest import _OPTIONAL, _UNIT
-from tests.test_layers import ENGINE, MODULES
+from tests.conftest import _OPTIONAL
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -31,9 +29,3 @@ def test_it_runs_where_nothing_else_is_installed(tmp_path: Path) -> None:
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     assert any(line.endswith("hypothesis is not installed") for line in skipped)
     assert [line for line in skipped if "is not installed" not in line] == []
-
-
-def test_the_nearest_test_of_each_module_of_the_engine_is_in_it() -> None:
-    paths = [MODULES[module].relative_to(PROJECT).as_posix() for module in ENGINE]
-    nearest = {path: selected_tests([path])[0] for path in paths}
-    assert {path: test for path, test in nearest.items() if not test.startswith(_UNIT)} == {}

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyspark
 
 from cojoin.errors import EnvironmentSetupError
+from cojoin.spark.session.installed_java import check_java
 from cojoin.spark.session.jar_folders import cache_folder, fetch_jars
 from cojoin.spark.session.jars import IN_SPARK
-from cojoin.spark.session.spark_session import check_java
 from cojoin.spark.session.submit_settings import find_spark_home
 from cojoin.storage.spark_versions import delta_package, kafka_package, spark_version
 
