@@ -5,6 +5,7 @@ The session's time zone is deliberately not UTC: whatever turns an instant into 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import uuid
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cojoin.errors import EnvironmentSetupError
 from tests.seeds import SEED, SEED_TEXT
 
 if TYPE_CHECKING:
@@ -93,8 +95,57 @@ _OPTIONAL = (
 )
 """Packages of single test modules."""
 
+_UNIT = (
+    "tests/api/",
+    "tests/capture/",
+    "tests/checkpoints/test_due_snapshots.py",
+    "tests/checkpoints/test_identity.py",
+    "tests/checkpoints/test_lease.py",
+    "tests/checkpoints/test_lease_record.py",
+    "tests/checkpoints/test_manifest.py",
+    "tests/checkpoints/test_segment_files.py",
+    "tests/checkpoints/test_snapshot_row.py",
+    "tests/checkpoints/test_written_state.py",
+    "tests/cli/test_day.py",
+    "tests/cli/test_hints.py",
+    "tests/cli/test_run_report.py",
+    "tests/cli/test_typed_locations.py",
+    "tests/cli/test_verification.py",
+    "tests/comparison/",
+    "tests/embedded/",
+    "tests/engine/",
+    "tests/flink/",
+    "tests/metrics/test_dashboard.py",
+    "tests/peers/",
+    "tests/storage/test_documents.py",
+    "tests/storage/test_file_statistics.py",
+    "tests/storage/test_file_systems.py",
+    "tests/storage/test_locations.py",
+    "tests/storage/test_object_store_settings.py",
+    "tests/test_doctests.py",
+    "tests/test_errors.py",
+    "tests/testing/",
+)
+"""The files whose tests are `unit`, unless a test has one of ``_OUTSIDE``. None of them imports Spark."""
+
+_OUTSIDE = ("spark", "kafka", "cluster", "connect", "slow", "push")
+
 _LONG = ("tests/test_on_connect.py", "tests/versions/", "tests/cluster/", "tests/cli/test_demo.py")
 """Tests that take a minute each, or many, with processes of their own. At the end, one of them would run alone."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave other files out of the unit circle's own run, so that it does not import what they need."""
+    if config.option.markexpr != "unit" or not collection_path.is_relative_to(PROJECT / "tests"):
+        return None
+    place = collection_path.relative_to(PROJECT).as_posix() + "/" * collection_path.is_dir()
+    return None if any(place.startswith(each) or each.startswith(place) for each in _UNIT) else True
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of the unit circle."""
+    if item.nodeid.startswith(_UNIT) and not any(item.get_closest_marker(name) for name in _OUTSIDE):
+        item.add_marker("unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -111,13 +162,29 @@ def _place(item: pytest.Item) -> int:
     return 2 if item.nodeid.startswith("tests/benchmarks/guards/") else 1
 
 
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what has been imported and collected: nothing of it will be garbage."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let it see all again, since libraries of C++ report at the exit what was not collected."""
+    gc.unfreeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Have ``--connect`` run the tests in a session of Spark Connect, at a server of its own."""
     parser.addoption("--connect", action="store_true", help="run in a session of Spark Connect (see tests/connect)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw Hypothesis's examples from the run's seed, unless its own option gives another."""
+    """Draw Hypothesis's examples from the run's seed, unless its own option gives another.
+
+    In the unit circle's own run, importing Spark is an error.
+    """
+    is_unit = config.option.markexpr == "unit"
+    if is_unit:
+        sys.modules.update(dict.fromkeys(("pyspark", "py4j", "delta")))  # type: ignore[arg-type]
     try:
         import hypothesis.core
         from hypothesis import HealthCheck, settings
@@ -128,8 +195,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile(
         "push", max_examples=30, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
     )
+    settings.register_profile("unit", parent=settings.get_profile("push"), max_examples=10)
     settings.register_profile("night", parent=settings.get_profile("push"), max_examples=3_000)
-    settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "push"))
+    settings.load_profile(os.environ.get("COJOIN_HYPOTHESIS_PROFILE", "unit" if is_unit else "push"))
     if config.getoption("hypothesis_seed") is None:
         hypothesis.core.global_force_seed = SEED
 
@@ -142,6 +210,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
         if report.failed and f"No module named '{package}" in str(report.longrepr):
             report.outcome = "skipped"
             report.longrepr = (str(collector.path), 0, f"Skipped: {package} is not installed")
+            # Half of it is imported; a test that imports it, too, must meet the same error.
+            sys.modules.pop(".".join(collector.path.relative_to(PROJECT).with_suffix("").parts), None)
     return report
 
 
@@ -154,10 +224,12 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Say it under each failure, too."""
+    """Print the seed under each failure, too; where a fixture lacks Java or a download, one line says so instead."""
     report = yield
     if report.failed:
         report.sections.append(("seed", f"{SEED_TEXT} draws the same again"))
+    if report.failed and call.when == "setup" and call.excinfo.errisinstance(EnvironmentSetupError):
+        report.longrepr, report.sections = str(call.excinfo.value), []
     return report
 
 
@@ -186,6 +258,7 @@ def connect_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of all tests, with Delta and Kafka: a Python process can hold only one."""
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
     from pyspark.sql import SparkSession
 
     if request.config.getoption("connect"):
@@ -194,8 +267,9 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         remote.stop()
         return
 
-    from tests.servers.jars import kafka_settings, s3_jars
+    from tests.servers.jars import java, kafka_settings, s3_jars
 
+    java()
     # Python workers take these from the environment: the interpreter that has the dependencies, and the tests' modules,
     # which they must find even when pytest was called from another folder.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -305,12 +303,3 @@ def test_mistaken_arguments(arguments: Any, said: str) -> None:
     joined = connected().asof_join()
     with pytest.raises(cj.ConfigurationError, match=said):
         cj.diff(joined, joined, **arguments)
-
-
-def test_no_spark_is_loaded() -> None:
-    code = (
-        "import sys\nfrom tests.api.test_diff import connected\nimport cojoin as cj\n"
-        "cj.diff(connected().asof_join(), connected().asof_join('inner'))\nprint('pyspark' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

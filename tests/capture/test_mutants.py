@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from cojoin.testing import CapturedTest
 
+pytestmark = pytest.mark.push  # each mutant runs the tests of 50 keys
+
 SOURCE = Path(tiers.__file__).read_text("utf-8")
 NAME = "captured_tiers"
 PROJECT = Path(__file__).resolve().parents[2]

@@ -37,6 +37,7 @@ def test_a_location_without_brokers_or_topics(text: str) -> None:
         Location.parse(text)
 
 
+@pytest.mark.push
 def test_a_topic_as_an_output_is_one_topic() -> None:
     sink: Any = Location.parse("kafka:localhost:9092/enriched", SINKS).sink(("customer_id",), {"linger.ms": "5"})
     assert (sink.topic, sink.encoding.key, sink.cluster.settings) == ("enriched", "customer_id", {"linger.ms": "5"})

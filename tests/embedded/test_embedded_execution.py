@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -102,22 +100,6 @@ def test_a_function_with_timers_and_side_outputs_gives_what_the_static_operator_
     result, operator = joined.run(), run(joined.plan.operation.create_operator, streams, static(streams))
     assert by_key(rows_of(result.output)) == by_key(operator.rows())
     assert by_key(rows_of(result.side_outputs[tag])) == by_key(operator.rows("beside"))
-
-
-def test_no_spark_is_loaded() -> None:
-    """Neither by the import, nor by a join of rows in memory."""
-    program = """
-import sys, cojoin as cj, pyarrow as pa
-from datetime import datetime, timezone
-rows = pa.table({"k": [1, 1], "t": [datetime(2026, 1, 1, tzinfo=timezone.utc)] * 2, "v": [1, 2]})
-columns = {"key": "k", "event_time": "t"}
-pair = cj.connect(cj.Input(rows, **columns), cj.Input(rows.rename_columns(["k", "t", "w"]), **columns))
-assert pair.asof_join().to_pandas()["w"].tolist() == [2, 2]
-assert [step.output.num_rows for step in pair.asof_join().steps()] == [0, 2]
-print([name for name in sys.modules if name.startswith(("pyspark", "py4j", "delta"))])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_rows_without_a_key_or_a_time_are_rejected_with_the_reason() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -528,15 +526,3 @@ def test_a_step_shows_no_bare_milliseconds() -> None:
             if name not in ("function", "clock", "function in arrival"):  # these yield a number
                 assert not re.search(r"\b\d{13}\b", repr(step) + step._repr_html_()), repr(step)
             assert "2026-01-15 09:" in repr(step)
-
-
-def test_steps_start_no_java() -> None:
-    code = (
-        "import sys, cojoin as cj, pyarrow as pa\n"
-        "rows = pa.table({'id': [1], 'at': pa.array([0]).cast(pa.timestamp('us', 'UTC'))})\n"
-        "left, right = (cj.Input(rows, key='id', event_time='at', name=name) for name in 'ab')\n"
-        "steps = list(cj.connect(left, right).asof_join(suffixes=('', '_b')).steps())\n"
-        "print(len(steps), [name for name in ('pyspark', 'py4j', 'delta') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "2 []"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cojoin.engine.callbacks import _PIECE_ROWS
+from cojoin.engine import callbacks
 from cojoin.engine.functions import KeyedCoProcessFunction
 from cojoin.engine.keyed_process import KeyedCoProcess
 from cojoin.engine.side_outputs import OutputTag
@@ -206,10 +206,12 @@ def test_a_function_must_say_that_it_goes_by_the_clock_where_that_can_not_be_see
     assert KeyedCoProcess(Both(), OUTPUT).sets_processing_time_timers
 
 
-def test_a_huge_sweep_leaves_in_pieces() -> None:
+def test_a_huge_sweep_leaves_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "_PIECE_ROWS", 500)
+
     class Many(KeyedCoProcessFunction):
         def process_element1(self, value: Any, ctx: Any) -> None:
-            for ahead in range(120_000):
+            for ahead in range(1_200):
                 ctx.timer_service().register_event_time_timer(ctx.timestamp() + ahead)
 
         def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
@@ -219,7 +221,7 @@ def test_a_huge_sweep_leaves_in_pieces() -> None:
         runs = operator(Many(), order)
         (batch,) = map_side(Streams(runs.inputs, ([], [])), ([trade(10)], []), 1)
         sizes = [each.table.num_rows for each in runs.process(replace(batch, end_of_input=True))]
-        assert sizes == [_PIECE_ROWS, _PIECE_ROWS, 20_000]
+        assert sizes == [500, 500, 200]
 
 
 class Inputs(Both):

@@ -80,6 +80,7 @@ def test_an_input_shows_itself_in_text_and_html() -> None:
     assert repr(cj.Input(None, key=3, event_time=None)).startswith("Input")  # type: ignore[arg-type]
 
 
+@pytest.mark.push
 def test_an_input_shows_no_secret_of_its_source() -> None:
     options = {"maxFilesPerTrigger": 1, "fs.s3a.secret.key": "opensesame"}
     delta = cj.sources.delta("s3a://me:opensesame@lake/trades", options=options)

@@ -165,12 +165,12 @@ class Broker:
 
     def start(self) -> None:
         """Fetch the jars if need be, format the storage, start the broker and wait until it serves."""
-        class_path = broker_class_path()
+        runtime, class_path = java(), broker_class_path()
         self._folder = tempfile.TemporaryDirectory(prefix="cojoin-kafka-")
         folder = Path(self._folder.name)
         options = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        command = [java(), *options, "-cp", class_path]
+        command = [runtime, *options, "-cp", class_path]
         settings = folder / "server.properties"
         values = {"port": self._port, "controller_port": self._controller_port, "data": (folder / "data").as_posix()}
         content = SETTINGS.format(**values)

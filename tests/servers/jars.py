@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyspark
 
 from cojoin.errors import EnvironmentSetupError
+from cojoin.spark.session.installed_java import check_java
 from cojoin.spark.session.jar_folders import cache_folder, fetch_jars
 from cojoin.spark.session.jars import IN_SPARK
 from cojoin.spark.session.submit_settings import find_spark_home
@@ -41,7 +43,12 @@ STANDIN = f"{TOKEN_PROVIDER}:4.1.0-preview1"
 
 
 def java() -> str:
-    """Return the Java that Spark takes as well: the one of `JAVA_HOME`, or the first on the path."""
+    """Return the Java that Spark takes as well: the one of `JAVA_HOME`, or the first on the path.
+
+    Raises:
+        EnvironmentSetupError: There is none, or it is too old.
+    """
+    check_java()
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else "java"
 
@@ -92,10 +99,18 @@ def _standin() -> list[Path]:
     return fetch_jars([STANDIN], excludes=[*IN_SPARK, "org.apache.kafka:*", "org.apache.commons:*"])
 
 
-if __name__ == "__main__":
+def fetch_all() -> None:
+    """Fetch all jars that are not there yet."""
     with ThreadPoolExecutor() as pool:
         broker = pool.submit(broker_class_path)
         delta_jars()
         kafka_settings()
         s3_jars()
         broker.result()
+
+
+if __name__ == "__main__":
+    try:
+        fetch_all()
+    except EnvironmentSetupError as error:
+        sys.exit(str(error))

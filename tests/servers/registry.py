@@ -7,6 +7,7 @@ it; its digest is known. This is the last version for Java 17. ``python -m tests
 from __future__ import annotations
 
 import shutil
+import sys
 import tarfile
 import tempfile
 import urllib.request
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from cojoin.errors import EnvironmentSetupError
 from cojoin.spark.session.jar_folders import cache_folder
 from cojoin.storage.file_lock import locked
 from tests.servers import Server, ServerError, free_ports
@@ -46,8 +48,12 @@ def registry_folder() -> Path:
 def _fetch(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{NAME}-") as work:
         archive, unpacked = Path(work) / "archive", Path(work) / "unpacked"
-        with urllib.request.urlopen(PLACE, timeout=300) as answer, archive.open("wb") as file:
-            shutil.copyfileobj(answer, file)
+        try:
+            with urllib.request.urlopen(PLACE, timeout=300) as answer, archive.open("wb") as file:
+                shutil.copyfileobj(answer, file)
+        except OSError as error:
+            msg = f"could not fetch {PLACE}: {error}; it needs the network, once"
+            raise EnvironmentSetupError(msg) from error
         found = sha256(archive.read_bytes()).hexdigest()
         if found != DIGEST:
             msg = f"{PLACE}: expected the digest {DIGEST}, got {found}"
@@ -111,4 +117,7 @@ class RegistryServer:
 
 
 if __name__ == "__main__":
-    registry_folder()
+    try:
+        registry_folder()
+    except EnvironmentSetupError as error:
+        sys.exit(str(error))

@@ -6,12 +6,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from obstore.store import MemoryStore
 
 from cojoin.storage.local_store import LocalStore
-from cojoin.storage.object_store import ObjectStore
-from cojoin.storage.object_store_settings import client_of, settings_of
-from tests.servers.s3 import BUCKET, s3_server, settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +19,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """The endpoint of a server of S3's protocol."""
+    from tests.servers.s3 import s3_server
+
     with s3_server() as endpoint:
         yield endpoint
 
@@ -32,6 +30,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store of each kind, without a file; its root's name has a blank."""
     if request.param == "local":
         return LocalStore(f"{tmp_path}/my checkpoint")
+    from obstore.store import MemoryStore
+
+    from cojoin.storage.object_store import ObjectStore
+    from cojoin.storage.object_store_settings import client_of, settings_of
+    from tests.servers.s3 import BUCKET, settings_for
+
     if request.param == "memory":
         return ObjectStore(MemoryStore(), "memory://my checkpoint")
     root = f"s3a://{BUCKET}/{uuid.uuid4().hex}/my checkpoint"

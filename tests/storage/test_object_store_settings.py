@@ -118,6 +118,7 @@ def test_what_is_on_no_object_store_has_no_settings(root: str) -> None:
 
 
 def test_a_root_has_its_place_and_shows_no_secret() -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
     settings = settings_of("s3a://lake/my trades#1/", KEYS.get)
     assert settings is not None
     assert (settings.bucket, settings.prefix) == ("lake", "my trades#1")

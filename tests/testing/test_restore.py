@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -38,7 +37,8 @@ def second_half(harness: Harness) -> None:
     harness.end_input()
 
 
-@pytest.mark.parametrize(("name", "before", "after"), [*product(["function", *OPERATIONS], [1, 3], [1, 2, 3])], ids=str)
+@pytest.mark.parametrize("name", ["function", *OPERATIONS])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (3, 1), (3, 2)])
 def test_a_restore_into_any_number_of_key_groups_changes_nothing(name: str, before: int, after: int) -> None:
     whole = make(name, 1)
     first_half(whole)
@@ -85,7 +85,8 @@ def test_a_restore_may_change_the_function() -> None:
     assert new.output == [(7, "GOLD")]
 
 
-@pytest.mark.parametrize(("name", "before", "after"), [*product(["function", *OPERATIONS], [1, 3], [1, 2])], ids=str)
+@pytest.mark.parametrize("name", ["function", *OPERATIONS])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 1)])
 def test_a_restore_may_add_columns_and_widen_them(name: str, before: int, after: int) -> None:
     trades = HarnessInput("matched boolean, customer_id string, trade_id long, amount double", "customer_id", name="l")
     customers = HarnessInput("id string, rank int, tier string, note string", key="id", name="customers")

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cojoin.engine.functions import KeyedCoProcessFunction
@@ -69,7 +69,6 @@ def by_key(harness: Harness) -> dict[Any, list[str]]:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_delivery_gives_the_result_of_a_static_run(name: str, data: st.DataObject) -> None:
     rows = data.draw(ROWS)

@@ -58,6 +58,7 @@ QUICK = ("arrival", "watermark")
 """What each push looks for."""
 
 
+@pytest.mark.push
 @pytest.mark.parametrize(
     "name",
     [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in (PLANTED | OTHERS | APART) if name not in QUICK)],
@@ -84,6 +85,7 @@ def test_a_planted_dependence_is_found_among_fifty_rows_within_a_thousand_seeds(
         check_determinism(apply(function, 25, **options))
 
 
+@pytest.mark.push
 def test_the_message_shows_the_smallest_rows_and_batches_and_how_to_see_them_again() -> None:
     joined = apply(NoticesCuts())
     with pytest.raises(DeterminismError) as caught:
@@ -99,6 +101,7 @@ def test_the_message_shows_the_smallest_rows_and_batches_and_how_to_see_them_aga
         check_determinism(joined, seeds=1, first_seed=seed)
 
 
+@pytest.mark.push
 def test_an_error_that_only_some_deliveries_raise_is_reported_with_its_seed() -> None:
     cause = "whether it fails depends on where micro-batches begin"
     with pytest.raises(DeterminismError, match=f"FailsSecondTime: {cause}") as caught:
@@ -106,11 +109,13 @@ def test_an_error_that_only_some_deliveries_raise_is_reported_with_its_seed() ->
     assert "The run that is got failed: FailsSecondTime.process_element1 raised KeyError: '" in str(caught.value)
 
 
+@pytest.mark.push
 def test_an_error_of_the_whole_is_the_functions_own() -> None:
     with pytest.raises(FunctionError, match=r"FailsWithoutTier\.process_element1 raised AttributeError"):
         check_determinism(apply(FailsWithoutTier()), seeds=1, first_seed=1)
 
 
+@pytest.mark.push
 def test_a_function_without_a_fault_passes() -> None:
     joined = pair().process(EnrichTrades(), functions.OUTPUT, side_outputs=[UNKNOWN])
     report = check_determinism(joined, seeds=60)
@@ -120,6 +125,7 @@ def test_a_function_without_a_fault_passes() -> None:
     assert repr(report).startswith("<EnrichTrades: one result from 32 rows in 60 runs (seeds 0 to 59), ")
 
 
+@pytest.mark.push
 def test_in_arrival_order_a_keys_rows_may_follow_the_order_of_arrival() -> None:
     assert check_determinism(apply(Stateless(), order="arrival"), seeds=1, first_seed=1).seeds == 1
 
@@ -130,6 +136,7 @@ def test_every_join_passes(name: str) -> None:
     assert check_determinism(JOINS[name], seeds=300).seeds == 300
 
 
+@pytest.mark.push
 def test_the_time_may_run_out() -> None:
     report = check_determinism(apply(Stateless()), timeout="1 second")
     assert report.seeds < 1_000
@@ -155,6 +162,7 @@ def test_no_time_at_all_is_refused(timeout: Any) -> None:
         check_determinism(apply(Stateless()), timeout=timeout)
 
 
+@pytest.mark.push
 def test_too_little_time_for_any_delivery_is_told() -> None:
     said = r"timeout: '1 ms' was over before any other delivery of the [\d,]+ rows ran, so nothing was checked"
     with pytest.raises(ConfigurationError, match=said):
@@ -177,6 +185,7 @@ def test_inputs_of_spark_are_refused() -> None:
         check_determinism(OnSpark())  # type: ignore[arg-type]
 
 
+@pytest.mark.push
 def test_a_function_that_cannot_be_pickled_is_refused_and_its_attribute_named() -> None:
     with pytest.raises(
         ConfigurationError, match=r"HoldsGenerator .* attribute 'numbers' \(a generator\) can't be pickled"

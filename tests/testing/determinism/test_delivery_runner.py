@@ -34,6 +34,7 @@ def test_every_delivery_of_a_join_gives_the_same(name: str) -> None:
         assert not runner.run(delivery).differs(expected, ordered=name != "stateless")
 
 
+@pytest.mark.push
 def test_another_process_gives_the_same_and_its_clock_can_be_set() -> None:
     joined = apply(ReadsDay())
     with Laboratory(joined.plan, joined._execution.rows) as laboratory:  # type: ignore[attr-defined]
