@@ -529,6 +529,7 @@ rejected
 # | `null_key` | a column of the key is null | repair the source; in a left, right or full join `Input(null_key="unmatched")` lets them out without a match |
 # | `null_event_time` | the event time is null | the same; often a time that could not be parsed |
 # | `too_far_ahead` | ahead of the batch's clock by more than `Input(max_ahead=)`, a day by default | repair the clock |
+# | `time_beyond_python` | the row of a function has a time beyond the years 1 to 9999 | repair or filter the row at its source |
 # | `late` | at or below the join's watermark before its batch | a larger bound; a backfill of what was missed |
 # | `undecodable` | Kafka: the record can't be decoded | repair the producer or the schema |
 # | `tombstone` | Kafka: a record without a value | `tombstones="keep"` with `temporal_join` |
