@@ -216,8 +216,11 @@ class Snapshots:
         return named(self.all())
 
     def promised(self) -> set[tuple[int, int]]:
-        """Return the rows (batch and key group) to whose content savepoints that are being taken may point."""
-        return named(each for each in self._noted() if each.is_begun and not self._is_interrupted(each))
+        """Return the rows (batch and key group) to whose content savepoints that may still count point.
+
+        However old one is, it may count until its index says that it is being removed.
+        """
+        return named(each for each in self._noted() if each.is_begun and not self._is_marked(each.batch_id))
 
     def remove(
         self,

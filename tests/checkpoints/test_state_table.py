@@ -248,12 +248,15 @@ def test_a_savepoint_that_was_taken_for_interrupted_does_not_bring_its_rows_back
 
 
 def test_cleaning_keeps_what_a_savepoint_may_point_to_while_it_is_being_taken(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(spark, tmp_path)
     writer.write(2)
     writer.snapshots.begin(manifest(3), 2, writer.snapshots.holders())
     assert writer.snapshots.promised() == {(2, 0), (2, 1)}
+    with monkeypatch.context() as later:
+        later.setattr("cojoin.checkpoints.snapshots._SAFE_SECONDS", -1.0)
+        assert writer.snapshots.promised() == {(2, 0), (2, 1)}, "it counts in the end, unless a cleaning bars it"
     writer.cleaner.clean([2])
     assert writer.snapshots.batch_ids() == []
     assert {path.name for path in (tmp_path / "state" / "batch_id=2").iterdir()} >= {"segment=0", "segment=1"}

@@ -261,6 +261,12 @@ MUTANTS = (
         (("self._noted()", "()"),),
     ),
     Mutant(
+        "cleaning does not keep the content to which an old savepoint may point that still counts in the end",
+        "cojoin.checkpoints.snapshots:Snapshots.promised",
+        (("self._is_marked(each.batch_id)", "self._is_interrupted(each)"),),
+        is_rare=True,
+    ),
+    Mutant(
         "a savepoint whose claim has ended removes what another has made sure of",
         "cojoin.checkpoints.snapshots:Snapshots.write",
         (

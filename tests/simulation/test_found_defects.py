@@ -92,6 +92,22 @@ FOUND = {
         actions=_SAVEPOINT_LATER,
         faults=(Fault("pause", "read state", 0, 50, "savepoint", 250),),
     ),
+    # It became old enough to be taken for interrupted between two looks of one cleaning, which had not ended it.
+    "cleaning does not keep the content to which an old savepoint may point that still counts in the end": Plan(
+        151022576,
+        swaps=False,
+        switching=0.05,
+        cadence=3,
+        actions=(
+            *(Action("left rows", 12), Action("rows", 3), Action("drive", 0), Action("await", 0), Action("rows", 6)),
+            *(Action("savepoint", 0), Action("await", 0), Action("rows", 12), Action("drive", 0), Action("await", 0)),
+        ),
+        faults=(
+            Fault("pause", "read state", 1, 262, "savepoint", 245),
+            Fault("pause", "size", 2, 61),
+            Fault("fails", "size", 1, 5),
+        ),
+    ),
     # The savepoint was killed instead, and nothing removed any more what was kept for it.
     "cleaning forgets a snapshot of which it has kept content for a savepoint that is being taken": Plan(
         30,
