@@ -168,7 +168,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Let it see all again, since libraries of C++ report at the exit what was not collected."""
+    """Have the collector look at everything again, since libraries of C++ report at the exit what it has not freed."""
     gc.unfreeze()
 
 
@@ -267,9 +267,10 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         remote.stop()
         return
 
-    from tests.servers.jars import java, kafka_settings, s3_jars
+    from cojoin.spark.session.installed_java import check_java
+    from tests.servers.jars import kafka_settings, s3_jars
 
-    java()
+    check_java()
     # Python workers take these from the environment: the interpreter that has the dependencies, and the tests' modules,
     # which they must find even when pytest was called from another folder.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -325,17 +325,21 @@ class RowChanges:
             rejected: What ``replacing`` returned of rejected rows.
             key: The key columns.
         """
-        own, names = self._deleted(rows) & ~self._ends(rows), [*key, *self._commits]
-        if not own.any() or self.valid_from is None:
+        if self.valid_from is None:
             return self.may_be_replaced_by(rows, rejected, key)
+        own, names = self._deleted(rows) & ~self._ends(rows), [*key, *self._commits]
+        if not own.any():
+            return own
         found = own & _among(rows, rejected, [*names, self.valid_from])
         elsewhere = rejected.filter(pa.array(~_among(rejected, rows.filter(pa.array(own)), [*names, self.valid_from])))
         return found | (own & _among(rows, elsewhere, names))
 
     def may_be_replaced_by(self, rows: pa.Table, rejected: pa.Table, key: Sequence[str]) -> NDArray[np.bool_]:
         """Return which rows are deletes of a rejected version's key and commit; the arguments are ``replaced_by``'s."""
+        if not rejected.num_rows:
+            return np.zeros(rows.num_rows, dtype=bool)
         own = self._deleted(rows) & ~self._ends(rows)
-        return own & _among(rows, rejected, [*key, *self._commits]) if own.any() and rejected.num_rows else own & False
+        return own & _among(rows, rejected, [*key, *self._commits]) if own.any() else own
 
     def ranks(self, rows: pa.Table) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Return what decides between rows of one microsecond before the source's own order, and what after it."""

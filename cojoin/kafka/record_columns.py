@@ -9,7 +9,7 @@ JSON of the schema, or a key or header that does not fit its type, makes the rec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
@@ -42,13 +42,15 @@ _HALF = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 _BLANKS = r"(?:\s|\\(?:u[0-9a-fA-F]{4}|[a-z]))*+"
 _LONG, _TIME_OF_DAY, _DAYS = r"-?\d{12}", r'(?:T\d|\d{1,2}:)[^"]*"(?!\s*:)', r'[+-]?\d{1,3}\s*"(?!\s*:)'
 _INSTANT = pa.timestamp("us", "UTC")
-_ODD_TIMES: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
+_OddTimes: TypeAlias = "Sequence[tuple[Callable[[pa.DataType], bool], str, str]]"
+_ODD_TIMES: _OddTimes = (
     (_INSTANT.equals, rf"[:\[,]\s*+{_LONG}", rf'{_LONG}\d*+"(?!\s*:)'),
     (_INSTANT.equals, rf'"\s*+(?:{_TIME_OF_DAY}|\\)', _TIME_OF_DAY),
     (pa.types.is_date, rf'"\s*+(?:{_DAYS}|\\)', _DAYS),
 )
-"""What Spark takes for whole times: a number is seconds, also where it is milliseconds, a time of the day is one of
-today, and a text of digits is days since 1970. Each with the part of a JSON that may be one, and of a text in it."""
+"""Values that Spark takes for whole times: a number is seconds, also where it is milliseconds, a time of the day is one
+of today, and a text of digits is days since 1970. Each has the column types that it concerns, the pattern of a JSON
+that may have such a value, and the pattern of the value."""
 
 PLACE = ("topic", "partition", "offset")
 """The columns that say where a record is."""
@@ -296,7 +298,7 @@ def _whole(parsed: str) -> str:
     return f"{parsed}_whole"
 
 
-def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType, odd: Any = _ODD_TIMES) -> Column:
+def _misparsed(source: str, parsed: str, part: str, dtype: pa.StructType, odd: _OddTimes = _ODD_TIMES) -> Column:
     text = F.col(source).cast("string")
     wrong = F.col(source).isNotNull() & (
         F.col(parsed).isNull()

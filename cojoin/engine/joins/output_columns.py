@@ -46,7 +46,7 @@ _KEEPING_THE_RIGHT = ("right", "full", "outer", "right_outer", "full_outer", "ri
 
 
 def check_how(how: Any, words: Sequence[str]) -> None:
-    """Check which left rows a join keeps that looks up a right row for each of them.
+    """Check ``how`` of a join that looks up a right row for each left row.
 
     Args:
         how: The value of ``how``.
