@@ -33,7 +33,7 @@ from cojoin.storage.documents import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_record import SnapshotKind
@@ -215,12 +215,14 @@ class Snapshots:
         """Return the rows (batch and key group) that have content of some snapshot."""
         return named(self.all())
 
-    def promised(self) -> set[tuple[int, int]]:
-        """Return the rows (batch and key group) to whose content savepoints that may still count point.
+    def promised(self, barred: Collection[int] = ()) -> set[tuple[int, int]]:
+        """Return the rows (batch and key group) to whose content savepoints that are being taken may point.
 
-        However old one is, it may count until its index says that it is being removed.
+        Args:
+            barred: The batches whose savepoints can no longer begin to count (``bar``). However old another one is, it
+                may still count.
         """
-        return named(each for each in self._noted() if each.is_begun and not self._is_marked(each.batch_id))
+        return named(each for each in self._noted() if each.is_begun and each.batch_id not in barred)
 
     def remove(
         self,

@@ -184,7 +184,7 @@ class StateCleaner:
     ) -> tuple[set[tuple[int, int]], set[tuple[int, int | None]], list[tuple[int, int | None]]]:
         """Return the partitions that savepoints may point to, those that snapshots need, and those that may go."""
         # First what savepoints may point to, and then what they point to: one may count meanwhile.
-        promised = self._snapshots.promised()
+        promised = self._snapshots.promised({each.batch_id for each in removed})
         needed = self._needed(known)
         return promised, needed, self._unneeded(removed, needed | promised)
 

@@ -263,7 +263,13 @@ MUTANTS = (
     Mutant(
         "cleaning does not keep the content to which an old savepoint may point that still counts in the end",
         "cojoin.checkpoints.snapshots:Snapshots.promised",
-        (("self._is_marked(each.batch_id)", "self._is_interrupted(each)"),),
+        (("each.batch_id not in barred", "not self._is_interrupted(each)"),),
+        is_rare=True,
+    ),
+    Mutant(
+        "cleaning never removes what was promised to a savepoint that counts",
+        "cojoin.checkpoints.snapshots:Snapshots.promised",
+        (("each.batch_id not in barred", "not self._is_marked(each.batch_id)"),),
         is_rare=True,
     ),
     Mutant(

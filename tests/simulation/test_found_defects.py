@@ -103,10 +103,22 @@ FOUND = {
             *(Action("savepoint", 0), Action("await", 0), Action("rows", 12), Action("drive", 0), Action("await", 0)),
         ),
         faults=(
-            Fault("pause", "read state", 1, 262, "savepoint", 245),
-            Fault("pause", "size", 2, 61),
-            Fault("fails", "size", 1, 5),
+            Fault("pause", "read state", 0, 262, "savepoint", 245),
+            Fault("pause", "size", 1, 61),
+            Fault("fails", "size", 0, 5),
         ),
+    ),
+    # It counted already when it was taken for interrupted, and what it had been promised was kept with its note.
+    "cleaning never removes what was promised to a savepoint that counts": Plan(
+        151026456,
+        swaps=False,
+        switching=0.0,
+        cadence=3,
+        actions=(
+            *(Action("left rows", 11), Action("rows", 4), Action("drive", 0), Action("await", 0)),
+            *(Action("savepoint", 0), Action("await", 0), Action("rows", 5), Action("drive", 0), Action("await", 0)),
+        ),
+        faults=(Fault("pause", "delta commit", 1, 135, "savepoint"), Fault("pause", "delete", 1, 66, wakes=109)),
     ),
     # The savepoint was killed instead, and nothing removed any more what was kept for it.
     "cleaning forgets a snapshot of which it has kept content for a savepoint that is being taken": Plan(
