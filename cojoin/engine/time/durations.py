@@ -15,7 +15,7 @@ import numpy as np
 
 from cojoin.errors import ConfigurationError, did_you_mean
 
-__all__ = ["Duration", "microseconds", "milliseconds"]
+__all__ = ["Duration", "duration_text", "microseconds", "milliseconds"]
 
 Duration: TypeAlias = str | timedelta
 """A Spark interval string such as ``"5 seconds"``, or a ``datetime.timedelta``; numpy's and pandas' are also valid."""
@@ -101,6 +101,19 @@ def milliseconds(duration: Duration, what: str) -> int:
         msg = f"{what}: expected whole milliseconds, the unit of watermarks and timers, got {duration!r}"
         raise ConfigurationError(msg)
     return value // 1_000
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a duration in its largest whole unit, as ``milliseconds`` reads it.
+
+    >>> duration_text(60_000), duration_text(1_500), duration_text(2 * 86_400_000)
+    ('1 minute', '1500 milliseconds', '2 days')
+    """
+    if not milliseconds:
+        return "0 seconds"
+    unit = next(each for each in reversed(_MICROSECONDS) if 1_000 * milliseconds % _MICROSECONDS[each] == 0)
+    count = 1_000 * milliseconds // _MICROSECONDS[unit]
+    return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 def _of_numpy(duration: np.timedelta64, what: str) -> int:

@@ -4,6 +4,9 @@ It keeps each source partition's largest timestamp, mark, watermark, status and 
 which the strategy's generator computes a partition's watermark, such as the largest timestamp. It returns the input's
 watermark, the minimum over its active partitions, which only ever advances. All of it is state and survives a restart.
 It costs some microseconds a partition and batch.
+
+Another strategy may take over a stored state. Each partition's watermark is then the larger of the stored one and the
+new strategy's, which follows from the largest timestamps for bounded out-of-orderness, and else from marks of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.time.idleness import IdlenessTimer
+from cojoin.engine.time.strategy_descriptions import describe_generator, marks_of
 from cojoin.engine.time.watermark_strategies import WatermarkStrategy
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE, AllIdle, Status, WatermarkMerge
 
@@ -52,6 +56,7 @@ class InputWatermark:
         self._held: int | None = None
         self._clock = NONE
         self._processing_time = 0
+        self._is_changed = False
         self.source_agrees: bool | None = None
         """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
 
@@ -128,6 +133,12 @@ class InputWatermark:
     def begin(self, processing_time: int) -> None:
         """Set a micro-batch's processing time, in epoch milliseconds, before anything is folded."""
         self._processing_time = processing_time
+        if self._is_changed:
+            # Not at the restore: what a batch finds late and due begins with the watermark that was stored.
+            self._is_changed = False
+            for partition, mark in self._marks.items():
+                if mark > NONE:
+                    self._merge.raise_watermark(partition, self._watermark_for(partition))
 
     def hold(self, until: int | None) -> None:
         """Limit the input's watermark from now on, regardless of its rows and the clock; it never goes back.
@@ -217,6 +228,7 @@ class InputWatermark:
             "merge": self._merge.snapshot(),
             "largest": dict(self._largest),
             "marks": dict(self._marks),
+            "generator": describe_generator(self._strategy.generator),
             "silent_since": {name: timer.snapshot() for name, timer in self._timers.items()},
             "never_spoke": [self._idle_without_partitions, self._silence.snapshot() if self._silence else None],
             "declared": self._declared,
@@ -226,20 +238,41 @@ class InputWatermark:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Restore what ``snapshot`` returned."""
+        """Restore what ``snapshot`` returned, perhaps that of an input watermark with another strategy."""
         self._merge.restore(snapshot["merge"])
-        self._largest, self._marks = dict(snapshot["largest"]), dict(snapshot["marks"])
+        self._largest = dict(snapshot["largest"])
+        self._restore_marks(snapshot["marks"], snapshot.get("generator"))
         self._timers = {}
-        if self._idleness is not None:
-            for name, since in snapshot["silent_since"].items():
+        self._idle_without_partitions, silence = snapshot["never_spoke"]
+        for name, since in snapshot["silent_since"].items():
+            if self._idleness is not None:
                 self._timers[name] = IdlenessTimer(self._idleness.timeout_ms)
                 self._timers[name].restore(since)
-        self._idle_without_partitions, silence = snapshot["never_spoke"]
+            elif self._merge.status_of(name) == "idle":
+                # Only the idleness that the strategy had made it idle.
+                self._merge.set_status(name, "active")
         if self._silence is not None:
             self._silence.restore(silence)
+        else:
+            self._idle_without_partitions = False
         self._declared, self._clock = snapshot["declared"], snapshot["clock"]
         self.source_agrees = snapshot.get("source_agrees")
         self._held = snapshot.get("held")
+
+    def _restore_marks(self, marks: Mapping[str, int], former: Mapping[str, Any] | None) -> None:
+        """Restore the marks, as far as they are this strategy's.
+
+        Args:
+            marks: The stored marks.
+            former: The description of the generator that has read them; None in states of earlier releases.
+        """
+        own = describe_generator(self._strategy.generator)
+        self._marks, self._is_changed = dict(marks), former != own
+        if own["generator"] == "bounded_out_of_orderness":
+            self._marks = dict(self._largest) if former != own else self._marks
+        elif (former is None and own["generator"] == "punctuated") or (former and marks_of(former) != marks_of(own)):
+            # Each partition keeps the watermark that its marks have made.
+            self._marks = {}
 
 
 def _observations(controls: Sequence[Control]) -> dict[str, tuple[int, int]]:

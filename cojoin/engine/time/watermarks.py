@@ -92,6 +92,11 @@ class WatermarkMerge:
             channel.status = "active"
         channel.watermark = max(channel.watermark, watermark)
 
+    def raise_watermark(self, name: str, watermark: int) -> None:
+        """Apply a known channel's watermark without a sign of life: one that is idle stays so."""
+        channel = self._channels[name]
+        channel.watermark = max(channel.watermark, watermark)
+
     def set_status(self, name: str, status: Status) -> None:
         """Make a channel active, idle or finished."""
         self.register(name)
@@ -158,3 +163,7 @@ class WatermarkMerge:
         """Restore what ``snapshot`` returned."""
         self._current, self._emptied = int(snapshot["current"]), bool(snapshot.get("emptied", False))
         self._channels = {name: _Channel(*saved) for name, saved in snapshot["channels"].items()}
+        if self._returning == "hold":
+            # Those that another strategy has left out take part.
+            for channel in self._channels.values():
+                channel.caught_up = True
