@@ -38,7 +38,8 @@ __all__ = [
 _COMMIT_FILE = re.compile(r"(\d{20})\.json")
 _ACTIONS = """
     txn struct<appId: string, version: bigint>, commitInfo struct<timestamp: bigint, operation: string,
-    operationParameters: map<string, string>, operationMetrics: map<string, string>, userMetadata: string>
+    operationParameters: map<string, string>, operationMetrics: map<string, string>, userMetadata: string>,
+    remove struct<dataChange: boolean>
 """
 _ALL_ROWS = ("[]", '["true"]')
 # Delta refuses time travel beyond the retention of deleted files; its error for missing files is enough here.
@@ -58,6 +59,7 @@ class Commit:
         leaves: The version whose content a ``RESTORE`` brought back; -1 for a delete of all rows; else None.
         app_version: The version of its transaction id; None where it has none, or where it only fences a table off.
         metadata: Its user metadata (``userMetadata``).
+        removes_rows: Whether it removed rows, or files with rows; rows that were only written into other files stay.
     """
 
     version: int
@@ -68,6 +70,7 @@ class Commit:
     leaves: int | None = None
     app_version: int | None = None
     metadata: str | None = None
+    removes_rows: bool = False
 
     @property
     def is_fence(self) -> bool:
@@ -163,8 +166,10 @@ def find_commit(spark: SparkSession, location: str, app_id: str, app_version: in
 
 def _read_commits(spark: SparkSession, root: str, versions: Sequence[int]) -> list[Commit]:
     lines = spark.read.schema(_ACTIONS).json([literally(f"{root}/{each:020d}.json") for each in versions])
-    told = F.col("txn").isNotNull() | F.col("commitInfo").isNotNull()
-    rows = lines.select(F.col("_metadata.file_name").alias("file"), "txn", "commitInfo").where(told).collect()
+    removes = F.col("remove").isNotNull() & F.coalesce("remove.dataChange", F.lit(True))
+    columns = (F.col("_metadata.file_name").alias("file"), "txn", "commitInfo", removes.alias("removes"))
+    told = F.col("txn").isNotNull() | F.col("commitInfo").isNotNull() | F.col("removes")
+    rows = lines.select(*columns).where(told).collect()
     told_of: dict[int, list[Any]] = {each: [] for each in versions}
     for row in rows:
         told_of[int(row.file.removesuffix(".json"))].append(row)
@@ -177,9 +182,10 @@ def _commit(version: int, actions: Sequence[Any]) -> Commit:
     app_id, app_version = (own[0].appId, own[0].version) if own else (None, None)
     if transactions and not own:
         app_id = transactions[0].appId.removeprefix(FENCE)
+    removes_rows = any(row.removes for row in actions)
     information = next((row.commitInfo for row in actions if row.commitInfo is not None), None)
     if information is None:
-        return Commit(version, app_id, "unknown operation", None, app_version=app_version)
+        return Commit(version, app_id, "unknown operation", None, app_version=app_version, removes_rows=removes_rows)
     parameters, metrics = information.operationParameters or {}, information.operationMetrics or {}
     operation = information.operation or "unknown operation"
     leaves = None
@@ -198,4 +204,5 @@ def _commit(version: int, actions: Sequence[Any]) -> Commit:
         leaves,
         app_version,
         information.userMetadata,
+        removes_rows,
     )

@@ -1,7 +1,8 @@
 """The check of a Delta table that a restored query continues to write: it must be as it was at the checkpoint.
 
 Where all commits after the checkpoint's version are the old query's own, they can be reverted, if the user allows it.
-Where another writer's commit is among them, nothing is changed, and the user must name a new table. The writer of a
+Where there is none of its own, rows that others have appended since stay. Where another writer has removed rows, or its
+commit is among the query's own, nothing is changed, and the user must name a new table. The writer of a
 commit is known by the transaction id in the Delta log (``cojoin-<query id>-<output>``). A log from which such commits
 were deleted is therefore refused as well. Reverting is a commit like any other: the table's history keeps what was
 there.
@@ -75,10 +76,11 @@ def check_output(
         cut_back: Whether the user allows later commits of that query to be reverted.
 
     Returns:
-        None where the table is as it was at the checkpoint; else the commits to revert.
+        None where nothing of the query's own came after the checkpoint; else the commits to revert.
 
     Raises:
-        CheckpointError: The table was changed by others since, was replaced, is gone, or its log no longer has the
+        CheckpointError: The table was changed by others since, other than by rows that they appended where nothing is
+            to be reverted, was replaced, is gone, or its log no longer has the
             commits since; or commits must be reverted and ``cut_back`` is False.
     """
     where, app_id = f"output {output!r}, Delta table {location}", f"cojoin-{query_id}-{output}"
@@ -109,6 +111,9 @@ def check_output(
         return None
     # A restore to the checkpoint's version or a later one is allowed: it adds no rows but the query's own.
     others = [each for each in later if each.app_id != app_id and (each.leaves is None or each.leaves < version)]
+    own = [each for each in later if each.app_id == app_id and not each.is_fence]
+    if not own and not any(each.removes_rows or each.leaves is not None for each in others):
+        return None
     if others:
         msg = (
             f"{where}: since the checkpoint, at version {max(version, 0)}, it was changed by someone else: "
@@ -116,7 +121,6 @@ def check_output(
             f"name a new table"
         )
         raise CheckpointError(msg)
-    own = [each for each in later if each.app_id == app_id and not each.is_fence]
     rows = None if any(each.rows is None for each in own) else sum(each.rows or 0 for each in own)
     if not cut_back:
         count = f"{len(own)} commit{'s' if len(own) != 1 else ''}"
