@@ -103,6 +103,7 @@ _UNIT = (
     "tests/checkpoints/test_lease.py",
     "tests/checkpoints/test_lease_record.py",
     "tests/checkpoints/test_manifest.py",
+    "tests/checkpoints/test_query_changes.py",
     "tests/checkpoints/test_segment_files.py",
     "tests/checkpoints/test_snapshot_row.py",
     "tests/checkpoints/test_written_state.py",

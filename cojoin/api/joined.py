@@ -278,11 +278,13 @@ class Joined:
         cut_back_output: bool = False,
         allow_data_loss: bool = False,
         on_progress: Callable[[BatchReport], object] | None = None,
+        evolve: bool = False,
     ) -> Query:
         """Start a streaming query that writes the output, the side outputs, the rejected rows and the progress.
 
         Outputs in Delta and Kafka are exactly once. Start a stopped query again with the same ``checkpoint``; it
-        resumes after its last micro-batch.
+        resumes after its last micro-batch. Watermark strategies, ``max_ahead``, ``late``, triggers and sinks may then
+        differ: a micro-batch that was planned is run as it was planned, and no watermark goes back.
 
         Args:
             output: The sink of the main output: ``cojoin.sinks.delta(...)``, ``kafka(...)`` or ``parquet(...)``, or a
@@ -316,6 +318,11 @@ class Joined:
                 the batch counts: in their order, in a thread of its own, in the process that started the query. An
                 error of it is logged once, and the query goes on. The end of the query waits for it, 10 seconds at
                 most. It may call ``query.stop()``.
+            evolve: Whether nullable columns that the checkpoint does not have may have been added to the inputs and to
+                the outputs. Rows that wait have null there, and a micro-batch that was planned before is run without
+                them. A Delta output gets them where its sink has ``options={"mergeSchema": "true"}``, or once its table
+                has them. It may stay set. A column that is gone, has another type or meaning, or has become a key is
+                refused by its name.
 
         Returns:
             The running query.
@@ -350,5 +357,6 @@ class Joined:
             restore_from=restore_from,
             restore=RestoreOptions(cut_back_output, allow_data_loss),
             on_progress=on_progress,
+            evolve=evolve,
         )
         return execution.start(self._plan, options)

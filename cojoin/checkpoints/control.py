@@ -2,7 +2,7 @@
 
 The control input is a folder of Parquet files in the checkpoint, which Spark reads as a stream. Each row is a message
 to one key group or to all of them: the state that a restored query begins with, rows of a table that is a static side
-(``spark.batch.loaded_table``), or the end of all inputs.
+(``spark.batch.loaded_table``), a call to look at the clock, or the end of all inputs.
 
 A restored query's first batch and a drain's last batch are planned by cojoin: the message is written, and then an entry
 of Spark's offset log (``offset_log``) that leaves the offsets of all other sources unchanged. After a crash in between,
@@ -48,6 +48,7 @@ __all__ = [
     "LOADED_DDL",
     "drain_is_promised",
     "open_control",
+    "plan_clock_message",
     "plan_drain",
     "register_messages",
 ]
@@ -61,6 +62,7 @@ LOADED_DDL = f"{CONTROL_DDL}, tag tinyint, load binary, checksum bigint"
 
 _COMPACT = ".compact"
 CONTROL_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
+_CLOCK_FILE = "clock-"
 _SOURCES = "spark/sources"
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
@@ -107,7 +109,7 @@ def drain_is_promised(files: Store) -> bool:
         return promised
     # Names that are no UTF-8 are a ValueError.
     with contextlib.suppress(pa.ArrowException, OSError, ValueError):
-        if pq.read_table(io.BytesIO(content)).equals(_end_message()):
+        if pq.read_table(io.BytesIO(content)).equals(_message(END_OF_INPUT)):
             return True
     msg = (
         f"checkpoint {files.root}: {_END_FILE}, the message that ends all inputs, is damaged: it is not what cojoin "
@@ -137,12 +139,7 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
     if newest is None:
         return False
     lines = planned_lines(files, newest)
-    # Not the number of lines: a source that is read twice has two lines and one folder.
-    control = newest_id(files, _SOURCES)
-    if control is None:
-        msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
-        raise CheckpointError(msg)
-    read = None if lines[-1] == NOTHING_READ else int(json.loads(lines[-1])["logOffset"])
+    control, read = _control_source(files), _read_up_to(lines)
     names = (f"{_SOURCES}/{control}/{read}", f"{_SOURCES}/{control}/{read}{_COMPACT}")
     if read is not None and any(_END_FILE in (files.read(name) or "") for name in names):
         return True
@@ -151,14 +148,10 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
             f"checkpoint {files.root}: batch {newest} is planned but not committed; let a run finish it before a drain"
         )
         raise CheckpointError(msg)
-    message = io.BytesIO()
-    pq.write_table(_end_message(), message)
     check()
     promise_drain(files, epoch)
-    files.write_bytes(_END_FILE, message.getvalue())
-    offset = register_messages(files, control, [_END_FILE], 0 if read is None else read + 1, check, interval)
-    # As for Spark itself, the first run that plans a batch has planned it.
-    if not files.create(f"{OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], offset]).encode()):
+    _write_message(files, _END_FILE, END_OF_INPUT)
+    if not _plan_message(files, _END_FILE, newest, check, interval):
         check()
         msg = (
             f"checkpoint {files.root}: batch {newest + 1} was planned when the drain was about to plan it, so another "
@@ -168,8 +161,86 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
     return True
 
 
-def _end_message() -> pa.Table:
-    return pa.table([pa.array([None], pa.int32()), pa.array([END_OF_INPUT])], schema=_SCHEMA)
+def plan_clock_message(
+    files: Store, now: int, epoch: int, check: Callable[[], None] = lambda: None, interval: int = 10
+) -> bool:
+    """Plan a batch after the last committed one that only has the key groups called, so that they look at the clock.
+
+    Spark calls key groups without rows only by their timeouts (``plan_look_at_the_clock``). Where the state has none,
+    since the query that began it did not need the clock, a message calls them: that of a map task that saw nothing.
+
+    Args:
+        files: The checkpoint.
+        now: The batch's processing time, in epoch milliseconds.
+        epoch: The epoch of the run's lease.
+        check: Raises an error where another run has taken over.
+        interval: After how many entries Spark compacts a source's log.
+
+    Returns:
+        False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
+    """
+    newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
+    if newest is None or newest != committed:
+        return False
+    check()
+    for name in files.names(CONTROL_FOLDER):
+        # All batches are committed, so the messages of earlier ones were read.
+        if name.startswith(_CLOCK_FILE):
+            files.delete(f"{CONTROL_FOLDER}/{name}")
+    name = f"{CONTROL_FOLDER}/{_CLOCK_FILE}{epoch}-{newest + 1}.parquet"
+    nothing = {"input": 1, "partitions": {}, "rows": 0, "processing_time": now}
+    _write_message(files, name, json.dumps(nothing).encode())
+    return _plan_message(files, name, newest, check, interval, now)
+
+
+def _control_source(files: Store) -> int:
+    """Return the number of the control input among the query's sources."""
+    # Not the number of lines: a source that is read twice has two lines and one folder.
+    control = newest_id(files, _SOURCES)
+    if control is None:
+        msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
+        raise CheckpointError(msg)
+    return control
+
+
+def _read_up_to(lines: Sequence[str]) -> int | None:
+    """Return up to which entry of its log a planned batch reads the control input; None where it reads nothing."""
+    return None if lines[-1] == NOTHING_READ else int(json.loads(lines[-1])["logOffset"])
+
+
+def _write_message(files: Store, name: str, payload: bytes) -> None:
+    """Write a file with one message to all key groups."""
+    message = io.BytesIO()
+    pq.write_table(_message(payload), message)
+    files.write_bytes(name, message.getvalue())
+
+
+def _plan_message(
+    files: Store, name: str, newest: int, check: Callable[[], None], interval: int, now: int | None = None
+) -> bool:
+    """Plan a batch that reads a file of messages and nothing else.
+
+    Args:
+        files: The checkpoint.
+        name: The file, as a path below the checkpoint.
+        newest: The newest batch, which is committed.
+        check: Raises an error where another run has taken over.
+        interval: After how many entries Spark compacts a source's log.
+        now: The batch's processing time, in epoch milliseconds; None is that of the newest batch.
+
+    Returns:
+        False where another run has planned it.
+    """
+    version, metadata, *sources = planned_lines(files, newest)
+    read = _read_up_to(sources)
+    offset = register_messages(files, _control_source(files), [name], 0 if read is None else read + 1, check, interval)
+    entry = metadata if now is None else json.dumps({**json.loads(metadata), "batchTimestampMs": now})
+    # As for Spark itself, the first run that plans a batch has planned it.
+    return files.create(f"{OFFSETS}/{newest + 1}", "\n".join([version, entry, *sources[:-1], offset]).encode())
+
+
+def _message(payload: bytes) -> pa.Table:
+    return pa.table([pa.array([None], pa.int32()), pa.array([payload])], schema=_SCHEMA)
 
 
 def register_messages(

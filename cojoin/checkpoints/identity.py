@@ -1,13 +1,9 @@
 """The description of a checkpoint's query: ``query.json``, written before the first batch and compared at every start.
 
-The comparison covers what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
-columns, the number of key groups, and whether the query needs the processing-time clock. Watermark strategies, triggers
-and sinks may change between runs, except that a strategy that needs the clock (idleness, a lag behind the clock) can't
-replace one that does not, or the reverse.
-
-A new query that is restored from a checkpoint may differ more: in its number of key groups and its need of the clock,
-by an added state, side output or nullable column, and by wider types (``schema_evolution``). The file also keeps which
-sources the inputs read, without their options.
+What is compared, and what may change, is in ``query_changes``. The description says whether Spark's state has timeouts
+(``needs_clock``), which is decided with the first batch. The file also keeps which sources the inputs read, without
+their options; with which settings the batches are planned that come next (``plan_settings``), so that a batch is run
+again as it was planned; and the former descriptions of a query whose columns have been added to.
 """
 
 from __future__ import annotations
@@ -16,19 +12,18 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
-
 from cojoin.checkpoints.lease_record import LEASE_FILE
+from cojoin.checkpoints.query_changes import check_same_query
 from cojoin.checkpoints.written_state import WRITTEN, refuse_written
-from cojoin.engine.values import schema_evolution
-from cojoin.engine.values.texts import back_quoted
-from cojoin.engine.values.types import parse_schema, schema_to_ddl
+from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError
 from cojoin.storage.document_text import IDENTITY, Form, damaged, to_text
 from cojoin.storage.documents import read_document, replace_document, write_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.storage.store import Store
@@ -36,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = [
     "SourceDescription",
     "check_description",
-    "check_evolution",
     "claim_checkpoint",
     "describe_query",
     "describe_written",
+    "described_at",
     "known_sources",
     "note_sources",
     "read_query",
@@ -79,7 +74,8 @@ def describe_query(
         inputs: Both inputs.
         output: The output's columns.
         key_groups: The number of key groups.
-        needs_clock: Whether batches without rows matter; where they do, Spark's state has another format.
+        needs_clock: Whether batches without rows matter; where they do at a query's first start, Spark's state gets
+            timeouts.
     """
     return {
         **operation,
@@ -102,13 +98,22 @@ def describe_query(
     }
 
 
-def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[SourceDescription] = (None, None)) -> str:
+def claim_checkpoint(
+    files: Store,
+    query: dict[str, Any],
+    sources: Sequence[SourceDescription] = (None, None),
+    *,
+    settings: Mapping[str, Any] | None = None,
+    evolve: bool = False,
+) -> str:
     """Write the query's description into an empty checkpoint, or check that the checkpoint belongs to this query.
 
     Args:
         files: The checkpoint.
         query: The description that ``describe_query`` returned.
         sources: The descriptions of the inputs' sources.
+        settings: The settings with which its batches are planned (``plan_settings``).
+        evolve: Whether columns may have been added to those of the checkpoint.
 
     Returns:
         The query's id, the same for all runs on this checkpoint.
@@ -124,34 +129,16 @@ def claim_checkpoint(files: Store, query: dict[str, Any], sources: Sequence[Sour
         if found and _FILE not in found:
             raise _without_description(files, found)
         query_id = str(uuid.uuid4())
+        content = _content({"query_id": query_id, "query": query, "settings": settings}, sources)
         # Of two starts one writes it, and the other continues with that: a second id would write all rows again.
-        written = replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None)
+        written = replace_document(files, _FILE, _FORM, content, None)
         if written and files.swaps:
             return query_id
     if not files.swaps and not files.exists(LEASE_FILE):
         # Without compare-and-swap, starts of the same moment all write it; what the last one wrote holds.
         time.sleep(_SETTLE_SECONDS)
     stored = read_query(files)
-    # Where the operations differ, the error names only them: nearly all else differs too.
-    same_operation = stored["query"].get("operator") == query.get("operator")
-    asked = query if same_operation else {**stored["query"], "operator": query.get("operator")}
-    differences = _differences(stored["query"], asked)
-    if differences and not _differences(_without_columns(stored["query"]), _without_columns(asked)):
-        changes = list(_column_changes(stored["query"], asked))
-        if changes:
-            msg = (
-                f"checkpoint {files.root}: the inputs' columns are not those of the checkpoint: {'; '.join(changes)}. "
-                f"Start this query with a checkpoint of its own where that is not wanted"
-            )
-            raise CheckpointError(msg)
-    if differences:
-        listed = "; ".join(differences)
-        msg = (
-            f"checkpoint {files.root} belongs to another query, or to another shape of this one: {listed}. "
-            f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds; where it "
-            f"has evolved, restore_from= takes the state into a new checkpoint"
-        )
-        raise CheckpointError(msg)
+    check_same_query(stored["query"], query, files.root, evolve=evolve)
     return str(stored["query_id"])
 
 
@@ -166,26 +153,57 @@ def describe_written(
         query: The description that ``describe_query`` returned.
         sources: The descriptions of the inputs' sources.
     """
-    write_document(files, _FILE, _FORM, _content(query_id, query, sources))
+    write_document(files, _FILE, _FORM, _content({"query_id": query_id, "query": query}, sources))
 
 
-def note_sources(files: Store, sources: Sequence[SourceDescription], epoch: int = 0) -> str:
-    """Write which sources the inputs read from now on; only the holder of the lease may call this.
+def note_sources(
+    files: Store,
+    sources: Sequence[SourceDescription],
+    epoch: int = 0,
+    *,
+    query: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    last_batch: int | None = None,
+) -> str:
+    """Write what a run reads and plans with from now on; only the holder of the lease may call this.
 
     Args:
         files: The checkpoint.
         sources: The descriptions of the inputs' sources.
         epoch: The epoch of the lease.
+        query: The description of the query, whose columns may have been added to; None where it stays.
+        settings: The settings with which its batches are planned; None where those that are there stay.
+        last_batch: The last batch that was planned before; None where there is none.
 
     Returns:
         The query's id.
     """
     stored = read_query(files)
-    content = _content(stored["query_id"], stored["query"], sources, stored.get("epoch", 0))
+    content = {**stored, "settings": stored.get("settings") if settings is None else settings}
+    if query is not None:
+        content["query"] = dict(query)
+        if last_batch is not None:
+            # Whether Spark's state has timeouts was decided with the first batch.
+            content["query"]["needs_clock"] = stored["query"].get("needs_clock", False)
+        if last_batch is not None and content["query"] != stored["query"]:
+            content["former"] = [*stored.get("former", ()), {"until": last_batch, "query": stored["query"]}]
+    content = _content(content, sources)
     # A description of release 0.5.0 differs by its missing checksum, so it gets one here.
     if files.read(_FILE) != to_text(_FILE, _FORM, content):
         write_document(files, _FILE, _FORM, content | {"epoch": epoch})
     return str(stored["query_id"])
+
+
+def described_at(stored: Mapping[str, Any], batch_id: int) -> dict[str, Any]:
+    """Return the description that a checkpoint's query had in a batch.
+
+    Args:
+        stored: What ``read_query`` returned.
+        batch_id: The batch.
+    """
+    former = [each["query"] for each in stored.get("former", ()) if batch_id <= int(each["until"])]
+    found: dict[str, Any] = [*former, stored["query"]][0]
+    return found
 
 
 def check_description(files: Store, described: int) -> int:
@@ -230,91 +248,16 @@ def read_query(files: Store) -> dict[str, Any]:
     return stored
 
 
-def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: str) -> None:
-    """Check that a query can be restored from another's state: that it is the same query or has evolved from it.
-
-    Args:
-        stored: The description of the query that wrote the state.
-        asked: The description of the query to restore.
-        root: The checkpoint, for the message.
-
-    Raises:
-        CheckpointError: The query can't be restored; the message lists the differences.
-    """
-    if stored.get("operator") != asked.get("operator"):
-        differences = [f"operator is {stored.get('operator')!r} there and {asked.get('operator')!r} here"]
-    else:
-        differences = _differences(_without_evolvable(stored), _without_evolvable(asked))
-        differences += _evolution("output", stored["output"], asked["output"])
-        for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
-            what = f"input {two['name']!r}"
-            # A key of a wider type hashes differently, which moves it to another key group.
-            differences += _evolution(what, one["columns"], two["columns"], fixed=two["key"])
-        for tag, columns in stored.get("side_outputs", {}).items():
-            if tag not in asked.get("side_outputs", {}):
-                differences.append(f"side output {tag!r} is there and not here")
-            else:
-                differences += _evolution(f"side output {tag!r}", columns, asked["side_outputs"][tag])
-    if differences:
-        msg = (
-            f"checkpoint {root} can't go on as this query: {'; '.join(differences)}. A state may be added, a nullable "
-            f"column added, or a type widened; make the query again what the checkpoint holds, or begin without it"
-        )
-        raise CheckpointError(msg)
-
-
-def _without_columns(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description without the inputs' columns, and without the output's, which follow from them."""
-    inputs = [{name: value for name, value in each.items() if name != "columns"} for each in query["inputs"]]
-    return {**query, "inputs": inputs, "output": None}
-
-
-def _column_changes(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
-    """Yield for each column of an input that came, went or changed what it is, and what to do."""
-    for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
-        what = f"input {two['name']!r}"
-        then, now = (parse_schema(each["columns"], what=what) for each in (one, two))
-        before = "FIRST"
-        for field in then:
-            column = schema_to_ddl(pa.schema([field.with_nullable(True)]))
-            if field.name not in now.names:
-                yield (
-                    f"{what} has lost column {field.name!r}; add it again, such as with ALTER TABLE ... ADD COLUMN "
-                    f"({column} {before})"
-                )
-            elif now.field(field.name) != field:
-                found = schema_to_ddl(pa.schema([now.field(field.name)]))
-                yield (
-                    f"{what} has the column {found}, in the checkpoint it is {schema_to_ddl(pa.schema([field]))}; cast "
-                    f"it to that type, or, where it has become wider, take the state into a new checkpoint with "
-                    f"restore_from="
-                )
-            before = f"AFTER {back_quoted(field.name)}"
-        for field in now:
-            if field.name not in then.names:
-                yield (
-                    f"{what} has the column {field.name!r} more; drop it from the input, or take the state into a new "
-                    f"checkpoint with restore_from="
-                )
-        if then != now and set(then.names) == set(now.names) and all(now.field(each.name) == each for each in then):
-            yield f"{what} has its columns in another order, {', '.join(now.names)}; select {', '.join(then.names)}"
-
-
-def _without_evolvable(query: Mapping[str, Any]) -> dict[str, Any]:
-    evolvable = {"output", "key_groups", "needs_clock", "function", "side_outputs", "inputs"}
-    inputs = [{name: value for name, value in each.items() if name != "columns"} for each in query["inputs"]]
-    return {**{name: value for name, value in query.items() if name not in evolvable}, "inputs": inputs}
-
-
-def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
-    found = schema_evolution.differences(parse_schema(stored, what=what), parse_schema(asked, what=what), fixed=fixed)
-    return [f"{what}: {difference}" for difference in found]
-
-
-def _content(
-    query_id: str, query: Mapping[str, Any], sources: Sequence[SourceDescription], epoch: int = 0
-) -> dict[str, Any]:
-    return {"query_id": query_id, "query": query, "sources": list(sources), "epoch": epoch}
+def _content(stored: Mapping[str, Any], sources: Sequence[SourceDescription]) -> dict[str, Any]:
+    """Return the content of the file; what is not known is left out, as in earlier releases."""
+    more = {name: stored[name] for name in ("settings", "former") if stored.get(name)}
+    return {
+        "query_id": stored["query_id"],
+        "query": stored["query"],
+        "sources": list(sources),
+        "epoch": stored.get("epoch", 0),
+        **more,
+    }
 
 
 def _parse(content: dict[str, Any]) -> dict[str, Any]:
@@ -326,6 +269,8 @@ def _parse(content: dict[str, Any]) -> dict[str, Any]:
         # An input whose rows are processed in the order of their arrival may have no event time.
         is_described &= isinstance(each["event_time"], (str, type(None)))
         is_described &= all(isinstance(each[name], list) for name in ("key", "partition", "sequence"))
+    former = content.get("former", [])
+    is_described &= all(isinstance(each["query"], dict) and isinstance(each["until"], int) for each in former)
     if not is_described or not isinstance(query["key_groups"], int):
         msg = "it describes no operation on two inputs"
         raise ValueError(msg)
@@ -355,17 +300,3 @@ def _without_description(files: Store, found: Sequence[str] | None) -> Checkpoin
             f"choose an empty directory for a new one"
         )
     return CheckpointError(f"checkpoint {files.root}: {why}")
-
-
-def _differences(stored: Any, asked: Any, place: str = "") -> list[str]:
-    if isinstance(stored, dict) and isinstance(asked, dict):
-        found = []
-        for name in [*stored, *(name for name in asked if name not in stored)]:
-            found += _differences(stored.get(name), asked.get(name), f"{place}.{name}" if place else name)
-        return found
-    if isinstance(stored, list) and isinstance(asked, list) and len(stored) == len(asked):
-        found = []
-        for position, (one, two) in enumerate(zip(stored, asked, strict=True)):
-            found += _differences(one, two, f"{place}[{position}]")
-        return found
-    return [] if stored == asked else [f"{place} is {stored!r} there and {asked!r} here"]

@@ -37,6 +37,7 @@ __all__ = [
     "newest_id",
     "plan_first_batch",
     "plan_look_at_the_clock",
+    "planned_batch",
     "planned_entry",
     "planned_lines",
     "source_offsets",
@@ -151,6 +152,12 @@ def plan_look_at_the_clock(files: Store, now: int) -> bool:
     entry = json.dumps({**json.loads(metadata), "batchTimestampMs": now})
     # As for Spark itself, the first run that plans a batch has planned it.
     return files.create(f"{OFFSETS}/{newest + 1}", "\n".join([version, entry, *sources]).encode())
+
+
+def planned_batch(files: Store) -> int | None:
+    """Return the batch that is planned and not committed, which Spark runs first; None where there is none."""
+    newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
+    return newest if newest is not None and newest != committed else None
 
 
 def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:

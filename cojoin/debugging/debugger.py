@@ -10,8 +10,9 @@ import html
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from cojoin.checkpoints.identity import check_evolution, describe_query
+from cojoin.checkpoints.identity import describe_query
 from cojoin.checkpoints.inspect.state_rows import as_key
+from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.debugging.recorded_batches import batches_after
 from cojoin.debugging.recorded_time import header_at, with_recorded_time
 from cojoin.debugging.replayed_rows import ReplayedRows, Span

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import find_snapshot, open_files
-from cojoin.checkpoints.identity import read_query
+from cojoin.checkpoints.identity import described_at, read_query
 from cojoin.checkpoints.inspect.key_state import BUFFERS, DOMAINS, STATE, KeyState, key_state
 from cojoin.checkpoints.inspect.query_state import QueryState
 from cojoin.checkpoints.inspect.read import stored_inputs
@@ -158,10 +158,11 @@ def load_key(spark: SparkSession, checkpoint: Checkpoint, key: Any) -> LoadedKey
     """
     files = open_files(spark, checkpoint.path)
     described = read_query(files)
-    query = described["query"]
+    snapshot = find_snapshot(files, checkpoint.at)
+    query = described_at(described, snapshot.batch_id)
+    described = {**described, "query": query}
     inputs = stored_inputs(query)
     values = as_key(key, inputs[0])
-    snapshot = find_snapshot(files, checkpoint.at)
     # Its rows are read by several jobs, and a query that runs may remove the snapshot between them.
     stored = StoredState.of_snapshot(StateTable(spark, files).pinned(snapshot), snapshot)
     report = snapshot.manifest.report

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.side_outputs import OutputTag
@@ -13,7 +15,7 @@ from cojoin.engine.time.operator_watermark import TimePolicy
 from cojoin.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Mapping
 
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.operator import Operator
@@ -46,6 +48,12 @@ class Plan:
         time: How the operator's watermark follows its inputs' watermarks.
         segments: The flush and compaction settings, for a query with a checkpoint of cojoin's; None disables segments.
         stamps_rejected: Whether rejected rows have their micro-batch and its processing time.
+        state_has_timeouts: Whether Spark's state has timeouts, as the checkpoint's first batch decided; None where this
+            plan decides.
+        emitted_columns: The columns of some outputs, by name, to which these are limited: a batch that was planned
+            before others were added has these.
+        loaded_schema: The columns of the right input's rows in a load that was written before others were added; None
+            where they are the input's.
     """
 
     operation: Operation
@@ -55,6 +63,9 @@ class Plan:
     time: TimePolicy = field(default_factory=TimePolicy)
     segments: SegmentOptions | None = field(default_factory=SegmentOptions)
     stamps_rejected: bool = False
+    state_has_timeouts: bool | None = None
+    emitted_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    loaded_schema: pa.Schema | None = None
 
     @property
     def inputs(self) -> tuple[InputSpec, InputSpec]:
@@ -77,6 +88,8 @@ class Plan:
         beside = {tag.tag_id: tag.schema for tag in self.side_outputs}
         rejected = STAMPED_SCHEMA if self.stamps_rejected else REJECTED_SCHEMA
         schemas = {OUTPUT: self.output, REJECTED: rejected, **beside}
+        for name, columns in self.emitted_columns.items():
+            schemas[name] = pa.schema([schemas[name].field(column) for column in columns])
         return {name: (kind, schema) for kind, (name, schema) in enumerate(schemas.items(), start=1)}
 
     @property
@@ -91,6 +104,11 @@ class Plan:
     def needs_clock(self) -> bool:
         """Whether the query needs no-data batches: it ``follows_clock``, or a function sets processing-time timers."""
         return self.follows_clock or bool(getattr(self.operation, "sets_processing_time_timers", False))
+
+    @property
+    def has_timeouts(self) -> bool:
+        """Whether Spark's state has timeouts, by which key groups are called in batches without rows."""
+        return self.needs_clock if self.state_has_timeouts is None else self.state_has_timeouts
 
     def create_operator(self) -> Operator:
         """Return a new operator for one key group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,9 +43,10 @@ from cojoin.storage.sealed import for_workers
 from cojoin.storage.session_settings import active_session, check_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cojoin.engine.input import Input
+    from cojoin.engine.inputs import InputSpec
     from cojoin.engine.values.advice import Kind
 
 __all__ = ["BoundInput", "SparkAdvice"]
@@ -259,6 +261,22 @@ class BoundInput:
             msg = f"{self._what} has no end, and {need}: {endless}"
             raise ConfigurationError(msg)
         return self.rows_of(self.source.open(streaming=False))
+
+    def planned_as(self, spec: InputSpec, added: Collection[str]) -> BoundInput:
+        """Return this input as it was when a batch was planned: with other settings, and without values in columns.
+
+        Args:
+            spec: Its specification, with the columns of today.
+            added: Those of its columns that were not there, in which its rows have null.
+        """
+        found = copy.copy(self)
+        found.spec = spec
+        if added:
+            types = self.frame.schema
+            nulls = {name: F.lit(None).cast(types[name].dataType) for name in added}
+            found.frame = self.frame.withColumns(nulls)
+            found.spec = replace(spec, reading="the batch was planned before columns were added")
+        return found
 
     def packed(self, key_groups: int) -> DataFrame:
         """Return the input's rows and watermarks as ``(key_group, tag, payload)``."""

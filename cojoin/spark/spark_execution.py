@@ -106,7 +106,7 @@ class SparkExecution:
                 raise ConfigurationError(msg)
         with pipeline_refusals("to_dataframe()"):
             check_present_validity(self.bound)
-            emitted = self._emitted(plan) if self.is_streaming else self._emitted_once(plan)
+            emitted = self.emitted(plan) if self.is_streaming else self._emitted_once(plan)
             if not self.is_streaming and name != REJECTED:
                 emitted = with_rejections_told(emitted, [spec.name for spec in plan.inputs], depth=2)
             return unpack(emitted, *plan.outputs[name])
@@ -120,12 +120,12 @@ class SparkExecution:
         is_left_to_spark(spark, OUTPUT_SETTING)
         check_delta(spark)
 
-        def emit(*arguments: Any) -> DataFrame:
-            return self._emitted(plan, *arguments)
+        def emit(plan: Plan, inputs: tuple[BoundInput, BoundInput], *arguments: Any) -> DataFrame:
+            return SparkExecution(*inputs).emitted(plan, *arguments)
 
         return start_query(plan, (self._left, self._right), emit, options)
 
-    def _emitted(
+    def emitted(
         self,
         plan: Plan,
         control: DataFrame | None = None,
@@ -148,7 +148,7 @@ class SparkExecution:
         """
         run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, told_by), _function_of(plan))
 
-        timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.needs_clock else GroupStateTimeout.NoTimeout
+        timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.has_timeouts else GroupStateTimeout.NoTimeout
         inputs = self._packed(plan, is_planned=is_planned)
         packed = inputs if control is None else inputs.unionByName(control)
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)

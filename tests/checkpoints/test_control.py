@@ -11,10 +11,18 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.checkpoints.control import END_OF_INPUT, drain_is_promised, open_control, plan_drain
+from cojoin.checkpoints.control import (
+    END_OF_INPUT,
+    drain_is_promised,
+    open_control,
+    plan_clock_message,
+    plan_drain,
+)
 from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining, promise_drain
 from cojoin.checkpoints.offset_log import plan_look_at_the_clock, source_offsets
 from cojoin.checkpoints.run_starts import resumed_batches
+from cojoin.engine.time.control_rows import Control
+from cojoin.spark.batch.packing import read_control
 from cojoin.storage.stores import open_store
 from tests.spark.refused import refused
 
@@ -119,6 +127,37 @@ def test_a_look_at_the_clock_is_a_batch_that_reads_nothing(files: Store) -> None
     files.write("spark/commits/4", "v1\n{}")
     assert plan_look_at_the_clock(files, 5)
     assert files.read("spark/offsets/5") == 'v1\n{"batchTimestampMs": 5, "conf": {}}\n{"logOffset":7}\n-'
+
+
+def test_a_state_without_timeouts_looks_at_the_clock_by_a_message(files: Store) -> None:
+    assert not plan_clock_message(files, 5, 1)
+    files.write("spark/offsets/4", 'v1\n{"batchTimestampMs":1,"conf":{}}\n{"logOffset":7}\n-')
+    files.make_directory("spark/sources/1")
+    assert not plan_clock_message(files, 5, 1), "a batch under way has a clock of its own"
+    for batch_id, epoch in ((4, 1), (5, 2)):
+        files.write(f"spark/commits/{batch_id}", "v1\n{}")
+        assert plan_clock_message(files, 5 + batch_id, epoch)
+    version, entry, *sources = (files.read("spark/offsets/6") or "").splitlines()
+    assert (version, json.loads(entry)["batchTimestampMs"], sources) == (
+        "v1",
+        10,
+        ['{"logOffset":7}', '{"logOffset": 1}'],
+    )
+    assert files.names("control") == ["clock-2-6.parquet"], "the one before was read"
+    (message,) = pq.read_table(f"{files.root.removeprefix('file:')}/control/clock-2-6.parquet").to_pylist()
+    assert message["key_group"] is None
+    assert read_control(message["payload"]) == Control(1, processing_time=10)
+
+
+def test_a_run_that_needs_no_starts_goes_on_with_those_of_others(files: Store) -> None:
+    assert resumed_batches(files, 1, is_needed=False) == frozenset()
+    assert not files.exists("runs.json")
+    assert resumed_batches(files, 2, 1) == {0}
+    files.write("spark/offsets/0", "v1")
+    assert resumed_batches(files, 3, 2, is_needed=False) == {0, 1}
+    assert resumed_batches(files, 4, 3) == {0, 1}
+    with refused("runs.json", "a former version, of epoch 4", kind=cj.CheckpointError):
+        resumed_batches(files, 6, 5)
 
 
 def test_a_run_that_fails_again_and_again_does_not_forget_with_which_batch_the_last_one_began(

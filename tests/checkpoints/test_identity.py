@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.identity import check_evolution, claim_checkpoint, describe_query, note_sources, read_query
+from cojoin.checkpoints.identity import claim_checkpoint, describe_query, described_at, note_sources, read_query
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from tests.spark.refused import refused
@@ -55,71 +55,6 @@ def test_a_description_that_is_written_between_two_looks_is_read(files: Store, m
     files.make_directory("")
     monkeypatch.setattr(type(files), "names", late)
     assert read_query(files)["query"] == query()
-
-
-NOTED = SCHEMA.append(pa.field("note", pa.string())).append(pa.field("amount", pa.float64()))
-CURE_OF_MORE = "drop it from the input, or take the state into a new checkpoint with restore_from="
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        (NOTED.append(pa.field("more", pa.int32())), f"has the column 'more' more; {CURE_OF_MORE}"),
-        (
-            NOTED.remove(2),
-            (
-                "has lost column 'note'; add it again, such as with ALTER TABLE ... ADD COLUMN (note string AFTER "
-                "`event_time`)"
-            ),
-        ),
-        (
-            NOTED.set(3, pa.field("amount", pa.int64())),
-            "has the column amount bigint, in the checkpoint it is amount double; cast it to that type, or, where",
-        ),
-        (
-            pa.schema([*SCHEMA, NOTED.field("amount"), NOTED.field("note")]),
-            (
-                "has its columns in another order, customer_id, event_time, amount, note; select customer_id, "
-                "event_time, note, amount"
-            ),
-        ),
-    ],
-)
-def test_other_columns_of_an_input_are_told_each_with_its_cure(files: Store, schema: pa.Schema, said: str) -> None:
-    claim_checkpoint(files, query(schema=NOTED))
-    with pytest.raises(cj.CheckpointError) as caught:
-        claim_checkpoint(files, query(schema=schema))
-    message = str(caught.value)
-    assert message.startswith(
-        f"checkpoint {files.root}: the inputs' columns are not those of the checkpoint: input 'trades' {said}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("other", "difference"),
-    [
-        (query(operation=AsofJoin("inner").describe()), "how is 'left' there and 'inner' here"),
-        (query(operation=AsofJoin(tolerance="1 ms").describe()), "tolerance_us is None there and 1000 here"),
-        (query(key_groups=16), "key_groups is 8 there and 16 here"),
-        (query(name="orders"), "inputs[0].name is 'trades' there and 'orders' here"),
-        (query(sequence=("event_time",)), "inputs[0].sequence is [] there and ['event_time'] here"),
-        (
-            query(operation={"operator": "process", "function": "Enrich", "order": "arrival"}),
-            "operator is 'asof_join' there and 'process' here",
-        ),
-    ],
-)
-def test_another_shape_is_told_the_difference(files: Store, other: dict[str, Any], difference: str) -> None:
-    claim_checkpoint(files, query())
-    before = files.read("query.json")
-    with pytest.raises(cj.CheckpointError) as caught:
-        claim_checkpoint(files, other)
-    assert str(caught.value) == (
-        f"checkpoint {files.root} belongs to another query, or to another shape of this one: {difference}. "
-        f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds; "
-        f"where it has evolved, restore_from= takes the state into a new checkpoint"
-    )
-    assert files.read("query.json") == before
 
 
 @pytest.mark.parametrize("stranger", ["offsets", "_delta_log", "part-0.parquet"])
@@ -183,12 +118,6 @@ def test_an_older_format_is_refused(files: Store) -> None:
         claim_checkpoint(files, query())
 
 
-def test_a_query_that_begins_to_need_the_clock_is_another(files: Store) -> None:
-    claim_checkpoint(files, query())
-    with pytest.raises(cj.CheckpointError, match="needs_clock is False there and True here"):
-        claim_checkpoint(files, query() | {"needs_clock": True})
-
-
 def test_what_the_inputs_read_is_kept_without_being_compared(files: Store) -> None:
     first, source = claim_checkpoint(files, query()), {"format": "delta", "location": "/lake/trades"}
     assert read_query(files)["sources"] == [None, None]
@@ -198,41 +127,30 @@ def test_what_the_inputs_read_is_kept_without_being_compared(files: Store) -> No
     assert read_query(files)["sources"] == [source, None]
 
 
-PROCESS = {"operator": "process", "function": "Enrich", "order": "event_time", "side_outputs": {"a": "x int"}}
+def test_a_query_that_begins_to_need_the_clock_goes_on_and_the_state_stays_as_it_began(files: Store) -> None:
+    first = claim_checkpoint(files, query())
+    asked = query() | {"needs_clock": True}
+    assert claim_checkpoint(files, asked) == first
+    note_sources(files, [None, None], query=asked, last_batch=4)
+    assert read_query(files)["query"]["needs_clock"] is False, "Spark's state has no timeouts"
+    note_sources(files, [None, None], query=asked)
+    assert read_query(files)["query"]["needs_clock"] is True, "no batch was planned, so there is no state"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        query(operation=PROCESS, key_groups=16) | {"needs_clock": True},
-        query(operation=PROCESS | {"function": "EnrichMore", "side_outputs": {"a": "x bigint", "b": "y int"}}),
-        query(operation=PROCESS, schema=SCHEMA.append(pa.field("amount", pa.float64()))),
-    ],
-)
-def test_a_restored_query_may_have_evolved(other: dict[str, Any]) -> None:
-    check_evolution(query(operation=PROCESS), other, "there")
+def test_the_settings_with_which_batches_are_planned_are_kept(files: Store) -> None:
+    claim_checkpoint(files, query(), settings={"time": {}})
+    assert read_query(files)["settings"] == {"time": {}}
+    note_sources(files, [None, None])
+    assert read_query(files)["settings"] == {"time": {}}
+    note_sources(files, [None, None], settings={"time": {"hold_left_until": 5}})
+    assert read_query(files)["settings"] == {"time": {"hold_left_until": 5}}
 
 
-@pytest.mark.parametrize(
-    ("other", "difference"),
-    [
-        (query(), "operator is 'process' there and 'asof_join' here"),
-        (query(operation=PROCESS | {"order": "arrival"}), "order is 'event_time' there and 'arrival' here"),
-        (query(operation=PROCESS | {"side_outputs": {}}), "side output 'a' is there and not here"),
-        (query(operation=PROCESS, name="orders"), "inputs[0].name is 'trades' there and 'orders' here"),
-        (
-            query(operation=PROCESS, schema=SCHEMA.set(0, pa.field("customer_id", pa.int32()))),
-            "input 'trades': column 'customer_id', which must keep its type, is bigint there and int here",
-        ),
-    ],
-)
-def test_any_other_change_is_refused(other: dict[str, Any], difference: str) -> None:
-    with pytest.raises(cj.CheckpointError) as caught:
-        check_evolution(query(operation=PROCESS), other, "there")
-    assert str(caught.value).startswith(f"checkpoint there can't go on as this query: {difference}")
-
-
-def test_a_key_is_never_widened() -> None:
-    narrow = SCHEMA.set(0, pa.field("customer_id", pa.int32()))
-    with pytest.raises(cj.CheckpointError, match=r"'customer_id'.*int there and bigint here"):
-        check_evolution(query(schema=narrow), query(), "there")
+def test_a_former_description_is_that_of_the_batches_before(files: Store) -> None:
+    claim_checkpoint(files, query())
+    noted, more = (query(schema=SCHEMA.append(pa.field(name, pa.string()))) for name in ("note", "more"))
+    for described, last in ((query(), 2), (noted, 3), (noted, 5), (more, 7)):
+        note_sources(files, [None, None], query=described, last_batch=last)
+    stored = read_query(files)
+    assert [described_at(stored, batch) for batch in (0, 3, 4, 7, 8)] == [query(), query(), noted, noted, more]
+    assert len(stored["former"]) == 2

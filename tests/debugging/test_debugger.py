@@ -207,7 +207,9 @@ def test_bad_input_is_told(shop: Shop, joined_shop: Shop, tmp_path: Path) -> Non
         debug(shop, tiers(shop), snapshot, None)
     with pytest.warns(UserWarning, match=r"has nothing of key 99; keys that it has are, for example, [78]"):
         debug(shop, tiers(shop), snapshot, 99)
-    with pytest.raises(cj.CheckpointError, match="operator is 'process' there and 'asof_join' here"):
+    with pytest.raises(
+        cj.CheckpointError, match="the operation is 'process' in the checkpoint and 'asof_join' in the query"
+    ):
         debug(shop, shop.pair(delta=True).asof_join(), snapshot)
     folder = joined_shop.source("customers", delta=False)
     with pytest.raises(cj.CheckpointError, match=r"input 'customers' read delta .* and reads parquet .* here"):

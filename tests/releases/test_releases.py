@@ -22,6 +22,7 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.spark.restore.restoration import Restoration
 from cojoin.storage.stores import open_store
 from tests.checkpoints.damages import DAMAGES, SEED, told_of
+from tests.releases import queries
 from tests.releases.queries import CASES, DRAIN, Case, Place
 from tests.releases.unpacked import FOLDER, RELEASES, expected, locked, looked_at, told, unpack
 from tests.spark.refused import refused
@@ -79,6 +80,21 @@ def test_it_goes_on(spark: SparkSession, release: str, case: Case, place: Place)
         assert query.progress is not None
         assert query.progress.is_conserved
     assert told(spark, place) == expected(release, case.name)["told"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["asof", "killed", "restored"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_it_goes_on_with_idleness_and_columns_that_may_come(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, release: str, name: str
+) -> None:
+    case = CASES[name]
+    monkeypatch.setattr(queries, "FIVE_SECONDS", queries.FIVE_SECONDS.with_idleness("1 hour"))
+    with locked(release):
+        place = unpack(release, name)
+        go_on(spark, case, place, evolve=True)
+        assert told(spark, place) == expected(release, name)["told"]
+        assert read_query(open_store(spark, place.checkpoint))["query"]["needs_clock"] is False
 
 
 @cases("restored")

@@ -76,6 +76,6 @@ def test_a_copy_put_back_as_it_was_is_not_refused_for_nothing(spark: SparkSessio
 def test_what_one_output_refuses_no_other_holds_in_another_form(spark: SparkSession, tmp_path: Path) -> None:
     # The output is a folder of parquet files, whose batches are replaced; the rejected rows' Delta table refuses.
     (point,) = (each for each in FAILURES if each.name == "before the manifest")
-    verdict = change_settings(spark, tmp_path, 18, point, "late trades applied", output="parquet")
+    verdict = change_settings(spark, tmp_path, 18, point, "another body, which waits", output="parquet")
     assert verdict.refusal is not None
     assert not verdict.faults, verdict.told()

@@ -202,7 +202,7 @@ def test_a_table_that_is_not_what_it_was_is_told_and_the_state_goes_on(shop: Sho
     shop.run(shop.connect().asof_join())
     # A column more is left out, one less is told; a version that nothing refreshes is not looked at.
     spark.sql(f"alter table delta.`{shop.customers}` add column (more string)")
-    with refused("has the column 'more' more; drop it from the input", kind=cj.CheckpointError):
+    with refused("has the column 'more' more; start(..., evolve=True) takes it up", kind=cj.CheckpointError):
         shop.run(shop.connect(refresh=NOW).asof_join())
     spark.createDataFrame([(1, "gold")], "`käufer` bigint, tier string").write.format("delta").mode("overwrite").option(
         "overwriteSchema", "true"

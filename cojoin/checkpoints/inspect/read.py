@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.checkpoint import Checkpoint, Moment, open_files
-from cojoin.checkpoints.identity import read_query
+from cojoin.checkpoints.identity import described_at, read_query
 from cojoin.checkpoints.inspect.query_state import QueryState
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, has_progress_table, progress_row
@@ -197,12 +197,12 @@ def _of_snapshot(spark: SparkSession, files: Store, path: str, batch_id: int) ->
         raise _unknown(files, batch_id)
     # Its rows are read when a user asks for them, and the query may remove the snapshot until then.
     stored = StoredState.of_snapshot(StateTable(spark, files).pinned(snapshot), snapshot)
-    query = read_query(files)["query"]
+    query = described_at(read_query(files), batch_id)
     return QueryState(path, batch_id, "snapshot", stored_inputs(query), query, snapshot.manifest.report, stored)
 
 
 def _of_store(spark: SparkSession, files: Store, path: str, batch_id: int) -> QueryState:
-    stored, query = open_batch(spark, files, batch_id), read_query(files)["query"]
+    stored, query = open_batch(spark, files, batch_id), described_at(read_query(files), batch_id)
     last = _manifest_before(files, batch_id)
     report = None if last is None else last.report
     return QueryState(path, batch_id, "state store", stored_inputs(query), query, report, stored)

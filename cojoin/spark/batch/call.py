@@ -36,6 +36,7 @@ from cojoin.engine.user_frames import user_traceback
 from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column, read_message, write_messages
 from cojoin.engine.values.row_digest import add_digests, rows_digest
+from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, FunctionError
 from cojoin.spark.batch.batch_facts import BatchFacts, batch_facts, check_places, check_state
@@ -45,7 +46,7 @@ from cojoin.spark.batch.restored_state import RestoredState, is_restored_state
 from cojoin.spark.batch.written_files import CallFiles, FileTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cojoin.engine.operator import Emission
     from cojoin.engine.plan import Plan
@@ -115,7 +116,7 @@ class StreamingCall:
         facts = batch_facts(self._told_by)
         check_places(facts.places)
         stamp = (facts.batch_id, state.getCurrentProcessingTimeMs()) if self._plan.stamps_rejected else None
-        emitted = _Emitted(self._outputs, facts.files, stamp)
+        emitted = _Emitted(self._outputs, facts.files, stamp, self._plan.emitted_columns)
         try:
             with without_garbage_collection():
                 yield from self._run(key, frames, state, facts, emitted)
@@ -183,7 +184,7 @@ class StreamingCall:
         header[_WRITTEN] = [group, batch_id, expected.get("query_id")]
         encoded, segments = codec.encode(header, tables), operator.segments()
         state.update((encoded,))
-        if self._plan.needs_clock and operator.watermark.status() != "finished":
+        if self._plan.needs_clock and self._plan.has_timeouts and operator.watermark.status() != "finished":
             # All key groups must be called in the next batch, as only all of them together make up its report.
             state.setTimeoutDuration(1)
         statistics = {
@@ -210,6 +211,7 @@ class _Emitted:
         outputs: The kind and the columns of each output, by name.
         places: Where the call may write the rows of some outputs (``BatchFacts.files``).
         stamp: The micro-batch and its processing time, which rejected rows get; None leaves them as they are.
+        columns: The columns of those outputs that are limited to some, by name.
     """
 
     def __init__(
@@ -217,9 +219,10 @@ class _Emitted:
         outputs: Mapping[str, tuple[int, pa.Schema]],
         places: Mapping[int, Mapping[str, str]],
         stamp: tuple[int, int] | None = None,
+        columns: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.rows: Counter[str] = Counter()
-        self._stamp = stamp
+        self._stamp, self._columns = stamp, columns or {}
         self.digests: dict[str, int] = {}
         self._kinds = {name: kind for name, (kind, _) in outputs.items()}
         schemas = dict(outputs.values())
@@ -229,9 +232,11 @@ class _Emitted:
         """Yield rows of ``(kind, payload)``; files are complete at the end."""
         for emission in emissions:
             self.rows[emission.kind] += emission.table.num_rows
-            digest = rows_digest(emission.table)
-            self.digests[emission.kind] = add_digests(self.digests.get(emission.kind, 0), digest)
             kind, table = self._kinds[emission.kind], emission.table
+            if emission.kind in self._columns:
+                table = table.select(list(self._columns[emission.kind]))
+            digest = rows_digest(table)
+            self.digests[emission.kind] = add_digests(self.digests.get(emission.kind, 0), digest)
             if self._stamp is not None and emission.kind == REJECTED:
                 # Without the stamp in the digest, a batch that an earlier version has written is the same batch.
                 table = stamped(table, *self._stamp)
@@ -296,7 +301,7 @@ def _unpack_batch(
     """
     pieces: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
     controls: list[Control] = []
-    ended, row_bytes, loaded = False, [0, 0], LoadedRows(plan.right, batch_id)
+    ended, row_bytes, loaded = False, [0, 0], LoadedRows(plan.right, batch_id, plan.loaded_schema)
     for tag, payload in packed:
         buffer = payload.as_buffer() if isinstance(payload, pa.Scalar) else pa.py_buffer(payload)
         if tag == CONTROL_TAG and is_restored_state(buffer):
@@ -312,6 +317,10 @@ def _unpack_batch(
             pieces[tag - 1].append(rows)
             row_bytes[tag - 1] = max(row_bytes[tag - 1], rows.nbytes // rows.num_rows)
     load, rows_of_load = loaded.take()
+    if plan.loaded_schema is not None:
+        what = f"input {plan.right.name!r}"
+        evolved = [evolve(pa.Table.from_batches([rows]), plan.right.schema, what) for rows in rows_of_load]
+        rows_of_load = [rows for table in evolved for rows in table.to_batches()]
     pieces[1].extend(rows_of_load)
     row_bytes[1] = max([row_bytes[1], *(rows.nbytes // rows.num_rows for rows in rows_of_load)])
     left, right = (

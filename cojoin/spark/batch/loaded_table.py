@@ -124,10 +124,11 @@ class LoadedRows:
     Args:
         spec: The right input.
         batch_id: The micro-batch.
+        schema: The columns with which the messages were written; None where they are the input's.
     """
 
-    def __init__(self, spec: InputSpec, batch_id: int) -> None:
-        self._spec, self._batch_id = spec, batch_id
+    def __init__(self, spec: InputSpec, batch_id: int, schema: pa.Schema | None = None) -> None:
+        self._spec, self._batch_id, self._schema = spec, batch_id, spec.schema if schema is None else schema
         self._pieces: dict[bytes, list[pa.RecordBatch]] = {}
         self._closed: dict[bytes, TableLoad] = {}
 
@@ -144,7 +145,7 @@ class LoadedRows:
         if body.slice(0, 1).to_pybytes() == b"{":
             self._closed[own_id] = TableLoad(**json.loads(body.to_pybytes()), batch_id=self._batch_id)
         else:
-            rows = read_message(body, self._spec.schema)
+            rows = read_message(body, self._schema)
             self._pieces.setdefault(own_id, []).append(rows)
 
     def take(self) -> tuple[TableLoad | None, list[pa.RecordBatch]]:

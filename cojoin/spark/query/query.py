@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from cojoin.checkpoints.control import drain_is_promised, plan_drain
+from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, plan_drain
 from cojoin.checkpoints.offset_log import plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
@@ -201,7 +201,8 @@ class Query:
             self._begin(at_rest.trigger(once=True))
             last_batch = None
         elif not self._trigger.is_bounded:
-            with _empty_batches(self._spark, run=True):
+            # Without need of the clock, a state with timeouts is that of an earlier run of the query.
+            with _empty_batches(self._spark, run=self._plan.needs_clock):
                 self._begin(self._trigger.apply(stream))
             last_batch = None
         else:
@@ -219,7 +220,13 @@ class Query:
     def _plan_last_batch(self) -> bool:
         if self._trigger.drain:
             return self._plan_drain()
-        return self._plan.needs_clock and plan_look_at_the_clock(self._files, int(1000 * time.time()))
+        if not self._plan.needs_clock:
+            return False
+        now = int(1000 * time.time())
+        if self._plan.has_timeouts:
+            return plan_look_at_the_clock(self._files, now)
+        interval = compact_interval(self._spark)
+        return plan_clock_message(self._files, now, self._lease.epoch, self._lease.check, interval)
 
     def _begin(self, stream: DataStreamWriter) -> None:
         try:

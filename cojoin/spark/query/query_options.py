@@ -10,6 +10,7 @@ from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.side_outputs import OutputTag
+from cojoin.engine.values.choices import check_flag
 from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.spark.query.triggers import Trigger
 from cojoin.spark.restore.restoration import RestoreOptions
@@ -46,6 +47,7 @@ class QueryOptions:
     restore_from: Checkpoint | None = None
     restore: RestoreOptions = field(default_factory=RestoreOptions)
     on_progress: Callable[[BatchReport], Any] | None = None
+    evolve: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.trigger, Trigger):
@@ -62,6 +64,7 @@ class QueryOptions:
         if self.on_progress is not None and not callable(self.on_progress):
             msg = f"on_progress: expected a function of a batch's report, or None, got {self.on_progress!r}"
             raise ConfigurationError(msg)
+        check_flag("evolve", self.evolve)
         SnapshotCadence.of(self.checkpoint_interval)
         retained = self.retained_checkpoints
         if isinstance(retained, bool) or not isinstance(retained, int) or retained < 1:

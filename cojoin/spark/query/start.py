@@ -1,7 +1,8 @@
 """The start of a query: all is checked, then the checkpoint is claimed, leased and restored, then the query runs.
 
 A query that can't run is refused before anything is written. A start after a crash finishes what an earlier start has
-begun: first a restoration (``restore``), then a drain (``query``).
+begun: first a restoration (``restore``), then a drain (``query``). A planned batch is run as it was planned
+(``planned_batch``), also where the query has changed since.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import warnings
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.errors import PySparkException
 
@@ -29,12 +30,14 @@ from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
 from cojoin.checkpoints.offset_log import check_offsets
 from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.checkpoints.query_changes import check_output_meaning, check_same_query
 from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentFolder, open_segments
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.operator import REJECTED
+from cojoin.engine.plan_settings import plan_settings
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
 from cojoin.spark.batch.arrow_limits import runs_python
@@ -47,6 +50,7 @@ from cojoin.spark.query.opened_outputs import open_outputs
 from cojoin.spark.query.output_places import check_places, check_unchanged, shared_places
 from cojoin.spark.query.outside import Outside
 from cojoin.spark.query.passed_over import files_passed_over
+from cojoin.spark.query.planned_batch import Transition
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.query import Query
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
@@ -67,9 +71,10 @@ from cojoin.storage.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming import DataStreamWriter
 
+    from cojoin.checkpoints.identity import SourceDescription
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
@@ -81,14 +86,16 @@ if TYPE_CHECKING:
 
 __all__ = ["start_query"]
 
+Inputs: TypeAlias = "tuple[BoundInput, BoundInput]"
 Emit: TypeAlias = (
-    "Callable[[DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None, bool], DataFrame]"
+    "Callable[[Plan, Inputs, DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None, bool],"
+    " DataFrame]"
 )
 
 
 def start_query(
     plan: Plan,
-    inputs: Sequence[BoundInput],
+    inputs: Inputs,
     emit: Emit,
     options: QueryOptions,
 ) -> Query:
@@ -113,10 +120,8 @@ def start_query(
     files.check_place()
     files.check_swaps()
     sinks = options.sinks(plan, files)
-    _check_outputs(plan, files, sinks, inputs)
-    description = describe_query(
-        plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
-    )
+    description = _described(plan, files, options)
+    _check_outputs(plan, files, sinks, inputs, evolve=options.evolve)
     places = shared_places(spark, files, sinks, inputs, is_client=is_connect(spark))
     with begun(places, spark):
         new = NewQuery(spark, files, plan, description, sources, sinks, options.restore)
@@ -136,25 +141,27 @@ def start_query(
         ]
         if is_connect(spark):
             check_server(spark, files)
-        claim_checkpoint(files, description, described)
+        claim_checkpoint(files, description, described, settings=plan_settings(plan), evolve=options.evolve)
         lease = Lease.acquire(files)
         try:
             _check_unchanged(files, seen)
             # If two starts claimed it at the same moment, the one with the lease continues with what is there.
             last = Manifests(files).last()
             check_description(files, 0 if last is None else last.described)
+            is_restoring = restoration is not None and restoration.stage != "ready"
+            transition = Transition.of(files, plan, inputs, description, options.trigger, is_restoring=is_restoring)
+            new = replace(new, plan=transition.plan)
             query_id = note_sources(files, described, lease.epoch)
-            restoration = None if restoration is None else replace(restoration, epoch=lease.epoch)
-            if restoration is not None and restoration.stage == "begun":
-                restoration.write(files)
-                restoration = write_restoration(new, restoration, lease.check)
-                restoration.write(files)
+            restoration = None if restoration is None else _written(new, replace(restoration, epoch=lease.epoch), lease)
             checkpoint = _open_checkpoint(new, query_id, lease, restoration)
             streams = InputStreams.of(inputs)
             outside = Outside(options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress)
-            query = Query(spark, plan, options.trigger, checkpoint, span=span, outside=outside)
+            query = Query(spark, new.plan, options.trigger, checkpoint, span=span, outside=outside)
             with outside.ended_by_errors():
-                _run(query, new, streams, inputs, emit, options, checkpoint, restoration, places)
+                new, inputs, checkpoint = _after_planned(
+                    query, new, streams, transition, inputs, emit, options, checkpoint, places, described
+                )
+                _run(query, new, streams, transition, inputs, emit, options, checkpoint, restoration, places)
         except BaseException as error:
             cause = lease.explained(error) if isinstance(error, Exception) else error
             with contextlib.suppress(Exception):
@@ -167,7 +174,35 @@ def start_query(
     return query
 
 
-def _check_outputs(plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput]) -> None:
+def _written(new: NewQuery, restoration: Restoration, lease: Lease) -> Restoration:
+    """Write what a restored query's first batch needs, where that is not there yet."""
+    if restoration.stage != "begun":
+        return restoration
+    restoration.write(new.files)
+    restoration = write_restoration(new, restoration, lease.check)
+    restoration.write(new.files)
+    return restoration
+
+
+def _described(plan: Plan, files: Store, options: QueryOptions) -> dict[str, Any]:
+    """Return the query's description; one that may have evolved is compared before its outputs are.
+
+    Raises:
+        CheckpointError: It has changed in another way.
+    """
+    found = describe_query(
+        plan.operation.describe(), plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock
+    )
+    if options.evolve and files.exists(IDENTITY):
+        stored = read_query(files)["query"]
+        check_same_query(stored, found, files.root, evolve=True)
+        check_output_meaning(stored, plan, files.root)
+    return found
+
+
+def _check_outputs(
+    plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: Sequence[BoundInput], *, evolve: bool
+) -> None:
     """Check that no two outputs share a place, and that their columns fit tables that exist.
 
     Raises:
@@ -177,11 +212,7 @@ def _check_outputs(plan: Plan, files: Store, sinks: Mapping[str, Sink], inputs: 
     for name, sink in sinks.items():
         sink.check_place(spark, name)
     check_places(spark, files, sinks, inputs)
-    _check_tables(spark, files, plan, sinks)
-
-
-def _check_tables(spark: SparkSession, files: Store, plan: Plan, sinks: Mapping[str, Sink]) -> None:
-    if files.exists(IDENTITY) and read_query(files)["query"]["output"] != schema_to_ddl(plan.output):
+    if not evolve and files.exists(IDENTITY) and read_query(files)["query"]["output"] != schema_to_ddl(plan.output):
         # The cause is that the inputs are not those of the checkpoint, which is refused when the checkpoint is claimed.
         return
     for name, sink in sinks.items():
@@ -300,11 +331,78 @@ def _remote(
     return found
 
 
+def _after_planned(
+    query: Query,
+    new: NewQuery,
+    streams: InputStreams,
+    transition: Transition,
+    inputs: Inputs,
+    emit: Emit,
+    options: QueryOptions,
+    checkpoint: ClaimedCheckpoint,
+    places: SharedPlaces | None,
+    described: Sequence[SourceDescription],
+) -> tuple[NewQuery, Inputs, ClaimedCheckpoint]:
+    """Run the batch that is planned as it was planned, where the query has changed since; return what comes next."""
+    files, planned = new.files, transition.planned
+    if planned is not None and drain_is_promised(files):
+        # Nothing comes after the batch that ends all inputs.
+        return replace(new, plan=planned.plan), planned.inputs, checkpoint
+    if planned is not None:
+        as_planned = replace(new, plan=planned.plan)
+        _run_planned(query, as_planned, streams, transition, planned.inputs, emit, options, checkpoint, places)
+        checkpoint = replace(checkpoint, last=checkpoint.manifests.last())
+    side = _static_side(new.plan, new.sources[1], options)
+    if side is not None and transition.added[1]:
+        TableLoads(side, files, checkpoint.lease.check).check_all_taken(checkpoint.last_report)
+    return new, inputs, replace(checkpoint, described=transition.note(files, described, checkpoint.lease.epoch))
+
+
+def _run_planned(
+    query: Query,
+    new: NewQuery,
+    streams: InputStreams,
+    transition: Transition,
+    inputs: Inputs,
+    emit: Emit,
+    options: QueryOptions,
+    checkpoint: ClaimedCheckpoint,
+    places: SharedPlaces | None,
+) -> None:
+    """Run the batch that is planned, and nothing else; all are as they were when it was planned."""
+    files, plan = new.files, new.plan
+    outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
+    cadence = SnapshotCadence.of(options.checkpoint_interval)
+    has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
+    control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
+    # The planned batch is the first of no run that starts now.
+    resumed = _resumed(plan, checkpoint, transition)
+    writer: BatchWriter | None = None
+    told_by: str | None = None
+    if is_connect(new.spark):
+        side = _static_side(plan, new.sources[1], options)
+        batch: Any = for_workers(_remote(new, streams, options, checkpoint, side))
+        told_by = setting_of(checkpoint.query_id)
+    else:
+        retained, take = options.retained_checkpoints, query.take_batch
+        writer = BatchWriter(
+            plan, checkpoint, outputs, take, retained, row_limit_only=False, cadence=cadence, places=places
+        )
+        batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(None))
+    emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, False)
+    try:
+        _run_alone(emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark")))
+    finally:
+        if writer is not None:
+            writer.finish()
+
+
 def _run(
     query: Query,
     new: NewQuery,
     streams: InputStreams,
-    inputs: Sequence[BoundInput],
+    transition: Transition,
+    inputs: Inputs,
     emit: Emit,
     options: QueryOptions,
     checkpoint: ClaimedCheckpoint,
@@ -324,12 +422,7 @@ def _run(
         rows_only = not any(runs_python(each.frame) for each in inputs)
         retained = options.retained_checkpoints
         writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)
-    # Also where only timers need the clock: another run's strategies may follow it.
-    last = checkpoint.last
-    starts = (
-        resumed_batches(files, checkpoint.lease.epoch, 0 if last is None else last.epoch) if plan.needs_clock else ()
-    )
-    resumed = frozenset(starts) if plan.follows_clock else frozenset()
+    resumed = _resumed(plan, checkpoint, transition)
     has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
     told_by = setting_of(checkpoint.query_id) if writer is None else None
@@ -340,7 +433,7 @@ def _run(
         batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(loads))
 
     def written(*, is_planned: bool = False) -> DataStreamWriter:
-        emitted = emit(control, resumed, cadence, open_segments(files), told_by, is_planned)
+        emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, is_planned)
         return emitted.writeStream.foreachBatch(batch if writer is not None else for_workers(batch)).option(
             "checkpointLocation", files.path("spark")
         )
@@ -349,12 +442,8 @@ def _run(
     # Spark copies users' functions when a stream is made. What they change while the query runs must count in no batch.
     at_rest = written(is_planned=True) if _plans_without_python(new, options.trigger) else stream
     if restoration is not None and restoration.stage == "written":
-        # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
-            try:
-                stream.trigger(once=True).start().awaitTermination()
-            except PySparkException as error:
-                raise QueryFailedError(explain(error)) from error
+            _run_alone(stream)
         finish_restoration(files, restoration, checkpoint.lease.check).write(files)
     if loads is not None and not drain_is_promised(files):
         last = checkpoint.manifests.last()
@@ -366,6 +455,27 @@ def _run(
     if places is not None:
         at_end.append(partial(places.remove, of_workers=True))
     query.run(named(stream), named(at_rest), at_end)
+
+
+def _resumed(plan: Plan, checkpoint: ClaimedCheckpoint, transition: Transition) -> frozenset[int]:
+    """Return the batches with which the last runs began, before which silence does not count."""
+    counted = checkpoint.last.epoch if checkpoint.last is not None and transition.follows_this_release else 0
+    # Also where only timers need the clock, or nothing: another run's strategies may follow it.
+    starts = resumed_batches(checkpoint.files, checkpoint.lease.epoch, counted, is_needed=plan.needs_clock)
+    return starts if plan.follows_clock else frozenset()
+
+
+def _run_alone(stream: DataStreamWriter) -> None:
+    """Run the batch that is planned, to its end.
+
+    Raises:
+        QueryFailedError: It failed.
+    """
+    try:
+        # Other triggers would plan a second one, which reads all sources anew.
+        stream.trigger(once=True).start().awaitTermination()
+    except PySparkException as error:
+        raise QueryFailedError(explain(error)) from error
 
 
 def _tell(notes: Iterable[str], category: type[Warning] = UserWarning) -> None:

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.control import CONTROL_FOLDER
 from cojoin.checkpoints.offset_log import COMMITS, newest_id
 from cojoin.engine.values.texts import back_quoted
-from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
 from cojoin.spark.batch.loaded_table import closing_messages, packed_load
 from cojoin.spark.query.failures import explain
 from cojoin.spark.query.present_validity import check_rows_validity
@@ -132,6 +132,25 @@ class TableLoads:
                 return []
         table = self._newest(session, loaded)
         return [] if table is None else self._write(session, table)
+
+    def check_all_taken(self, last: BatchReport | None) -> None:
+        """Check that no load is to be read with columns that it does not have.
+
+        Args:
+            last: The report of the last batch that counts.
+
+        Raises:
+            CheckpointError: A crash came between Spark's look at a load and the plan of the batch that takes it.
+        """
+        loaded = _loaded(last)
+        waiting = [name for name in self._read()[1] if _number(name) > _number_of(loaded)]
+        if waiting:
+            msg = (
+                f"checkpoint {self._files.root}: input {self._side.spec.name!r}: a version of its table was read "
+                f"before columns were added, and no batch has taken it yet ({waiting[0]}): start the query once with "
+                f"the table's former columns, or take the state into a new checkpoint with restore_from="
+            )
+            raise CheckpointError(msg)
 
     def after(self, session: SparkSession, report: BatchReport | None) -> None:
         """Remove files that are no longer needed, and write the next load where it is due, after a batch that counts.

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from cojoin.checkpoints import outputs
 from cojoin.checkpoints.checkpoint import Checkpoint, find_snapshot
 from cojoin.checkpoints.control import register_messages
-from cojoin.checkpoints.identity import check_evolution, read_query
+from cojoin.checkpoints.identity import described_at, read_query
 from cojoin.checkpoints.lease import end
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.checkpoints.offset_log import NOTHING_READ, begin_after, plan_first_batch
+from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.checkpoints.written_state import WrittenState
@@ -78,7 +79,7 @@ def check_restore(new: NewQuery, checkpoint: Checkpoint, begun: Restoration | No
     origin = open_store(new.spark, checkpoint.path)
     stored = read_query(origin)
     snapshot = _snapshot_of(origin, checkpoint, begun, new)
-    check_evolution(stored["query"], new.description, origin.root)
+    check_evolution(described_at(stored, snapshot.batch_id), new.description, origin.root)
     offsets = _check_sources(new, stored["sources"], snapshot.manifest.offsets)
     logs = snapshot.manifest.logs
     # The last source is the control input, whose rows are in the state.

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.checkpoint import Checkpoint
-from cojoin.checkpoints.identity import check_evolution, describe_query, read_query
+from cojoin.checkpoints.identity import describe_query, described_at, read_query
 from cojoin.checkpoints.inspect.key_state import STATE
 from cojoin.checkpoints.inspect.read import state_manifest
+from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
@@ -126,7 +127,7 @@ def _positions(
         return Positions(str(uuid.uuid4()), sources)
     origin = open_store(spark, existing.path)
     stored = read_query(origin)
-    check_evolution(stored["query"], description, origin.root)
+    check_evolution(described_at(stored, existing.batch_id), description, origin.root)
     manifest = state_manifest(origin, existing)
     return Positions(manifest.query_id, stored["sources"], manifest, origin)
 

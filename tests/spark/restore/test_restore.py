@@ -187,7 +187,7 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
         ),
         (frames, {"restore_from": at}, ("input 'trades' is a DataFrame", "cojoin.sources.delta or files")),
         (other_order, {"restore_from": at}, ("inputs[0].sequence",)),
-        (None, {"restore_from": state}, ("operator is 'process' there and 'asof_join' here",)),
+        (None, {"restore_from": state}, ("the operation is 'process' in the checkpoint and 'asof_join' in the query",)),
         (new.function(Narrowed()), {"restore_from": state}, ("'customer'", "bigint there and int here")),
         (new.function(Forgetful()), {"restore_from": state}, ("'customer'", "no longer declare")),
         (None, {"restore_from": cj.Checkpoint(new.checkpoint)}, ("give it another checkpoint",)),

@@ -273,7 +273,7 @@ def test_a_table_whose_columns_change_is_told(spark: SparkSession, tmp_path: Pat
         "columns have changed since the query was built: more (missing then, string now)", "connect them anew"
     ):
         table.run(built, "kept", drain=False)
-    goes_on_not(table, "input 'customers' has the column 'more' more; drop it", "restore_from=")
+    goes_on_not(table, "input 'customers' has the column 'more' more; start(..., evolve=True)", "drop it")
     table.trade(table.begin + 1_000 * MINUTE)
     table.run(table.joined(COMMITTED, 2), "fork", drain=True, restore_from=savepoint)
     assert table.rows("kept", "fork")[-1] == (7, "new")

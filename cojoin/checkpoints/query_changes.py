@@ -1,0 +1,313 @@
+"""Which changes of a query its checkpoint allows, and how the others are named: by what the user wrote.
+
+The comparison covers what the stored state depends on: the inputs' names, columns and keys, the operation, the output's
+columns and the number of key groups. Watermark strategies, ``max_ahead``, triggers and sinks may change between runs.
+With ``evolve=True`` nullable columns may have been added to the inputs and to the outputs; rows in the state have null
+there. A column that is gone, has another type, place or meaning, or has become a key is refused by its name.
+
+A new query that is restored from a checkpoint may differ more: in its number of key groups, by an added state or side
+output, and by wider types (``schema_evolution``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.engine.time.durations import duration_text
+from cojoin.engine.values import schema_evolution
+from cojoin.engine.values.texts import back_quoted
+from cojoin.engine.values.types import parse_schema, schema_to_ddl
+from cojoin.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.plan import Plan
+
+__all__ = ["added_columns", "check_evolution", "check_output_meaning", "check_same_query"]
+
+_ITS_OWN = {"operator", "output", "needs_clock", "inputs", "side_outputs"}
+"""The entries of a description that are compared each in its own way."""
+
+_OF_INPUTS = {"name", "columns", "key", "changes"}
+
+_DURATIONS = "_us"
+"""The end of the names of settings in microseconds; the argument's name is without it."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A column that differs between the checkpoint and the query.
+
+    Attributes:
+        text: What differs.
+        cure: What to do.
+        is_added: Whether it is a nullable column that the checkpoint does not have.
+    """
+
+    text: str
+    cure: str
+    is_added: bool = False
+
+
+def check_same_query(stored: Mapping[str, Any], asked: Mapping[str, Any], root: str, *, evolve: bool = False) -> None:
+    """Check that a checkpoint belongs to a query, as it is described now.
+
+    Args:
+        stored: The description in the checkpoint.
+        asked: The description of the query to start.
+        root: The checkpoint, for the message.
+        evolve: Whether nullable columns may have been added.
+
+    Raises:
+        CheckpointError: It does not; the message names each difference by what the user wrote.
+    """
+    differences = _differences(stored, asked)
+    if differences:
+        msg = (
+            f"checkpoint {root} belongs to another query, or to another shape of this one: {'; '.join(differences)}. "
+            f"Start this query with a checkpoint of its own, or make it the query that the checkpoint holds; where it "
+            f"has evolved, restore_from= takes the state into a new checkpoint"
+        )
+        raise CheckpointError(msg)
+    changes = list(_column_changes(stored, asked))
+    refused = [each for each in changes if not (each.is_added and evolve)]
+    if not refused:
+        return
+    told = "; ".join(f"{each.text}; {each.cure}" for each in refused)
+    msg = (
+        f"checkpoint {root}: the query's columns are not those of the checkpoint: {told}. "
+        f"Start this query with a checkpoint of its own where that is not wanted"
+    )
+    raise CheckpointError(msg)
+
+
+def check_output_meaning(stored: Mapping[str, Any], plan: Plan, root: str) -> None:
+    """Check that the columns of a join's output are of the same input as before columns were added to the inputs.
+
+    A name that both inputs have by now may be the other one's in the output, by the join's ``suffixes``.
+
+    Args:
+        stored: The description in the checkpoint.
+        plan: What the query executes, whose columns were checked by ``check_same_query``.
+        root: The checkpoint, for the message.
+
+    Raises:
+        CheckpointError: A column is gone or of the other input.
+    """
+    if "function" in stored:
+        return
+    former = [
+        replace(spec, schema=pa.schema([spec.schema.field(name) for name in parse_schema(ddl, what="columns").names]))
+        for spec, ddl in zip(plan.inputs, (each["columns"] for each in stored["inputs"]), strict=True)
+    ]
+    then, now = (_sides(plan, *inputs) for inputs in (former, plan.inputs))
+    for name, is_left in then.items():
+        if now.get(name) == is_left:
+            continue
+        owner, other = (plan.inputs[place].name for place in ((0, 1) if is_left else (1, 0)))
+        becomes = "would be gone" if name not in now else f"would be that of input {other!r}"
+        msg = (
+            f"checkpoint {root}: the output's column {name!r} is of input {owner!r}, and with the columns that were "
+            f"added it {becomes}; rename the added column, such as df.withColumnRenamed(...), or drop it from the input"
+        )
+        raise CheckpointError(msg)
+
+
+def _sides(plan: Plan, left: InputSpec, right: InputSpec) -> dict[str, bool]:
+    """Return the columns of a join's output, and whether each is of the left input."""
+    # A join renames the fields of its left input, and makes those of the right one.
+    marked = pa.schema([field.with_metadata({"left": ""}) for field in left.schema])
+    joined = plan.operation.output_schema(replace(left, schema=marked), right)
+    return {field.name: bool(field.metadata) for field in joined}
+
+
+def added_columns(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the columns of each input that were added since a description was written, left first."""
+    pairs = zip(stored["inputs"], asked["inputs"], strict=True)
+    return [tuple(_new_names(one["columns"], two["columns"])) for one, two in pairs]
+
+
+def _new_names(stored: str, asked: str) -> list[str]:
+    known = set(parse_schema(stored, what="columns").names)
+    return [name for name in parse_schema(asked, what="columns").names if name not in known]
+
+
+def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Return all differences but those of columns."""
+    if stored.get("operator") != asked.get("operator"):
+        # Where the operations differ, nearly all else differs too.
+        return [_said("the operation", stored.get("operator"), asked.get("operator"))]
+    names = [*stored, *(name for name in asked if name not in stored)]
+    found = [
+        _setting(name, stored.get(name), asked.get(name))
+        for name in names
+        if name not in _ITS_OWN and stored.get(name) != asked.get(name)
+    ]
+    tags, now = set(stored.get("side_outputs", {})), set(asked.get("side_outputs", {}))
+    found += [f"side output {tag!r} is missing in the query" for tag in sorted(tags - now)]
+    found += [f"side output {tag!r} is missing in the checkpoint" for tag in sorted(now - tags)]
+    for place, one, two in zip(("left", "right"), stored["inputs"], asked["inputs"], strict=True):
+        if one["name"] != two["name"]:
+            found.append(_said(f"the {place} input's name=", one["name"], two["name"]))
+        found += _input_differences(f"input {two['name']!r}", one, two)
+    return found
+
+
+def _input_differences(what: str, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+    if stored["key"] != asked["key"]:
+        new = [name for name in asked["key"] if name not in stored["key"]]
+        gone = [name for name in stored["key"] if name not in asked["key"]]
+        became = [f"column {name!r} has become a key column" for name in new]
+        became += [f"column {name!r} is no key column any more" for name in gone]
+        told = f": {', '.join(became)}" if became else ""
+        yield f"{what}: {_said('key=', stored['key'], asked['key'])}{told}"
+    names = [*stored, *(name for name in asked if name not in stored)]
+    for name in names:
+        if name not in _OF_INPUTS and stored.get(name) != asked.get(name):
+            yield f"{what}: {_setting(name, stored.get(name), asked.get(name))}"
+    one, two = stored.get("changes") or {}, asked.get("changes") or {}
+    for name in dict.fromkeys([*one, *two]):
+        was, is_now = one.get(name), two.get(name)
+        if isinstance(was, dict) and isinstance(is_now, dict):
+            inner = dict.fromkeys([*was, *is_now])
+            yield from (f"{what}: {_setting(each, was.get(each), is_now.get(each))}" for each in inner if was != is_now)
+        elif was != is_now:
+            yield f"{what}: {_setting(name, was, is_now)}"
+
+
+def _setting(name: str, stored: Any, asked: Any) -> str:
+    """Return the difference of a setting, under the name of its argument."""
+    if name == "function":
+        return _said("the function", stored, asked)
+    if name.endswith(_DURATIONS):
+        stored, asked = (_duration(each) for each in (stored, asked))
+    return _said(f"{name.removesuffix(_DURATIONS)}=", stored, asked)
+
+
+def _duration(micros: Any) -> Any:
+    if not isinstance(micros, int):
+        return micros
+    sign, size = ("-" if micros < 0 else ""), abs(micros)
+    return f"{sign}{duration_text(size // 1_000)}" if size % 1_000 == 0 else f"{sign}{size} microseconds"
+
+
+def _said(what: str, stored: Any, asked: Any) -> str:
+    return f"{what} is {stored!r} in the checkpoint and {asked!r} in the query"
+
+
+def _column_changes(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[_Change]:
+    """Yield for each column that came, went or changed what it is, and what to do."""
+    for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
+        yield from _changes_of(f"input {two['name']!r}", one["columns"], two["columns"], _INPUT_CURES)
+    is_same = all(one["columns"] == two["columns"] for one, two in zip(stored["inputs"], asked["inputs"], strict=True))
+    if "function" in asked:
+        yield from _changes_of("the output", stored["output"], asked["output"], _OUTPUT_CURES)
+    elif is_same:
+        # Else those of a join follow from its inputs' columns.
+        yield from _changes_of("the output", stored["output"], asked["output"], _JOIN_CURES)
+    for tag, columns in stored.get("side_outputs", {}).items():
+        yield from _changes_of(f"side output {tag!r}", columns, asked["side_outputs"][tag], _OUTPUT_CURES)
+
+
+@dataclass(frozen=True)
+class _Cures:
+    """What to do about a column that is gone, has another type, was added, may not be null, or is in another place."""
+
+    lost: str
+    other: str
+    added: str
+    ordered: str
+
+
+_ANEW = "take the state into a new checkpoint with restore_from="
+_TAKEN_UP = "start(..., evolve=True) takes it up: rows that wait have null there"
+_INPUT_CURES = _Cures(
+    "add it again, such as with ALTER TABLE ... ADD COLUMN ({column} {before})",
+    f"cast it to that type, or, where it has become wider, {_ANEW}",
+    f"{_TAKEN_UP}; or drop it from the input",
+    "select {columns}",
+)
+_OUTPUT_CURES = _Cures(
+    "keep it, with null where it has no value any more, or begin with a new output and checkpoint",
+    f"keep its type, or, where it has become wider, {_ANEW}",
+    f'{_TAKEN_UP}, and a Delta output gets it with options={{"mergeSchema": "true"}}; or leave it out',
+    "keep the order {columns}",
+)
+_SUFFIXES = "give the join its suffixes= as they were"
+_JOIN_CURES = _Cures(_SUFFIXES, _SUFFIXES, _SUFFIXES, _SUFFIXES)
+
+
+def _changes_of(what: str, stored: str, asked: str, cures: _Cures) -> Iterator[_Change]:
+    then, now = (parse_schema(each, what=what) for each in (stored, asked))
+    before = "FIRST"
+    for field in then:
+        column = schema_to_ddl(pa.schema([field.with_nullable(True)]))
+        if field.name not in now.names:
+            yield _Change(
+                f"{what} has lost column {field.name!r}",
+                cures.lost.format(column=column, before=before),
+            )
+        elif now.field(field.name) != field:
+            found, was = (schema_to_ddl(pa.schema([each])) for each in (now.field(field.name), field))
+            yield _Change(f"{what} has the column {found}, in the checkpoint it is {was}", cures.other)
+        before = f"AFTER {back_quoted(field.name)}"
+    for field in now:
+        if field.name not in then.names and field.nullable:
+            # Of a join with the same inputs it is another column by a new name.
+            is_added = cures is not _JOIN_CURES
+            yield _Change(f"{what} has the column {field.name!r} more", cures.added, is_added=is_added)
+        elif field.name not in then.names:
+            text = f"{what} has the column {field.name!r} more, which may not be null, and earlier rows have none"
+            yield _Change(text, "declare it without NOT NULL")
+    kept = [name for name in now.names if name in then.names]
+    if sorted(kept) == sorted(then.names) and kept != then.names:
+        yield _Change(
+            f"{what} has its columns in another order, {', '.join(kept)}",
+            cures.ordered.format(columns=", ".join(then.names)),
+        )
+
+
+def check_evolution(stored: Mapping[str, Any], asked: Mapping[str, Any], root: str) -> None:
+    """Check that a query can be restored from another's state: that it is the same query or has evolved from it.
+
+    Args:
+        stored: The description of the query that wrote the state.
+        asked: The description of the query to restore.
+        root: The checkpoint, for the message.
+
+    Raises:
+        CheckpointError: The query can't be restored; the message lists the differences.
+    """
+    differences = _differences(_without_evolvable(stored, asked), asked)
+    if stored.get("operator") == asked.get("operator"):
+        differences += _evolution("output", stored["output"], asked["output"])
+        for one, two in zip(stored["inputs"], asked["inputs"], strict=True):
+            what = f"input {two['name']!r}"
+            # A key of a wider type hashes differently, which moves it to another key group.
+            differences += _evolution(what, one["columns"], two["columns"], fixed=two["key"])
+        for tag, columns in stored.get("side_outputs", {}).items():
+            if tag in asked.get("side_outputs", {}):
+                differences += _evolution(f"side output {tag!r}", columns, asked["side_outputs"][tag])
+    if differences:
+        msg = (
+            f"checkpoint {root} can't go on as this query: {'; '.join(differences)}. A state may be added, a nullable "
+            f"column added, or a type widened; make the query again what the checkpoint holds, or begin without it"
+        )
+        raise CheckpointError(msg)
+
+
+def _without_evolvable(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description in which what a restored query may change is as it asks for."""
+    evolved = {name: asked[name] for name in ("key_groups", "function") if name in asked}
+    added = dict.fromkeys(asked.get("side_outputs", {}), "") | dict(stored.get("side_outputs", {}))
+    return {**stored, **evolved, **({"side_outputs": added} if added else {})}
+
+
+def _evolution(what: str, stored: str, asked: str, fixed: Sequence[str] = ()) -> list[str]:
+    found = schema_evolution.differences(parse_schema(stored, what=what), parse_schema(asked, what=what), fixed=fixed)
+    return [f"{what}: {difference}" for difference in found]

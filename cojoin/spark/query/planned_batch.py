@@ -1,0 +1,188 @@
+"""The batch that an earlier run has planned, run as it was planned before the query goes on as it is now.
+
+The settings of time and of rejection may differ from run to run (``plan_settings``), and columns may have been added.
+A batch that is planned and not committed may be in the outputs already, so it is run with the settings with which it
+was planned, and as if the new columns were not there: they are null in its rows, and its outputs do not have them.
+Everything later is of the query as it is now. It costs a start of Spark's stream, where something has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cojoin.checkpoints.identity import check_description, note_sources, read_query
+from cojoin.checkpoints.offset_log import OFFSETS, newest_id, planned_batch
+from cojoin.checkpoints.query_changes import added_columns
+from cojoin.engine.operator import OUTPUT
+from cojoin.engine.plan_settings import clock_needs, plan_settings, with_settings
+from cojoin.engine.values.types import parse_schema
+from cojoin.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cojoin.checkpoints.identity import SourceDescription
+    from cojoin.engine.plan import Plan
+    from cojoin.spark.bound_input import BoundInput
+    from cojoin.spark.query.triggers import Trigger
+    from cojoin.storage.store import Store
+
+__all__ = ["PlannedBatch", "Transition"]
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """A batch that is planned, and as what it was.
+
+    Attributes:
+        batch_id: The batch.
+        plan: What the workers execute.
+        inputs: The inputs.
+    """
+
+    batch_id: int
+    plan: Plan
+    inputs: tuple[BoundInput, BoundInput]
+
+
+@dataclass(frozen=True)
+class Transition:
+    """How a query goes on from what the run before has left.
+
+    Attributes:
+        plan: What the workers execute.
+        planned: The batch that is planned, if settings or columns have changed since.
+        last_planned: The newest batch that is planned; None where there is none.
+        added: The columns of each input that were added, left first.
+        description: The query's description.
+        follows_this_release: Whether the run before was of a release that keeps the settings.
+    """
+
+    plan: Plan
+    planned: PlannedBatch | None
+    last_planned: int | None
+    added: Sequence[Sequence[str]]
+    description: Mapping[str, Any]
+    follows_this_release: bool
+
+    @classmethod
+    def of(
+        cls,
+        files: Store,
+        plan: Plan,
+        inputs: Sequence[BoundInput],
+        description: Mapping[str, Any],
+        trigger: Trigger,
+        *,
+        is_restoring: bool,
+    ) -> Transition:
+        """Return how a query goes on; its start holds the lease.
+
+        Args:
+            files: The checkpoint.
+            plan: What the query executes.
+            inputs: The query's inputs.
+            description: The query's description.
+            trigger: When it runs.
+            is_restoring: Whether it is about to begin with another query's state.
+
+        Raises:
+            CheckpointError: It can't go on so.
+        """
+        stored, last_planned = read_query(files), newest_id(files, OFFSETS)
+        # It is decided with the first batch.
+        has_timeouts = plan.needs_clock if last_planned is None else bool(stored["query"].get("needs_clock"))
+        plan = replace(plan, state_has_timeouts=has_timeouts)
+        _check_clock(files.root, plan, trigger)
+        planned = None if is_restoring else _changed_since_planned(files, plan, inputs, stored, description)
+        added = added_columns(stored["query"], description)
+        return cls(plan, planned, last_planned, added, description, bool(stored.get("settings")))
+
+    def note(self, files: Store, sources: Sequence[SourceDescription], epoch: int) -> int:
+        """Write down that batches are planned from now on as the query is now; return the epoch for their manifests.
+
+        Args:
+            files: The checkpoint.
+            sources: The descriptions of the inputs' sources.
+            epoch: The epoch of the run's lease.
+        """
+        # The planned batch has run as the query is now, so its state has the new columns.
+        last = self.last_planned if self.planned is None else self.planned.batch_id - 1
+        note_sources(files, sources, epoch, query=self.description, settings=plan_settings(self.plan), last_batch=last)
+        return check_description(files, 0)
+
+
+def _changed_since_planned(
+    files: Store,
+    plan: Plan,
+    inputs: Sequence[BoundInput],
+    stored: Mapping[str, Any],
+    description: Mapping[str, Any],
+) -> PlannedBatch | None:
+    """Return the batch that is planned and not committed, if settings or columns have changed since.
+
+    Args:
+        files: The checkpoint.
+        plan: What the query executes.
+        inputs: The query's inputs.
+        stored: The content of ``query.json`` as the run before has left it.
+        description: The query's description.
+
+    Returns:
+        The batch; None where there is none, where it is planned as the query is now, and where that is not known: the
+        descriptions of earlier releases have no settings.
+
+    Raises:
+        CheckpointError: It can't be run as it was planned.
+    """
+    batch_id = planned_batch(files)
+    added = added_columns(stored["query"], description)
+    settings = stored.get("settings") or plan_settings(plan)
+    is_same = stored["query"].get("output") == description["output"] and not any(added)
+    if batch_id is None or (is_same and settings == plan_settings(plan)):
+        return None
+    try:
+        former = with_settings(plan, settings)
+    except CheckpointError as error:
+        msg = f"checkpoint {files.root}: batch {batch_id} is planned and not finished: {error}"
+        raise CheckpointError(msg) from None
+    specs = former.inputs
+    outputs = {OUTPUT: stored["query"]["output"], **stored["query"].get("side_outputs", {})}
+    columns = {
+        name: tuple(parse_schema(ddl, what=name).names)
+        for name, ddl in outputs.items()
+        if parse_schema(ddl, what=name).names != former.outputs[name][1].names
+    }
+    right = specs[1].schema
+    loaded = pa.schema([field for field in right if field.name not in added[1]]) if added[1] else None
+    former = replace(former, emitted_columns=columns, loaded_schema=loaded)
+    left_input, right_input = (
+        each.planned_as(spec, names) for each, spec, names in zip(inputs, specs, added, strict=True)
+    )
+    return PlannedBatch(batch_id, former, (left_input, right_input))
+
+
+def _check_clock(root: str, plan: Plan, trigger: Trigger) -> None:
+    """Check that a query that needs the clock has it.
+
+    Args:
+        root: The checkpoint, for the message.
+        plan: What the query executes.
+        trigger: When it runs.
+
+    Raises:
+        CheckpointError: A query that runs on has no batches without rows, since its state has no timeouts.
+    """
+    needs = clock_needs(plan)
+    if not needs or plan.has_timeouts or trigger.is_bounded:
+        return
+    msg = (
+        f"checkpoint {root}: {'; '.join(needs)}: this needs micro-batches while no rows come, for which Spark's state "
+        f"must have timeouts, and the query that began the checkpoint had nothing that needs them. Run it with "
+        f"Trigger.available_now(), whose runs end with a look at the clock, or take the state into a new checkpoint "
+        f"with restore_from="
+    )
+    raise CheckpointError(msg)

@@ -1,0 +1,303 @@
+"""A query that has changed goes on with its checkpoint: other strategies, more columns, and what was planned before."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cojoin as cj
+from tests.spark.data import MORNING, SECOND, rows, table
+from tests.spark.refused import refused
+from tests.spark.saved import PAUSE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+OF = cj.WatermarkStrategy
+DDL = "order_id bigint, customer_id bigint, event_time timestamp"
+FIVE = OF.for_bounded_out_of_orderness("5 seconds")
+NOTED = f"{DDL}, note string"
+
+
+class DiskFullError(OSError):
+    """What a sink raises."""
+
+
+def fail(frame: DataFrame, batch_id: int) -> None:
+    del frame, batch_id
+    raise DiskFullError
+
+
+def ignore(frame: DataFrame, batch_id: int) -> None:
+    del frame, batch_id
+
+
+def wait_until(reached: Any, seconds: float = 60.0) -> None:
+    started = time.monotonic()
+    while not reached():
+        assert time.monotonic() - started < seconds
+        time.sleep(0.05)
+
+
+@dataclass
+class Shop:
+    """Orders and customers' versions as files, and a job that joins them."""
+
+    spark: SparkSession
+    folder: Path
+    files: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, *given: tuple[Any, ...]) -> None:
+        """Write a file; a row has its number, the customer, the second of its event time, and perhaps a note.
+
+        Each file of orders has one that is rejected.
+        """
+        (self.folder / name).mkdir(exist_ok=True)
+        self.files += 1
+        if name == "orders":
+            given = (*given, (100 + self.files, None, *given[0][2:]))
+        time = pa.array([MORNING + row[2] * SECOND for row in given], pa.int64()).cast(pa.timestamp("us", "UTC"))
+        columns = {"order_id": [row[0] for row in given], "customer_id": [row[1] for row in given], "event_time": time}
+        if name == "customers":
+            columns["version"] = columns.pop("order_id")
+        if len(given[0]) > 3:
+            columns["note"] = pa.array([row[3] for row in given], pa.string())
+        pq.write_table(pa.table(columns), self.folder / name / f"{self.files:03d}.parquet")
+
+    def joined(
+        self, *, ddl: str = DDL, watermark: Any = FIVE, right: Any = None, **settings: Any
+    ) -> cj.ConnectedInputs:
+        customers = "customer_id bigint, event_time timestamp, version bigint"
+        orders = cj.sources.files(f"{self.folder}/orders", "parquet", schema=ddl)
+        source = cj.sources.files(f"{self.folder}/customers", "parquet", schema=customers)
+        one = cj.Input(orders, "customer_id", "event_time", "orders", watermark=watermark, **settings)
+        two = cj.Input(source, "customer_id", "event_time", "customers", watermark=watermark)
+        return cj.connect(one, two, key_groups=2)
+
+    def start(self, joined: cj.Joined, *, trigger: cj.Trigger = PAUSE, **options: Any) -> cj.Query:
+        given = {"output": cj.sinks.delta(f"{self.folder}/out", options={"mergeSchema": "true"}), "rejected": ignore}
+        return joined.start(**(given | {"checkpoint": f"{self.folder}/checkpoint", "trigger": trigger} | options))
+
+    def run(self, *, how: Any = None, options: Any = None, **settings: Any) -> cj.Query:
+        joined = (how or (lambda pair: pair.asof_join()))(self.joined(**settings))
+        query = self.start(joined, **(options or {}))
+        query.await_termination()
+        return query
+
+    def out(self, *columns: str) -> list[tuple[Any, ...]]:
+        return rows(table(self.spark, self.folder / "out"), *(columns or ("order_id", "version")))
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    found = Shop(spark, tmp_path)
+    found.add("customers", (1, 7, 0), (2, 7, 30))
+    found.add("orders", (1, 7, 10), (2, 7, 24), (3, 7, 40))
+    return found
+
+
+def test_a_planned_batch_runs_as_it_was_planned_and_then_the_new_strategy_holds(shop: Shop) -> None:
+    with refused("DiskFullError", kind=cj.QueryFailedError):
+        shop.run(options={"rejected": fail})
+    assert shop.out() == [(1, 1), (2, 1)], "the output was written, and the batch does not count"
+    shop.add("orders", (4, 7, 41))
+    # By its own watermark, of a minute, the batch would not have let them out: they would come a second time.
+    minute = OF.for_bounded_out_of_orderness("1 minute")
+    query = shop.run(watermark=minute, max_ahead="1 hour")
+    assert query.progress is not None
+    assert (query.progress.batch_id, query.batches) == (1, 2)
+    assert [each.watermark for each in query.progress.inputs] == [
+        MORNING // 1000 + second - 1 for second in (35_000, 25_000)
+    ]
+    assert shop.out() == [(1, 1), (2, 1)]
+    shop.add("customers", (3, 7, 101))
+    shop.add("orders", (5, 7, 101))
+    shop.run(watermark=minute)
+    assert shop.out() == [(1, 1), (2, 1), (3, 2)], "40 s is behind the newest less a minute, and 41 s is not"
+
+
+@pytest.mark.slow
+def test_idleness_may_come_to_a_checkpoint_and_go(shop: Shop) -> None:
+    idle = FIVE.with_idleness("1 ms", even_if_silent=True)
+    assert shop.run().progress.watermark == MORNING // 1000 + 24_999
+    with refused(
+        "input 'orders': watermark=for_bounded_out_of_orderness('5 seconds').with_idleness('1 millisecond', "
+        "even_if_silent=True)",
+        "Trigger.available_now(), whose runs end with a look at the clock",
+        kind=cj.CheckpointError,
+    ):
+        shop.run(watermark=idle, options={"trigger": cj.Trigger.processing_time("1 second")})
+    shop.add("orders", (4, 7, 60))
+    report = shop.run(watermark=idle).progress
+    assert (report.batch_id, report.inputs[1].status, report.watermark) == (2, "idle", MORNING // 1000 + 54_999)
+    assert shop.out() == [(1, 1), (2, 1), (3, 2)]
+    shop.add("orders", (5, 7, 70))
+    report = shop.run().progress
+    assert (report.inputs[1].status, report.holding_input) == ("active", "customers")
+    assert report.watermark == MORNING // 1000 + 54_999, "it never goes back"
+    shop.run(watermark=idle)
+    assert len(list((shop.folder / "checkpoint" / "control").glob("clock-*"))) == 1
+
+
+@pytest.mark.slow
+def test_a_state_with_timeouts_serves_a_query_that_needs_none(shop: Shop) -> None:
+    idle = FIVE.with_idleness("1 hour")
+    shop.run(watermark=idle)
+    shop.add("orders", (4, 7, 60))
+    assert shop.run().progress.batch_id == 2
+    shop.add("customers", (3, 7, 60))
+    query = shop.start(shop.joined().asof_join(), trigger=cj.Trigger.processing_time("100 ms"))
+    try:
+        wait_until(lambda: query.batches == 1)
+        time.sleep(1)
+        assert query.batches == 1
+    finally:
+        query.stop()
+    assert shop.out() == [(1, 1), (2, 1), (3, 2)]
+    query = shop.start(shop.joined(watermark=idle).asof_join(), trigger=cj.Trigger.processing_time("100 ms"))
+    query.stop()
+
+
+class Noted(cj.KeyedCoProcessFunction):
+    """Emits each order, and its note where the query of that day has one."""
+
+    def __init__(self, *, has_notes: bool) -> None:
+        self._has_notes = has_notes
+
+    def process_element1(self, order: Any, ctx: cj.Context) -> Any:
+        del ctx
+        yield (order.order_id, order.note) if self._has_notes else (order.order_id,)
+
+    def process_element2(self, customer: Any, ctx: cj.Context) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_a_nightly_jobs_orders_get_a_column(spark: SparkSession, shop: Shop) -> None:
+    shop.run()
+    saved = cj.savepoint(spark, f"{shop.folder}/checkpoint")
+    # A batch is planned with the old columns, written, and not finished; its file has the new one already.
+    shop.add("orders", (4, 7, 41, "gift"), (5, 7, 90, "call"))
+    shop.add("customers", (3, 7, 100))
+    with refused("DiskFullError", kind=cj.QueryFailedError):
+        shop.run(options={"rejected": fail})
+    before = shop.out()
+    assert before == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    with refused("input 'orders' has the column 'note' more; start(..., evolve=True)", kind=cj.CheckpointError):
+        shop.run(ddl=NOTED)
+    plain = {"evolve": True, "output": cj.sinks.delta(f"{shop.folder}/out")}
+    with refused("output: Delta", "note"):
+        shop.run(ddl=NOTED, options=plain)
+    query = shop.run(ddl=NOTED, options={"evolve": True})
+    assert query.batches == 1, "the planned batch alone"
+    assert shop.out() == before
+    shop.add("orders", (6, 7, 95, "ring"), (7, 7, 120, None))
+    shop.add("customers", (4, 7, 130))
+    shop.run(ddl=NOTED, options={"evolve": True})
+    expected = [(1, None), (2, None), (3, None), (4, None), (5, None), (6, "ring")]
+    assert [row[:2] for row in shop.out("order_id", "note")][:6] == expected
+    with refused("input 'orders' has lost column 'note'", kind=cj.CheckpointError):
+        shop.run(options={"evolve": True})
+    # A savepoint of before begins both: the query with the column, and the one without.
+    for name, ddl in (("with", NOTED), ("without", DDL)):
+        given = {"checkpoint": f"{shop.folder}/{name}", "output": cj.sinks.delta(f"{shop.folder}/{name} out")}
+        shop.run(ddl=ddl, options=given | {"restore_from": saved})
+        found = table(spark, shop.folder / f"{name} out")
+        assert [row[0] for row in rows(found, "order_id")] == [3, 4, 5, 6]
+        assert ("note" in found.columns) is (name == "with")
+
+
+def test_a_functions_output_gets_a_column(shop: Shop) -> None:
+    plain = lambda pair: pair.process(Noted(has_notes=False), "order_id bigint")  # noqa: E731
+    noting = lambda pair: pair.process(Noted(has_notes=True), "order_id bigint, note string")  # noqa: E731
+    with refused("DiskFullError", kind=cj.QueryFailedError):
+        shop.run(how=plain, options={"rejected": fail})
+    shop.add("orders", (4, 7, 50, "gift"))
+    shop.add("customers", (3, 7, 60))
+    with refused("the output has the column 'note' more; start(..., evolve=True)", kind=cj.CheckpointError):
+        shop.run(how=noting, ddl=NOTED)
+    shop.run(how=noting, ddl=NOTED, options={"evolve": True})
+    assert shop.out("order_id", "note") == [(1, None), (2, None), (3, None)], "3 waited"
+    shop.add("customers", (4, 7, 80))
+    shop.add("orders", (5, 7, 81, None))
+    shop.run(how=noting, ddl=NOTED, options={"evolve": True})
+    assert shop.out("order_id", "note") == [(1, None), (2, None), (3, None), (4, "gift")]
+
+
+@pytest.mark.slow
+def test_a_tables_column_is_taken_up_by_a_job_that_reads_it_and_its_changes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both inputs are Delta tables, one with its changes; the batch that is planned was read before the columns."""
+    feed = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    at = "timestamp_micros({})"
+
+    def add(name: str, *given: tuple[Any, ...]) -> None:
+        values = ", ".join(
+            f"({', '.join([f'{row[0]}L', f'{row[1]}L', at.format(MORNING + row[2] * SECOND), *map(repr, row[3:])])})"
+            for row in given
+        )
+        spark.sql(f"INSERT INTO delta.`{tmp_path}/{name}` VALUES {values}")
+
+    for name, first in (("orders", "order_id"), ("customers", "version")):
+        columns = f"{first} bigint, customer_id bigint, event_time timestamp"
+        spark.sql(f"CREATE TABLE delta.`{tmp_path}/{name}` ({columns}) USING delta {feed}")
+
+    def run(**options: Any) -> cj.Query:
+        orders, customers = (
+            cj.Input(cj.sources.delta(f"{tmp_path}/{name}", changes=changes), "customer_id", "event_time", name, **more)
+            for name, changes, more in (("orders", False, {"watermark": FIVE}), ("customers", True, {}))
+        )
+        out = cj.sinks.delta(f"{tmp_path}/out", options={"mergeSchema": "true"})
+        joined = cj.connect(orders, customers, key_groups=2).temporal_join()
+        given: dict[str, Any] = {"output": out, "rejected": ignore, "trigger": PAUSE}
+        query = joined.start(**(given | {"checkpoint": f"{tmp_path}/checkpoint"} | options))
+        query.await_termination()
+        return query
+
+    add("customers", (1, 7, 0), (2, 7, 30), (3, 7, 35))
+    add("orders", (1, 7, 10), (2, 7, 34), (3, 7, 40))
+    run()
+    add("customers", (4, 7, 50))
+    add("orders", (4, 7, 41), (5, 7, 60))
+    spark.sql(f"INSERT INTO delta.`{tmp_path}/orders` VALUES (100L, NULL, {at.format(MORNING)})")
+    with refused("DiskFullError", kind=cj.QueryFailedError):
+        run(rejected=fail)
+    before = rows(table(spark, tmp_path / "out"), "order_id", "version")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/orders` ADD COLUMN (note string)")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/customers` ADD COLUMN (tier string AFTER version)")
+    with refused(
+        "input 'orders' has the column 'note' more", "'customers' has the column 'tier' more", kind=cj.CheckpointError
+    ):
+        run()
+    run(evolve=True)
+    assert rows(table(spark, tmp_path / "out"), "order_id", "version") == before
+    spark.sql(
+        f"INSERT INTO delta.`{tmp_path}/customers` (version, tier, customer_id, event_time) "
+        f"VALUES (5L, 'gold', 7L, {at.format(MORNING + 70 * SECOND)})"
+    )
+    add("orders", (6, 7, 71, "ring"), (7, 7, 90, "late"))
+    spark.sql(
+        f"INSERT INTO delta.`{tmp_path}/customers` (version, tier, customer_id, event_time) "
+        f"VALUES (6L, 'silver', 7L, {at.format(MORNING + 80 * SECOND)})"
+    )
+    run(evolve=True)
+    found = rows(table(spark, tmp_path / "out"), "order_id", "version", "note", "tier")
+    assert found == [
+        (1, 1, None, None),
+        (2, 2, None, None),
+        (3, 3, None, None),
+        (4, 3, None, None),
+        (5, 4, None, None),
+        (6, 5, "ring", "gold"),
+    ]
