@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Arguments", "SideArguments", "parse_arguments"]
 
-_START = ("checkpoint", "checkpoint_interval", "retained_checkpoints", "cut_back_output", "allow_data_loss")
+_START = ("checkpoint", "checkpoint_interval", "retained_checkpoints", "cut_back_output", "allow_data_loss", "evolve")
 """The options that are arguments of ``Joined.start`` as they are."""
 
 

@@ -29,6 +29,7 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?:start\()?restore_from=cojoin\.Checkpoint\('([^']*)'(?:, at=(\d+))?\)\)?", _restoring),
     (r"\bcut_back_output=True", "--cut-back-output"),
     (r"\ballow_data_loss=True", "--allow-data-loss"),
+    (r"\bstart\(\.\.\., evolve=True\)", "--evolve"),
     (r'\bdata_loss="skip"', "--data-loss skip"),
     (r"\bpatience=", "--patience"),
     (r"\bmax_drift=", "--max-drift "),

@@ -316,6 +316,12 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         metavar="N",
         help="how many snapshots are kept, besides savepoints (default: 3)",
     )
+    outputs.add_argument(
+        "--evolve",
+        action="store_true",
+        help="take up columns that were added to the inputs since the checkpoint's last run; a Delta table gets them "
+        "with --conf spark.databricks.delta.schema.autoMerge.enabled=true",
+    )
     restoring = parser.add_argument_group("beginning with another query's state")
     add_restore_options(restoring, with_origin=not restores)
 

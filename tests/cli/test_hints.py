@@ -23,6 +23,7 @@ from cojoin.cli.hints import in_options
             "start it again with `cojoin checkpoints restore file:/lake/c --at 12 ...`",
         ),
         ("cut_back_output=True, or name a new table", "--cut-back-output, or name a new table"),
+        ("start(..., evolve=True) takes it up: rows", "--evolve takes it up: rows"),
         ('go on without them with data_loss="skip"', "go on without them with --data-loss skip"),
         ("or wait for longer with patience=", "or wait for longer with --patience"),
         ("from_='latest' is after to='earliest'", "--from 'latest' is after --to 'earliest'"),
