@@ -269,10 +269,10 @@ pd.DataFrame(steps, columns=["clock", "the join's watermark", "held by", "idle"]
 # waiting. `returning="skip"` leaves a partition that returns out until it has caught up, so that it does not hold the
 # others meanwhile.
 #
-# A strategy with idleness makes the query look at the clock, in batches without rows. The checkpoint keeps whether a
-# query does: give `with_idleness` from the first start on, or add it with `restore_from`. A partition of files or Delta
-# tables whose rows lie in files that were not read yet looks silent, too, so choose a timeout that is longer than
-# catching up takes.
+# A strategy with idleness makes the query look at the clock, in batches without rows. A run that ends
+# (`Trigger.available_now()`) may begin to do so on any checkpoint. A query that runs on may do so where it did at its
+# first start, so give `with_idleness` then, or add it with `restore_from`. A partition of files or Delta tables whose
+# rows lie in files that were not read yet looks silent, too, so choose a timeout that is longer than catching up takes.
 #
 # ## What happens when Tokyo comes back?
 #
@@ -722,21 +722,24 @@ refusal(run, join())
 #
 # `cut_back_output=True` takes back what was written to the table after that snapshot, in a commit of its own, so that
 # the table's history keeps it. It does so only if all later commits are the old query's; and it ends the old query for
-# good. Without it the restored query writes to a new table, as guide [03](03_checkpoints.ipynb) shows. The sources go
-# on at the exact offsets of the snapshot's batch, inside a Delta version or a folder, too. Inputs must be `cj.sources`
-# or `cj.kafka.source`: of a bare DataFrame nobody can tell where it would go on. Records that a source no longer has
-# are listed, by partition and number; `allow_data_loss=True` continues without them.
+# good. Where the old query wrote nothing after that snapshot, rows that others appended meanwhile stay. Without it the
+# restored query writes to a new table, as guide [03](03_checkpoints.ipynb) shows. The sources go on at the exact
+# offsets of the snapshot's batch, inside a Delta version or a folder, too. Inputs must be `cj.sources` or
+# `cj.kafka.source`: of a bare DataFrame nobody can tell where it would go on. Records that a source no longer has are
+# listed, by partition and number; `allow_data_loss=True` continues without them.
 #
 # ## What may I change?
 #
 # | change | on the same checkpoint | with `restore_from` |
 # |---|---|---|
 # | the trigger, `checkpoint_interval`, `retained_checkpoints`, `max_records`, `maxFilesPerTrigger` | yes | yes |
-# | a strategy's bound, `late=`, `max_ahead`, `when_all_idle` | yes, after a run that ended well | yes |
+# | a watermark strategy, its bound, `late=`, `max_ahead`, `when_all_idle` | yes | yes |
+# | idleness, or a strategy by the clock, added | runs with an end: yes; others where the first start had one | yes |
+# | idleness, or a strategy by the clock, removed | yes | yes |
 # | the code of a function | yes | yes |
 # | a function's states: one more, or a wider type | yes | yes |
-# | idleness, or a strategy by the clock, added or removed | refused | yes |
-# | a nullable column more in an input or the output, a wider type | refused | yes |
+# | a nullable column more in an input, the output or a side output | with `evolve=True` | yes |
+# | a wider type of a column | refused | yes |
 # | another name of the function's class, a side output more | refused | yes |
 # | `key_groups`, `spark.sql.shuffle.partitions` | refused; ignored | yes |
 # | where an output goes | refused | yes |
@@ -749,12 +752,25 @@ refusal(run, join())
 # | a function's state less | it stays stored, unused | refused |
 # | a time-to-live added to a state, or taken from it | refused | refused |
 #
-# A refusal lists the differences: "there" is the checkpoint, "here" the query.
+# A refusal names each difference by what you wrote: a column, or an argument.
 
 # %%
-refusal(run, join(customers="customer string, event_time timestamp, tier string, region string"))
+regions = join(customers="customer string, event_time timestamp, tier string, region string")
+refusal(run, regions)
 
 # %% [markdown]
+# **Columns that were added.** With `start(..., evolve=True)`, which a scheduled job may leave set, the query takes up
+# columns that its inputs or its function's output have by now. Rows that wait in the state have null there. A Delta
+# output gets the column in the same transaction as its rows where its sink has `options={"mergeSchema": "true"}`;
+# otherwise add it to the table first, and the start says so. A savepoint of before can still be restored, by the query
+# with the column and by the one without. A column that is gone, has another type or place, or has become a key is
+# refused by its name, and so is one whose name takes another column's place in a join's output.
+#
+# **A watermark strategy that changes** takes over the watermarks of the one before: no watermark goes back, so a larger
+# bound lets the watermark stand still until the rows have come so far. A smaller bound counts with the next batch, also
+# for a partition that has no new rows. A column of watermarks counts from its next row on. Without idleness, what was
+# idle holds time again.
+#
 # **A function's state** evolves without loss only: a state or a nullable field more, a wider whole number, up to 32
 # bits a `double`, a decimal with more digits. A test with the harness shows in milliseconds whether types fit. (That a
 # state is no longer declared only `restore_from` tells.)
@@ -801,9 +817,10 @@ refusal(count_one, "string", 2_000, old)
 # So where hosts are exchanged one by one under a query that runs, tasks on an exchanged host fail, Spark tries them on
 # other hosts, and after four failures of one the query ends with that message: never with rows of two releases.
 #
-# **A batch that a crash interrupted** is run again first. Do that with the settings and the code that it was run with,
-# and change them after that run: where the second execution gives other rows, an output that has the batch already
-# refuses it.
+# **A batch that a crash interrupted** is run again first, with the columns and the settings with which it was planned,
+# whatever the query has by now. Its code is not kept: run it with the code that it was run with, and change that after
+# the run. Where the second execution gives other rows, an output that has the batch already refuses it. A user's own
+# `WatermarkGenerator` is code, too: a start that has another one is refused while a batch is planned.
 #
 # ## How do I rescale or fork a query?
 #
@@ -1057,7 +1074,11 @@ CheckpointError | ... there is no snapshot of batch 12; it has those of batches 
 CheckpointError | ... can't go on as this query: input 'customers': column 'tier' is string there and int here | a
   restore into a query that has not only evolved | undo that change, or begin without the state
 CheckpointError | ... since the checkpoint, at version 4, it was changed by someone else: ... | others wrote
-  to the output, so it can't be cut back | a new table for the output
+  to the output, so it can't be cut back, or removed rows from it | a new table for the output
+CheckpointError | the query's columns are not those of the checkpoint: input 'trades' has the column 'note' more; ... | a
+  table or a schema got a column | start(..., evolve=True), or drop the column
+CheckpointError | ...: this needs micro-batches while no rows come, for which Spark's state must have timeouts | idleness
+  or a clock was added to a query that runs on | runs with an end, or restore_from=
 CheckpointError | restore_from: records that should be read next no longer exist: ... | Kafka's retention, or a vacuumed
   table | allow_data_loss=True continues without them
 QueryFailedError | checkpoint ...: fenced off: another query took over at epoch 4 | the driver stood still, and

@@ -210,6 +210,7 @@ run_changes(drain=True)
 # | What if the update changed the key? | The former key is deleted. |
 # | What if the table does not change for long? | It holds time at its last change, as any input that is silent. `with_idleness("10 minutes")` lets time go on without it; `drain=True` ends it; and if the newest row will do, take a static side with `refresh`. |
 # | Which columns come out? | The table's, and of `_deleted`, `_commit_version` and `_commit_timestamp` the one that is the event time. A function sees them all. |
+# | What if the table gets a column? | The next start names it. `start(..., evolve=True)`, which a scheduled job may leave set, takes it up: rows that wait have null there, and an output with `options={"mergeSchema": "true"}` gets it. Guide [06](06_operations.ipynb) says what else may change. |
 # | What if changes are gone, the feed was off for some time, or the table was replaced? | The query stops, or does not start, and says which versions are missing. A new query begins with the present rows. |
 # | Which clock has a commit? | That of Delta's log. Where the clocks of writers differ, set `delta.enableInCommitTimestamps`, by which the times of commits are in their order. |
 #
