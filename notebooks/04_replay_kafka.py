@@ -575,9 +575,12 @@ except cj.ConfigurationError as error:
 # ## And on the command line?
 #
 # ```
-# cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers --key customer \
-#   --left-schema '...' --right-schema '...' --event-time event_time --delay '5 seconds' --from 2026-01-07 \
-#   --then-live '10 seconds' --idleness '1 minute' --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
+# cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \
+#   --left-schema 'trade_id long, customer_id long, event_time timestamp, amount double' \
+#   --right-schema 'customer_id long, event_time timestamp, tier string' \
+#   --key customer_id --event-time event_time --delay '5 seconds' --suffixes ,_customers \
+#   --from 2026-01-07 --then-live '10 seconds' --idleness '1 minute' \
+#   --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 # ```
 #
 # It reads JSON values, or with `--format` Avro, Protobuf or JSON Schema by the registry of `--registry`. Where the key is

@@ -25,7 +25,7 @@ def _restoring(found: re.Match[str]) -> str:
 
 
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    (r'suffixes=\("([^"]*)", "([^"]*)"\)', _suffixes),
+    (r'suffixes=\("([^"]*)", "([^"]*)"\)(?:, or rename or drop them in one input)?', _suffixes),
     (r"(?:start\()?restore_from=cojoin\.Checkpoint\('([^']*)'(?:, at=(\d+))?\)\)?", _restoring),
     (r"\bcut_back_output=True", "--cut-back-output"),
     (r"\ballow_data_loss=True", "--allow-data-loss"),
@@ -50,6 +50,7 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\bsuffixes=", "--suffixes"),
     (r"\bschema=", "--left-schema or --right-schema "),
     (r"\bname= for the input", "--left-name or --right-name"),
+    (r"\ba name= of its own", "a --left-name or --right-name of its own"),
     (r"\banother name=", "another --left-name or --right-name"),
     (r"\bcheckpoint=", "--checkpoint"),
     (r", by query\.savepoint\(\), and by ", ", and by "),

@@ -15,6 +15,11 @@ from cojoin.cli.hints import in_options
             "both have 'tier'; tell them apart with --suffixes ,_customers, or rename or drop them",
         ),
         (
+            'both have \'tier\'; tell them apart with suffixes=("", "_c"), or rename or drop them in one input',
+            "both have 'tier'; tell them apart with --suffixes ,_c",
+        ),
+        ("give each a name= of its own", "give each a --left-name or --right-name of its own"),
+        (
             "choose other suffixes=, another name= for",
             "choose other --suffixes, another --left-name or --right-name for",
         ),
