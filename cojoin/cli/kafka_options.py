@@ -43,7 +43,8 @@ examples:
 
   The same topics from their beginnings, then live until Ctrl-C, one batch every 10 seconds.
   The file has the first four lines of options above, and the broker's login. Live, a partition
-  without new records holds the join back until it has been silent for --idleness:
+  without new records holds the join back until it has been silent for --idleness, and where
+  all are silent, the last rows wait for new ones, unless --when-all-idle is max:
     cojoin replay @topics.args --then-live '10 seconds' --idleness '1 minute' \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
