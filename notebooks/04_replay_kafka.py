@@ -575,15 +575,24 @@ except cj.ConfigurationError as error:
 # ## And on the command line?
 #
 # ```
-# cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers --key customer \
-#   --left-schema '...' --right-schema '...' --event-time event_time --delay '5 seconds' --from 2026-01-07 \
-#   --then-live '10 seconds' --idleness '1 minute' --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
+# cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \
+#   --left-schema 'trade_id long, customer_id long, event_time timestamp, amount double' \
+#   --right-schema 'customer_id long, event_time timestamp, tier string' \
+#   --key customer_id --event-time event_time --delay '5 seconds' --suffixes ,_customers \
+#   --from 2026-01-07 --then-live '10 seconds' --idleness '1 minute' \
+#   --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 # ```
 #
+# It joins the history, and then new records until Ctrl-C (`--then-live`); the same command continues from the checkpoint.
+# Live, a silent partition holds time back until `--idleness`. Where all are silent, the last rows wait for new ones;
+# with `--when-all-idle max` they wait only for `--delay`. Both topics have the columns `topic`, `partition` and
+# `offset`, so `--suffixes` is needed.
+#
 # It reads JSON values, or with `--format` Avro, Protobuf or JSON Schema by the registry of `--registry`. Where the key is
-# that of the record, `--left-column customer=key:long` makes a column of it. Settings of librdkafka are `--left-option NAME=VALUE`, which a file of
-# arguments (`@topics.args`) keeps out of the list of processes. [06_operations.ipynb](06_operations.ipynb) runs such a query from
-# day to day, and [07_speed.ipynb](07_speed.ipynb) sizes it.
+# that of the record, `--left-column customer_id=key:long` makes a column of it. Settings of librdkafka are
+# `--left-option NAME=VALUE`, which a file of arguments (`@topics.args`) keeps out of the list of processes.
+# [06_operations.ipynb](06_operations.ipynb) watches, stops and restarts a query, and [07_speed.ipynb](07_speed.ipynb)
+# sizes it.
 
 # %%
 for gone in admin.delete_topics([*TOPICS.values(), "guide-enriched"]).values():

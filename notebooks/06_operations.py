@@ -159,6 +159,7 @@ print(query.progress.table())
 # | ... `watermark`, `max_timestamp`, `lag` | its time, the largest event time seen, and the milliseconds between them |
 # | ... `status` | `"active"`, `"idle"` or `"finished"` |
 # | ... `partitions`, `holding_partition`, `idle_partitions` | each partition's watermark; the last one; idle ones |
+# | ... `held_by` | of Kafka: why the holding partition's watermark is later than its rows; None where it is not |
 # | ... `source_agrees` | of Kafka: whether records' timestamps are near their event times (`max_drift`) |
 
 # %%
@@ -173,15 +174,16 @@ print(query.progress.holding_input, trades.holding_partition, f"{trades.lag / 60
 # writes plain lines into a log as well, at most one every five seconds and only after new batches. It looks like this:
 #
 # ```text
-#  62%|██████▏   | 01:35<00:58, 01-15 trades 08:14:37 (12 late), customers 08:12:04 (holds), 21.4k rows/s ...
+#  62%|██████▏   | 01:35<00:58, 01-15 trades 08:14:37 (12 late), customers 08:12:04, 21.4k rows/s, held by customers ...
 # ```
 #
 # First comes the share of the range of event time that is done, then the time since the start and the time that is
-# left. Each input's watermark follows, with `(idle)`, `(holds)` where it holds time back, and `(12 late)`. Where there
-# is room, the line goes on with the rows a second, how far the watermarks are apart (`drift`), and the rows that wait.
-# The bar needs a source that knows its range, as `cj.kafka.source` does; a query of files or Delta
-# tables shows the number of its batches instead, and one that has come to the end of a range that goes on shows how far
-# it is `behind` the newest timestamp.
+# left. Each input's watermark follows, with `(idle)` and `(12 late)`. Where there is room, the line goes on with the
+# rows a second, what holds time back (`held by partition 3 of customers`; `silent`, if that partition has no newer
+# rows, and `max_drift`, if Kafka's source counts it as that far behind), how far the watermarks are apart (`drift`), and
+# the rows that wait. The bar needs a source that knows its range, as `cj.kafka.source` does; a query of files or Delta
+# tables shows the number of its batches instead. One that has come to the end of a range that goes on shows how far its
+# watermark is behind the newest record.
 #
 # ### The table of progress
 #

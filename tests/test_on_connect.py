@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.seeds import drawn
+
 pytestmark = pytest.mark.spark
 
 PROJECT = Path(__file__).parents[1]
@@ -41,7 +43,12 @@ def test_a_few_queries_run_on_connect() -> None:
 
 
 @pytest.mark.slow
-def test_joins_queries_restoring_and_inspecting_run_on_connect() -> None:
+@pytest.mark.parametrize("files", drawn(MORE, 1))
+def test_what_ordinary_sessions_do_runs_on_connect(files: str) -> None:
     left_out = [f"--deselect={each}" for each in NOT_THERE]
-    told = run("-m", "(connect and slow) or (spark and not slow)", "tests/connect", *MORE, *left_out)
-    assert "passed" in told
+    assert "passed" in run("-m", "spark and not slow", files, *left_out)
+
+
+@pytest.mark.slow
+def test_queries_and_pipelines_run_on_connect() -> None:
+    assert "passed" in run("-m", "connect and slow and not more", "tests/connect")

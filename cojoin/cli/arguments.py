@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from cojoin.cli.hints import in_options
 from cojoin.cli.kafka_arguments import KafkaArguments, check_kafka, check_topics_written, kafka_arguments
+from cojoin.cli.known_columns import check_known_columns
 from cojoin.cli.options import build_parser
 from cojoin.engine.joins.asof import AsofJoin
 from cojoin.engine.time.durations import milliseconds
@@ -84,7 +84,7 @@ def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
     try:
         _complete(typed)
     except ConfigurationError as error:
-        checked[typed.command].error(in_options(str(error)))
+        checked[typed.command].error(str(error))
     return typed
 
 
@@ -98,8 +98,13 @@ def _complete(typed: Arguments) -> None:
     check_kafka(vars(typed))
     check_topics_written(vars(typed))
     names = _names_of_inputs(typed)
-    typed.sides = tuple(_side(typed, side, name) for side, name in zip(("left", "right"), names, strict=True))
+    left, right = (_side(typed, side, name) for side, name in zip(("left", "right"), names, strict=True))
+    typed.sides = left, right
     typed.join = AsofJoin(typed.how, typed.tolerance, not typed.no_exact_matches, typed.suffixes)
+    check_known_columns(left, right, typed.join)
+    if typed.when_all_idle == "max" and not any(side.declared["watermark"].idleness for side in typed.sides):
+        msg = "--when-all-idle max needs --idleness, such as '1 minute', which is missing: without it no input is idle"
+        raise ConfigurationError(msg)
     typed.restore_from = _origin(typed)
     every, then_live = vars(typed).get("every"), vars(typed).get("then_live")
     typed.trigger = Trigger.processing_time(every) if every else Trigger.available_now(drain=typed.drain)

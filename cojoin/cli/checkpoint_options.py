@@ -27,8 +27,8 @@ examples:
   cojoin checkpoints state /lake/_cojoin/enriched --key 17
   cojoin checkpoints explain /lake/_cojoin/enriched --input trades --row trade_id=4711
   cojoin checkpoints erase /lake/_cojoin/enriched --key 17 --into /lake/_cojoin/without_17
-  cojoin checkpoints restore /lake/_cojoin/enriched --at 12 --checkpoint /lake/_cojoin/again \\
-    --key-groups 32 @enriched.args
+  cojoin checkpoints restore /lake/_cojoin/enriched --at 12 @enriched.args --key-groups 32 \\
+    --checkpoint /lake/_cojoin/again --output delta:/lake/enriched_again
 
 `cojoin checkpoints COMMAND --help` shows a command's options. Exits with 0; with 2 for an
 error that you can correct; with 3 for an unexpected error; with 130 after Ctrl-C."""

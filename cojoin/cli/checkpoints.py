@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cojoin.cli import checkpoint_report, run_report
 from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
 from cojoin.cli.embedded_spark import local_session
+from cojoin.cli.hints import in_options
 from cojoin.cli.run_report import say, tell
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.texts import dump_json
@@ -102,7 +103,7 @@ class _Command:
         try:
             return read()
         except CheckpointError as error:
-            _aside(f"cojoin: {without_login(str(error))}")
+            _aside(f"cojoin: {in_options(without_login(str(error)))}")
             return None
 
     def show(self) -> None:

@@ -92,7 +92,7 @@ def _join_and_check(spark: SparkSession, day: Day, folder: Path) -> Verdict:
     tell(run_report.ending(paused))
 
     say()
-    tell("The same query again with drain=True: the inputs are finished, and all waiting rows are written.")
+    tell("The same query again, drained as by `cojoin run --drain`: all waiting rows are written.")
     trigger = cj.Trigger.available_now(drain=True)
     query = enriched.start(output=cj.sinks.delta(target), checkpoint=checkpoint, trigger=trigger)
     wait_for(query)

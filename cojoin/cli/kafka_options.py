@@ -37,13 +37,14 @@ examples:
     cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \\
       --left-schema 'trade_id long, customer_id long, event_time timestamp, amount double' \\
       --right-schema 'customer_id long, event_time timestamp, tier string' \\
-      --key customer_id --event-time event_time --delay '5 seconds' \\
+      --key customer_id --event-time event_time --delay '5 seconds' --suffixes ,_customers \\
       --from 2026-01-05 --to 2026-01-26 --drain \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
-  The same topics from their beginnings, then live until Ctrl-C, one batch every 10 seconds;
-  the broker's login is in the file. Live, a partition without new records holds the join back
-  until it has been silent for --idleness:
+  The same topics from their beginnings, then live until Ctrl-C, one batch every 10 seconds.
+  The file has the first four lines of options above, and the broker's login. Live, a partition
+  without new records holds the join back until it has been silent for --idleness, and where
+  all are silent, the last rows wait for new ones, unless --when-all-idle is max:
     cojoin replay @topics.args --then-live '10 seconds' --idleness '1 minute' \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
@@ -55,9 +56,10 @@ examples:
   Avro by a schema registry, the customer from the records' keys, lag seen in a group:
     cojoin replay --left kafka:localhost:9092/trades --right kafka:localhost:9092/customers \\
       --format avro --registry http://localhost:8081 --left-column customer_id=key:long \\
-      --key customer_id --event-time event_time --group enrich-trades \\
+      --key customer_id --event-time event_time --suffixes ,_customers --group enrich-trades \\
       --output delta:/lake/enriched --checkpoint /lake/_cojoin/enriched
 
+Rows of both topics have the columns topic, partition and offset, so two topics need --suffixes.
 A place may name several topics, kafka:HOST:PORT/TOPIC,TOPIC, or a pattern of their names,
 'kafka:HOST:PORT/^trades-.*'; from start to start topics may be added.
 

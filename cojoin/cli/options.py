@@ -15,6 +15,7 @@ from cojoin import __version__
 from cojoin.cli import typed_values
 from cojoin.cli.checkpoint_options import add_checkpoints, add_restore_options
 from cojoin.cli.diff_options import DIFF_ABOUT, DIFF_EXAMPLES, add_diff
+from cojoin.cli.hints import in_options
 from cojoin.cli.kafka_options import (
     REPLAY_ABOUT,
     REPLAY_EXAMPLES,
@@ -131,12 +132,12 @@ def build_parser(secrets: Secrets) -> tuple[argparse.ArgumentParser, dict[str, a
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose error messages are masked, since argparse quotes words that it does not know."""
+    """A parser whose error messages name options, and are masked, since argparse quotes words that it does not know."""
 
     secrets: Secrets
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, self.secrets.mask(f"{self.prog}: {message}\n`{self.prog} --help` shows the usage.\n"))
+        self.exit(2, self.secrets.mask(f"{self.prog}: {in_options(message)}\n`{self.prog} --help` shows the usage.\n"))
 
 
 def _command(commands: Any, name: str, summary: str, about: str, examples: str) -> argparse.ArgumentParser:
@@ -180,8 +181,8 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         inputs,
         "idleness",
         "DURATION",
-        "a source partition without rows for this long no longer holds event time back, such as '1 minute' "
-        "(default: no such limit)",
+        "a source partition without rows for this long no longer holds event time back, such as '1 minute', while "
+        "another one has rows; for when none has any, see --when-all-idle (default: no such limit)",
     )
     for side in ("left", "right"):
         add = inputs.add_argument
@@ -223,6 +224,13 @@ def _add_run(parser: argparse.ArgumentParser, *, restores: bool = False, replays
         default="1 day",
         metavar="DURATION",
         help="reject rows whose event time is further ahead of the clock; 'none' rejects none (default: 1 day)",
+    )
+    inputs.add_argument(
+        "--when-all-idle",
+        choices=("hold", "max"),
+        default="hold",
+        help="what event time does once all source partitions have been without rows for --idleness: it stays, and the "
+        "last rows wait for new ones (hold, default), or it advances to the newest rows, less --delay (max)",
     )
     add_kafka_options(parser, replays=replays)
 

@@ -85,7 +85,7 @@ class _Run:
         self._report(progress)
         if progress is not None:
             say()
-            tell(run_report.ending(progress))
+            tell(run_report.ending(progress, goes_on=arguments.then_live is not None))
         code = self._verify(joined, progress) if arguments.verify else 0
         return code if code or arguments.then_live is None else self._live(arguments.then_live)
 
@@ -101,7 +101,11 @@ class _Run:
         return 0
 
     def _stopped(self, query: Query) -> int:
-        self._report(query.progress)
+        progress = query.progress
+        self._report(progress)
+        if progress is not None:
+            say()
+            tell(run_report.ending(progress))
         say("Stopped. The same command continues from here.")
         return INTERRUPTED
 
@@ -133,7 +137,9 @@ class _Run:
         from cojoin.engine.input import Input  # noqa: PLC0415
 
         left, right = (Input(source, **side.declared) for side, source in zip(self._sides, sources, strict=True))
-        return connect(left, right, key_groups=self._arguments.key_groups).asof_join(**vars(self._arguments.join))
+        arguments = self._arguments
+        pair = connect(left, right, key_groups=arguments.key_groups, when_all_idle=arguments.when_all_idle)
+        return pair.asof_join(**vars(arguments.join))
 
     def _start(self, joined: Joined, trigger: Trigger, restore_from: Checkpoint | None = None) -> Query:
         arguments, options = self._arguments, dict(self._arguments.output_option)

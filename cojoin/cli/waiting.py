@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cojoin.cli.hints import in_options
 from cojoin.spark.progress.line import ProgressLine
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def wait_for(query: Query, *, total: int | None = None) -> None:
         QueryFailedError: An error stopped the query.
         KeyboardInterrupt: The user pressed Ctrl-C, and the query has stopped.
     """
-    with ProgressLine(query, enabled=True, total=total, span=lambda: query.span) as line:
+    with ProgressLine(query, enabled=True, total=total, span=lambda: query.span, reworded=in_options) as line:
         try:
             while not query.await_termination(_INTERVAL_SECONDS, progress=False):
                 line.draw()

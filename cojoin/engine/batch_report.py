@@ -7,6 +7,7 @@ law of conservation: per input, rows in = done + buffered + rejected.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from cojoin.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from cojoin.engine.time.input_watermark import HeldBy
 
 __all__ = ["BatchReport", "InputReport", "rejections"]
 
@@ -57,6 +60,8 @@ class InputReport:
         max_timestamp: The largest timestamp seen; ``-2**63`` before the first row.
         status: ``"active"``, ``"idle"`` or ``"finished"``.
         holding_partition: The active source partition with the smallest watermark; None where none is active.
+        held_by: Where that partition has no rows as new as its watermark, how it got it (``HeldBy``); None where its
+            own rows gave it.
         partitions: Each source partition's watermark.
         idle_partitions: The source partitions that are idle.
         source_agrees: Whether the times by which its source is read, such as Kafka's record timestamps, are near the
@@ -68,7 +73,7 @@ class InputReport:
             many that has; None where the whole snapshot is read, where the input is no such stream, and where the
             table's statistics lack these numbers.
         reads_changes: Whether its rows are the changes of a table.
-        has_idleness: Whether they are, and its watermark strategy has an idleness.
+        has_idleness: Whether its watermark strategy has an idleness.
         tombstones: Records without a value that only repeat a delete before them, as Debezium's; they are counted in
             ``rows_in`` and ``done``, too.
         unchanged: Rows of a table that keep their former state, since their new one was rejected; the new ones are
@@ -100,6 +105,18 @@ class InputReport:
     unchanged: int = 0
     unavailable: int = 0
     reading: str | None = None
+    held_by: HeldBy | None = None
+
+    @property
+    def holder(self) -> str | None:
+        """The holding partition in words, such as ``"partition 3"``; None where there is no other one.
+
+        Of several columns that identify a partition, only those are named in which the partitions differ.
+        """
+        if self.holding_partition is None or len(self.partitions) < 2:
+            return None
+        columns = zip(*(json.loads(each) for each in (self.holding_partition, *self.partitions)), strict=True)
+        return f"partition {'/'.join(str(own) for own, *others in columns if any(each != own for each in others))}"
 
     @property
     def is_conserved(self) -> bool:
@@ -220,11 +237,14 @@ class BatchReport:
         """Whether every row of both inputs is accounted for."""
         return all(each.is_conserved for each in self.inputs)
 
-    def ending(self) -> str:
+    def ending(self, *, goes_on: bool = False) -> str:
         """Return a line that says how a run over the available input ended.
 
-        It says how many rows wait, and for what. For each input it also says how many rows were rejected, with the
-        reason, and how many late rows were applied, since the query's first batch.
+        It says how many rows wait, for what, and which setting would let them go. For each input it also says how many
+        rows were rejected, with the reason, and how many late rows were applied, since the query's first batch.
+
+        Args:
+            goes_on: Whether the query continues at once with new rows.
         """
         rejected = [
             f"{_rows(count)} of {each.name!r} {_REASONS.get(reason, reason)}"
@@ -241,7 +261,7 @@ class BatchReport:
         told += [f"left {', '.join(former)} in the former state, since the new one was rejected"] if former else []
         nulled = [f"{_rows(each.unavailable)} of {each.name!r}" for each in self.inputs if each.unavailable]
         told += [f"set values of {', '.join(nulled)} to null that were unavailable"] if nulled else []
-        text = self._end() + (f". Since its first batch it {' and '.join(told)}" if told else "")
+        text = self._end(goes_on=goes_on) + (f". Since its first batch it {' and '.join(told)}" if told else "")
         tables = [
             f"{each.name!r} is version {each.table['version']} of its table, loaded at "
             f"{format_time(each.table['loaded_at'])} UTC"
@@ -250,38 +270,55 @@ class BatchReport:
         ]
         return ". ".join([text, *tables])
 
-    def _end(self) -> str:
+    def _end(self, *, goes_on: bool) -> str:
         waiting = [f"{_rows(each.buffered)} of {each.name!r}" for each in self.inputs if each.buffered]
         if self.drained:
             left = self.details.get("timers_not_fired", 0)
             return "drained: all inputs are finished" + (
                 f"; {left:,} timers set during the drain did not fire" if left else ""
             )
+        state = "caught up" if goes_on else "paused"
         if not waiting:
-            return f"paused: no row waits; the watermark is {format_time(self.watermark)}"
+            return f"{state}: no row waits; the watermark is {format_time(self.watermark)}"
         who = (
-            f"for the watermark of {self.holding_input!r}, which is" if self.holding_input else "while all are idle at"
+            f"for the watermark of {self.holding_input!r}, which is"
+            if self.holding_input
+            else "while all source partitions are idle, with the watermark at"
         )
         wait, they_come = (
             ("waits", "it comes") if sum(each.buffered for each in self.inputs) == 1 else ("wait", "they come")
         )
-        text = (
-            f"paused: {' and '.join(waiting)} {wait} {who} {format_time(self.watermark)}; "
-            f"{they_come} out when the next run moves it, or with drain=True, which ends the query: it finishes all "
-            f"inputs, and a later run with this checkpoint is refused"
+        when = (
+            "as new rows move it"
+            if goes_on
+            else "when the next run moves it, or with drain=True, which ends the query: it finishes all inputs, and a "
+            "later run with this checkpoint is refused"
         )
+        text = f"{state}: {' and '.join(waiting)} {wait} {who} {format_time(self.watermark)}; {they_come} out {when}"
+        return ". ".join([text, *self._what_moves_it()])
+
+    def _what_moves_it(self) -> list[str]:
+        """Return the setting that lets the waiting rows go, where there is one and it is not set."""
+        if self.holding_input is None:
+            waiting = [each for each in self.inputs if each.status != "finished"]
+            furthest = max(mark for each in waiting for mark in (each.watermark, *each.partitions.values()))
+            goes = f"With when_all_idle='max' in connect(...) the watermark goes on to {format_time(furthest)}"
+            return [f"{goes} while all are idle"] if furthest > self.watermark else []
+        told = []
         for each in self.inputs:
-            if each.reads_changes and not each.has_idleness and each.name == self.holding_input:
-                text += (
-                    f". {each.name!r} is the changes of a table, which tell no time while the table does not change: "
-                    f"with_idleness(...) in its watermark strategy lets time go on without it"
+            if each.name == self.holding_input and not each.has_idleness and (each.reads_changes or each.held_by):
+                who = (
+                    f"{each.name!r} is the changes of a table, which tell no time while the table does not change"
+                    if each.reads_changes
+                    else f"The {each.holder or 'only partition'} of {each.name!r} has no newer rows"
                 )
+                told.append(f"{who}: with_idleness(...) in its watermark strategy lets time go on without it")
             if each.source_agrees is False:
-                text += (
-                    f". The timestamps of {each.name!r}'s records are later than their event times by more than its "
+                told.append(
+                    f"The timestamps of {each.name!r}'s records are later than their event times by more than its "
                     f"max_drift, so its silent partitions hold time"
                 )
-        return text
+        return told
 
     def __repr__(self) -> str:
         return display_of(self._display, "BatchReport").text()

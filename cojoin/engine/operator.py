@@ -361,7 +361,9 @@ class Operator(RestorableOperator):
                     "status": each.status(),
                     "source_agrees": each.source_agrees,
                     "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
-                    **_of_feed(spec),
+                    **({} if each.held_by() is None else {"held_by": each.held_by()}),
+                    **({} if spec.changes is None or not spec.changes.is_feed else {"reads_changes": True}),
+                    **({} if spec.watermark.idleness is None else {"has_idleness": True}),
                     **({} if spec.reading is None else {"reading": spec.reading}),
                     **({"table": self.table} if side and self.table is not None else {}),
                 }
@@ -375,10 +377,3 @@ class Operator(RestorableOperator):
     def details(self) -> dict[str, int]:
         """Return the counters that the subclass adds to the report."""
         return {}
-
-
-def _of_feed(spec: InputSpec) -> dict[str, bool]:
-    """Return what a report says of an input that is the changes of a table; nothing of others."""
-    if spec.changes is None or not spec.changes.is_feed:
-        return {}
-    return {"reads_changes": True, **({} if spec.watermark.idleness is None else {"has_idleness": True})}

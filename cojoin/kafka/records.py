@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from cojoin.kafka.tasks import Task
 
 __all__ = ["DECODED", "DECODED_KEY", "FAULT", "HEADERS", "KEY", "MARK", "NEWEST", "PARTS", "TIME", "TOMBSTONE", "VALUE"]
-__all__ += ["Record", "RecordFormat", "decode_all", "decode_parts", "read_task"]
+__all__ += ["PLACE_SCHEMA", "Record", "RecordFormat", "decode_all", "decode_parts", "read_task"]
 
 KEY, VALUE, TIME, HEADERS = "__cojoin_key", "__cojoin_value", "__cojoin_time", "__cojoin_headers"
 DECODED, DECODED_KEY = "__cojoin_decoded", "__cojoin_decoded_key"
 MARK, FAULT, NEWEST = "__cojoin_mark", "__cojoin_fault", "__cojoin_newest"
 TOMBSTONE = "tombstone: the record has no value"
 
-_PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+PLACE_SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 _SIGNS = pa.schema([(MARK, pa.int64()), (FAULT, pa.string()), (NEWEST, pa.int64())])
 PARTS: dict[str, pa.DataType] = {
     KEY: pa.binary(),
@@ -98,7 +98,7 @@ class RecordFormat:
         """The columns that a task returns."""
         own = [] if self.decoded is None else [pa.field(DECODED, self.decoded)]
         own += [] if self.key is None else [pa.field(DECODED_KEY, self.key.dtype)]
-        return pa.schema([*_PLACE, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
+        return pa.schema([*PLACE_SCHEMA, *(pa.field(name, PARTS[name]) for name in self.parts), *own, *_SIGNS])
 
 
 def read_task(

@@ -132,7 +132,9 @@ def test_a_replay_goes_on_live_until_it_is_interrupted(spark, broker, tmp_path, 
     )
     try:
         said = read_until(process, "Continuing live")
-        assert "Paused: " in said
+        assert "Caught up: " in said
+        assert "--drain" not in said
+        assert "drain=True" not in said
         for topic, records in filled:
             write(broker.bootstrap_servers, topic, records[records["micros"] // 1000 >= history.nothing[0]])
         deadline = time.monotonic() + LIVE_SECONDS
@@ -149,6 +151,8 @@ def test_a_replay_goes_on_live_until_it_is_interrupted(spark, broker, tmp_path, 
         process.wait()
         process.stdout.close()
     assert "Stopped. The same command continues from here." in said
+    assert "Paused: " in said.partition("Continuing live")[2]
+    assert "behind the newest record, " in said
     assert "Nothing is lost" in said
     assert "Traceback" not in said
     assert "rror" not in said, said
@@ -231,6 +235,9 @@ def test_what_the_broker_does_not_have_is_one_message_before_anything_is_written
         (["--from=latest", "--verify"], "begins at 'latest'"),
         (["--left-option=kafka.sasl.password=hunter2"], "expected sasl.password=***"),
         (["--idleness=0 seconds"], "above zero"),
+        (["--when-all-idle=max"], "--when-all-idle max needs --idleness, such as '1 minute', which is missing"),
+        (["--when-all-idle=min"], "invalid choice: 'min'"),
+        (["--checkpoint-interval=soon"], "--checkpoint-interval: expected"),
         (["--output-key=customer_id"], "--output-key applies only to a Kafka topic, and --output delta:"),
         (["--output-option=linger.ms=5"], "--output-option applies only to a Kafka topic"),
         (["--output=kafka:localhost:1/a,b"], "expected one topic to write to, got a, b"),
@@ -263,7 +270,7 @@ def test_a_mistake_is_one_message_before_spark_starts(tmp_path, capsys, more, sa
 def test_what_is_typed_reaches_the_sources(tmp_path):
     typed = words("localhost:1", tmp_path, "--to=2026-03-20", "--left-from=7", "--max-drift=1 hour", "--max-records=9")
     typed += ["--patience=none", "--undecodable=fail", "--tombstones=keep", "--data-loss=skip", "--then-live=2 seconds"]
-    typed += ["--left-option=sasl.password=hunter2", "--idleness=1 minute"]
+    typed += ["--left-option=sasl.password=hunter2", "--idleness=1 minute", "--when-all-idle=max"]
     arguments = parse_arguments(typed, secrets_of(typed))
     assert "hunter2" not in repr(arguments)
     left, right = (side.kafka.source(live=live) for side, live in zip(arguments.sides, (False, True), strict=True))
@@ -274,7 +281,7 @@ def test_what_is_typed_reaches_the_sources(tmp_path):
     assert (left.undecodable, left.tombstones, left.data_loss) == ("fail", "keep", "skip")
     assert (str(left.range.from_[None, None]), left.range.is_bounded) == ("offset 7", True)
     assert (str(right.range.from_[None, None]), right.range.is_bounded) == ("earliest", False)
-    assert arguments.then_live.interval_ms == 2_000
+    assert (arguments.then_live.interval_ms, arguments.when_all_idle) == (2_000, "max")
     assert arguments.trigger.is_bounded
 
 

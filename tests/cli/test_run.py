@@ -54,9 +54,10 @@ def test_a_job_pauses_goes_on_and_drains(spark, day, capsys):
     first = capsys.readouterr()
     assert "Paused: " in first.out
     assert "equal, row for row" in first.out
+    assert "or with --drain, which ends" in " ".join(first.out.split())
     assert "Some joined rows:" in first.out
     last = first.err.splitlines()[-1]
-    assert re.search(r" behind, .*\btrades \S+.*, customers \S+.*, 1 batch, 1,\d{3} rows, ", last)
+    assert re.search(r" behind the newest record, .*\btrades \S+.*, customers \S+.*, 1 batch, 1,\d{3} rows, ", last)
 
     for name in ("trades", "customers"):
         for file in (day / "later" / name).iterdir():

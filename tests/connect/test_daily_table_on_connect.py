@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from tests.seeds import drawn
 from tests.spark.sources.test_daily_tables import PARTS, DailyTable, insert, merge, position, update
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run(table: DailyTable, joined: cj.Joined, checkpoint: str, **options: Any) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["", PARTS])
+@pytest.mark.parametrize("layout", drawn(["", PARTS], 1))
 def test_each_days_rows_come_out_and_a_fork_goes_on(spark: SparkSession, tmp_path: Path, layout: str) -> None:
     table = DailyTable(spark, tmp_path, layout)
     table.insert(0, 1)

@@ -10,6 +10,7 @@ from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.formats import text_table
 from cojoin.engine.inputs import Reason
 from cojoin.engine.joins import AsofJoin
+from cojoin.engine.time.input_watermark import HeldBy
 from cojoin.errors import CheckpointError
 from tests.streams import Delivery, Rows, Streams, run, specs
 
@@ -119,9 +120,38 @@ def test_every_reason_has_words_for_the_last_line() -> None:
 
 def test_the_last_line_says_that_all_are_idle() -> None:
     idle = replace(report(), holding_input=None)
+    told = idle.ending()
     assert (
-        "rows of 'trades' and 1 row of 'customers' wait while all are idle at 1970-01-01 00:00:00.002;" in idle.ending()
+        "1 row of 'customers' wait while all source partitions are idle, with the watermark at 1970-01-01 00:" in told
     )
+    assert "With when_all_idle='max' in connect(...) the watermark goes on to 1970-01-01 00:00:00.008 while all" in told
+    # Where the watermark is at the newest already, the setting is set, or would change nothing.
+    assert "when_all_idle" not in replace(idle, watermark=8).ending()
+    trades = replace(idle.inputs[0], status="finished")
+    assert "when_all_idle" not in replace(idle, inputs=(trades, idle.inputs[1])).ending()
+
+
+def test_a_run_that_goes_on_is_not_told_to_drain() -> None:
+    told = report().ending(goes_on=True)
+    assert told.startswith(
+        "caught up: 2 rows of 'trades' and 1 row of 'customers' wait for the watermark of 'customers'"
+    )
+    assert "they come out as new rows move it. Since" in told
+    assert "drain" not in told
+    done = tuple(replace(each, buffered=0) for each in report().inputs)
+    assert replace(report(), inputs=done).ending(goes_on=True).startswith("caught up: no row waits; the watermark is ")
+
+
+@pytest.mark.parametrize("held_by", get_args(HeldBy))
+def test_a_silent_partition_that_holds_time_is_told_with_what_to_do(held_by: HeldBy) -> None:
+    merged, partitions = report(), {'["c", 0]': 5, '["c", 1]': 2}
+    silent = replace(merged.inputs[1], held_by=held_by, partitions=partitions, holding_partition='["c", 1]')
+    told = replace(merged, inputs=(merged.inputs[0], silent)).ending()
+    assert "The partition 1 of 'customers' has no newer rows: with_idleness(...) in its watermark strategy lets" in told
+    only = replace(silent, partitions={'["c", 1]': 2})
+    assert "The only partition of 'customers' has no" in replace(merged, inputs=(merged.inputs[0], only)).ending()
+    silent = replace(silent, has_idleness=True)
+    assert "with_idleness" not in replace(merged, inputs=(merged.inputs[0], silent)).ending(), "it has one"
 
 
 def test_the_last_line_of_a_drain_says_which_timers_did_not_fire() -> None:

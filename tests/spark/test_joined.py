@@ -209,6 +209,30 @@ def test_a_query_keeps_rejected_rows_beside_its_checkpoint_and_counts_all(
     assert rows(table(spark, tmp_path / "out"), "trade_id", "version") == [(1, 1), (6, 5), (8, 7)]
 
 
+def test_a_time_that_python_can_not_show_to_a_function_is_rejected_and_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of both inputs, in the year 33658; the rest of the query's rows go on."""
+    folders, beyond = Folders(tmp_path), 10**18
+    folders.add_trades(trades([(1, 1, 10), (2, 1, beyond)]))
+    folders.add_customers(customers([(1, 1, 5), (2, 1, beyond)]))
+    query = (
+        folders.connect(spark, max_ahead=None)
+        .process(EnrichTrades(), ENRICHED_DDL)
+        .start(output=cj.sinks.delta(f"{tmp_path}/out"), checkpoint=f"{tmp_path}/checkpoint", trigger=DRAIN)
+    )
+    query.await_termination()
+    assert rows(table(spark, tmp_path / "out"), "trade_id", "version") == [(1, 1)]
+    report = query.progress
+    assert report is not None
+    assert [(each.rows_in, dict(each.rejected)) for each in report.inputs] == [(2, {"time_beyond_python": 1})] * 2
+    rejected = table(spark, tmp_path / "checkpoint" / "rejected")
+    assert [each[:2] + each[3:] for each in reasons(rejected)] == [
+        ("customers", "time_beyond_python", beyond, 2),
+        ("trades", "time_beyond_python", beyond, 2),
+    ]
+
+
 def test_static_inputs_reject_too_but_know_no_clock_and_no_lateness(
     spark: SparkSession, rejected_folders: Folders
 ) -> None:

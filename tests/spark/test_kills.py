@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -82,26 +82,32 @@ def test_what_came_after_a_savepoint_is_cut_back_and_comes_again(spark: SparkSes
 
 
 @pytest.mark.slow  # Each driver takes as long to start as many tests take together.
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("victim", [None, *(pytest.param(each, marks=pytest.mark.more) for each in VICTIMS)])
 def test_a_driver_that_is_killed_anywhere_loses_nothing(
-    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, victim: Victim
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, victim: Victim | None
 ) -> None:
+    """Without a victim, all have their turns."""
     seed = SEED
     # Those that take over another query's table need one of their own each, which takes as long as the rest.
-    chosen = [each for each in choose(4, seed) if each.job != "same table"]
+    chosen = [each for each in choose(4 if victim else 6, seed) if each.job != "same table"]
     shuffle_partitions(2)
     verdicts = list(Killing(spark, tmp_path, seed).run(chosen, victim=victim))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
 
 
+def halves() -> list[Any]:
+    """Return the points of suspension in two halves, which the seed draws: local disks and S3 have one each."""
+    every = random.Random(SEED).sample(SUSPENSIONS, len(SUSPENSIONS))
+    return [every[::2], every[1::2]]
+
+
 @pytest.mark.slow  # A driver's start, and two runs for each point.
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.more)])
 def test_a_driver_that_is_suspended_anywhere_loses_nothing(
-    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path
+    spark: SparkSession, shuffle_partitions: Callable[[int], None], tmp_path: Path, half: int
 ) -> None:
-    seed = SEED
     shuffle_partitions(2)
-    suspending = Suspending(spark, tmp_path, seed)
-    verdicts = list(suspending.run(suspending.choose(len(SUSPENSIONS))))
+    verdicts = list(Suspending(spark, tmp_path, SEED).run(halves()[half]))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
 
 
@@ -110,7 +116,7 @@ def test_a_driver_on_s3_that_is_killed_anywhere_loses_nothing(
     spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path
 ) -> None:
     seed = SEED
-    chosen = [each for each in choose(5, seed) if each.job != "same table"]
+    chosen = [each for each in choose(3, seed) if each.job != "same table"]
     shuffle_partitions(2)
     killing = Killing(spark, tmp_path, seed, Place(bucket.endpoint, bucket.bucket))
     verdicts = list(killing.run(chosen, victim="both"))
@@ -118,11 +124,11 @@ def test_a_driver_on_s3_that_is_killed_anywhere_loses_nothing(
 
 
 @pytest.mark.slow  # A driver's start, and two runs for each point.
+@pytest.mark.parametrize("half", [1, pytest.param(0, marks=pytest.mark.more)])
 def test_a_driver_on_s3_that_is_suspended_anywhere_loses_nothing(
-    spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path
+    spark: SparkSession, bucket: S3Server, shuffle_partitions: Callable[[int], None], tmp_path: Path, half: int
 ) -> None:
-    seed = SEED
     shuffle_partitions(2)
-    suspending = Suspending(spark, tmp_path, seed, Place(bucket.endpoint, bucket.bucket))
-    verdicts = list(suspending.run(suspending.choose(len(SUSPENSIONS))))
+    suspending = Suspending(spark, tmp_path, SEED, Place(bucket.endpoint, bucket.bucket))
+    verdicts = list(suspending.run(halves()[half]))
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)

@@ -44,21 +44,23 @@ def test_settings_that_change_between_a_batch_s_two_runs_lose_nothing(spark: Spa
 
 
 @pytest.mark.slow  # Three runs each.
-def test_a_copy_of_any_age_put_back_with_any_change(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.more)])
+def test_a_copy_of_any_age_put_back_with_any_change(spark: SparkSession, tmp_path: Path, count: int) -> None:
     seed = SEED
     verdicts = [
         put_back(spark, tmp_path / str(number), seed + number, case)
-        for number, case in enumerate(choose_copies(10, seed))
+        for number, case in enumerate(choose_copies(count, seed))
     ]
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
 
 
 @pytest.mark.slow  # Two or three runs each.
-def test_any_settings_that_change_after_any_commit(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.more)])
+def test_any_settings_that_change_after_any_commit(spark: SparkSession, tmp_path: Path, count: int) -> None:
     seed = SEED
     verdicts = [
         change_settings(spark, tmp_path / str(number), seed + number, *case)
-        for number, case in enumerate(choose_changes(10, seed))
+        for number, case in enumerate(choose_changes(count, seed))
     ]
     assert not [each for each in verdicts if each.faults], "\n".join(each.told() for each in verdicts)
 

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 FAST = "function"
-"""Each case costs some five seconds of two cores, so all others are slow tests."""
+"""Each case costs some five seconds of two cores, so all others are slow tests; each join comes there once."""
 
 PARAMETERS = [
-    pytest.param(name, seed, marks=[] if number == 1 and name == FAST else pytest.mark.slow, id=f"{name}-{number}")
+    pytest.param(
+        name,
+        seed,
+        marks=[] if number == 1 and name == FAST else [pytest.mark.slow, *([pytest.mark.more] if number > 1 else [])],
+        id=f"{name}-{number}",
+    )
     for name, number, seed in CASES
 ]
 

@@ -10,21 +10,32 @@ their own to agree upon.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
+from pathlib import Path
 
+from tests.seeds import SEED
 from tests.versions.environments import EVERY, Environment
 
 __all__ = ["run_all"]
 
+_TESTS = Path(__file__).resolve().parents[1]
 _WHICH = "spark and not slow and not kafka and not cluster and not connect"
 _APART = ["tests/kafka", "tests/test_on_connect.py", "tests/test_readme.py", "tests/benchmarks", "tests/versions"]
 """The first can't be imported without Spark 4.2; the others start processes of their own, or measure."""
 
 
-def run_all(environment: Environment) -> tuple[str, int]:
-    """Run the tests that need Spark in an environment; return its versions, and how many tests passed."""
-    return environment.run_tests("-m", _WHICH, *(f"--ignore={each}" for each in _APART))
+def run_all(environment: Environment, share: int = 1) -> tuple[str, int]:
+    """Run the tests that need Spark in an environment; return its versions, and how many tests passed.
+
+    Args:
+        environment: The environment.
+        share: How many parts the test files make, of which the run's seed draws one.
+    """
+    found = [str(path) for path in sorted(_TESTS.rglob("test_*.py")) if "mark.spark" in path.read_text("utf-8")]
+    drawn = [] if share == 1 else sorted(random.Random(SEED).sample(found, len(found) // share))
+    return environment.run_tests("-m", _WHICH, *(f"--ignore={each}" for each in _APART), *drawn)
 
 
 def main() -> None:

@@ -1,27 +1,30 @@
 """The tests that need Spark, with other versions of Spark and of the libraries than those of the lock file.
 
-The run's seed draws one environment, so that over some days all are covered; ``.ci/run --slow --all`` takes each.
+The run's seed draws one environment, and a third of the test files, so that over some weeks all are covered;
+``.ci/run --slow --all`` runs each file in each environment.
 """
 
 from __future__ import annotations
 
-import random
+from operator import attrgetter
 
 import pytest
 
-from tests.seeds import SEED
+from tests.seeds import drawn
 from tests.versions.environments import EVERY, Environment
 from tests.versions.matrix import run_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-DRAWN = random.Random(SEED).choice(EVERY)
+
+@pytest.mark.parametrize("environment", drawn(EVERY, 1), ids=attrgetter("name"))
+def test_some_of_what_needs_spark_works_with_other_versions(environment: Environment) -> None:
+    _, passed = run_all(environment, share=3)
+    assert passed > 50
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [pytest.param(each, id=each.name, marks=() if each is DRAWN else pytest.mark.more) for each in EVERY],
-)
+@pytest.mark.more
+@pytest.mark.parametrize("environment", EVERY, ids=attrgetter("name"))
 def test_what_needs_spark_works_with_other_versions(environment: Environment) -> None:
     _, passed = run_all(environment)
     assert passed > 300

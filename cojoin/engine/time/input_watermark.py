@@ -11,7 +11,7 @@ new strategy's, which follows from the largest timestamps for bounded out-of-ord
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cojoin.engine.time.idleness import IdlenessTimer
 from cojoin.engine.time.strategy_descriptions import describe_generator, marks_of
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     from cojoin.engine.time.control_rows import Control
 
-__all__ = ["InputWatermark"]
+__all__ = ["HeldBy", "InputWatermark"]
+
+HeldBy: TypeAlias = Literal["max_drift", "silence"]
+"""How a partition that holds the input back has got a watermark later than its rows: its source gave it.
+
+- *max_drift*: in this micro-batch. Kafka's is ``max_drift`` before the time up to which all partitions are read.
+- *silence*: in an earlier one. Since then the source gave none, as in a live query.
+"""
 
 _STATUS_PRECEDENCE: tuple[Status, ...] = ("active", "idle", "finished")
 """The statuses by precedence: of several statuses of one partition, the first in this order counts."""
@@ -57,6 +64,7 @@ class InputWatermark:
         self._clock = NONE
         self._processing_time = 0
         self._is_changed = False
+        self._given: dict[str, int] = {}
         self.source_agrees: bool | None = None
         """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
 
@@ -72,6 +80,7 @@ class InputWatermark:
         computed elsewhere, which a partition that is idle may ignore (``Returning``); (3) statuses. Of several statuses
         of one partition, the one that holds the watermark back most counts.
         """
+        self._given = {}
         judged = [control.agrees for control in controls if control.agrees is not None]
         if judged:
             self.source_agrees = all(judged)
@@ -91,6 +100,7 @@ class InputWatermark:
         if self.source_agrees:
             for partition, watermark in control.source_watermarks.items():
                 self.apply_watermark(partition, watermark)
+                self._given[partition] = max(watermark, self._given.get(partition, NONE))
         else:
             for partition in control.unread:
                 self.register(partition)
@@ -200,6 +210,16 @@ class InputWatermark:
     def holding_partition(self) -> str | None:
         """Return the active partition with the smallest watermark, which holds the input back; None if none is."""
         return self._merge.holding()
+
+    def held_by(self) -> HeldBy | None:
+        """Return how the holding partition has got a watermark later than its rows; None where its rows gave it."""
+        holding = self.holding_partition()
+        if holding is None or not self.source_agrees:
+            return None
+        reached = self._merge.watermarks()[holding]
+        if self._marks.get(holding, NONE) > NONE and reached <= self._watermark_for(holding):
+            return None
+        return "max_drift" if self._given.get(holding) == reached else "silence"
 
     def partitions(self) -> dict[str, int]:
         """Return each partition's watermark in epoch milliseconds."""

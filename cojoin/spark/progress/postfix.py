@@ -28,10 +28,11 @@ def postfix_parts(figures: Figures) -> list[str]:
     """Return the parts of the postfix with what separates them; all characters are printable."""
     report, has_begun = figures.report, bool(figures.batches) or figures.is_final
     pace = "no new rows" if figures.rate is None else tqdm.format_sizeof(figures.rate, " rows/s")
-    parts = [] if figures.behind is None else [f", {_span(figures.behind)} behind"]
+    parts = [] if figures.behind is None else [f", {_span(figures.behind)} behind the newest record"]
     parts += [] if report is None else _inputs(report)
     parts.append(f", {pace if has_begun else 'starting'}")
     if report is not None:
+        parts += _held(report, is_live=figures.goal is None)
         if has_begun and figures.goal is None:
             parts += [f", {figures.batches:,} batch{'es' * (figures.batches != 1)}", f", {figures.rows:,} rows"]
         marks = [each.watermark for each in report.inputs]
@@ -44,13 +45,12 @@ def postfix_parts(figures: Figures) -> list[str]:
 def _inputs(report: BatchReport) -> list[str]:
     moments = [_moment(each.watermark) for each in report.inputs]
     days = {day for day, _ in moments if day}
-    differ, holds = len(days) > 1, len({each.watermark for each in report.inputs}) > 1
+    differ = len(days) > 1
     today = f"{datetime.now(tz=timezone.utc):%Y-%m-%d} "
     once = "" if differ else "".join(days - {today})[_YEAR:]
     parts = []
     for each, (day, time) in zip(report.inputs, moments, strict=True):
-        name = "".join(sign if sign.isprintable() else "?" for sign in each.name)
-        parts.append(f", {once}{name} {day[_YEAR:] if differ else ''}{time}")
+        parts.append(f", {once}{_printable(each.name)} {day[_YEAR:] if differ else ''}{time}")
         once = ""
         if each.snapshot_rows is not None:
             read, total = each.snapshot_rows
@@ -58,11 +58,26 @@ def _inputs(report: BatchReport) -> list[str]:
         parts += [] if each.table is None else [f" (version {each.table['version']})"]
         late = each.rejected.get("late", 0) + each.late_applied
         parts += [f" ({late:,} late)"] if late else []
-        if each.status == "idle":
-            parts.append(" (idle)")
-        elif holds and each.name == report.holding_input:
-            parts.append(" (holds)")
+        parts += [" (idle)"] if each.status == "idle" else []
     return parts
+
+
+def _held(report: BatchReport, *, is_live: bool) -> list[str]:
+    """Return a part that names what holds time back, and the setting that makes it do so.
+
+    Without one, both inputs are at one time; a live run still names a silent partition.
+    """
+    each = next((each for each in report.inputs if each.name == report.holding_input), None)
+    if each is None or not (len({each.watermark for each in report.inputs}) > 1 or (is_live and each.held_by)):
+        return []
+    who = _printable(each.name if each.holder is None else f"{each.holder} of {each.name}")
+    if each.held_by is not None:
+        return [f", held by silent {who}{' (max_drift)' if each.held_by == 'max_drift' else ''}"]
+    return [f", held by {who}{' (timestamps beyond max_drift)' if each.source_agrees is False else ''}"]
+
+
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _moment(watermark: int) -> tuple[str, str]:

@@ -37,7 +37,7 @@ _ASKED: dict[str, frozenset[str]] = {}
 """The executors that were asked, by application; none of a session of Spark Connect, whose executors are not known."""
 
 _LINGERS = (0.0, 0.3, 1.0)
-"""How long each task lingers, in seconds: where some executor got none, a further job's tasks linger longer."""
+"""Seconds for which each task lingers: where some executor got none, the tasks of a further job linger longer."""
 
 _PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+Error: .+$", re.MULTILINE)
 

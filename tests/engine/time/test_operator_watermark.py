@@ -263,14 +263,20 @@ def test_what_a_source_says_of_time_counts_while_its_rows_agree():
     agrees = [Control(2, {"q": 90}, agrees=True), Control(2, source_watermarks={"p": 80, "q": 80})]
     watermark.fold(agrees)
     assert watermark.inputs[1].partitions() == {"p": 80, "q": 84}
+    assert (watermark.inputs[1].holding_partition(), watermark.inputs[1].held_by()) == ("p", "max_drift")
 
     silent = Control(2, source_watermarks={"p": 95, "q": 95})
     watermark.fold([silent])
     assert watermark.inputs[1].current() == 95, "a batch without rows changes no judgement"
+    assert watermark.inputs[1].held_by() == "max_drift"
+    watermark.fold([Control(2, {"q": 105})])
+    assert watermark.inputs[1].held_by() == "silence", "the source has said nothing in this batch"
+    watermark.fold([Control(2, {"p": 102})])
+    assert (watermark.inputs[1].holding_partition(), watermark.inputs[1].held_by()) == ("p", None), "its rows gave it"
 
     apart = [Control(2, source_watermarks={"p": 1_000}), Control(2, {"q": 97}, agrees=False), Control(2, agrees=True)]
     watermark.fold(apart)
-    assert watermark.inputs[1].current() == 95
+    assert (watermark.inputs[1].current(), watermark.inputs[1].held_by()) == (96, None)
     restored = operator(right=5)
     restored.restore(watermark.snapshot())
     assert restored.inputs[1].source_agrees is False

@@ -28,6 +28,7 @@ from cojoin.spark.bound_input import BoundInput
 from cojoin.spark.query.failures import explain
 from cojoin.storage.arrow_types import spark_schema
 from tests.seeds import SEED
+from tests.seeds import drawn as drawn_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,7 +171,7 @@ def test_the_same_rows_are_packed_to_the_same_bytes(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(100, 160))
+@pytest.mark.parametrize("number", drawn_parameters(range(100, 160), 15))
 def test_the_same_rows_are_packed_to_the_same_bytes_many_times(
     spark: SparkSession, tmp_path: Path, number: int
 ) -> None:

@@ -19,7 +19,7 @@ from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.storage.arrow_types import spark_schema
 from cojoin.storage.delta_files import WrittenFile
-from tests.seeds import SEED
+from tests.seeds import SEED, drawn
 from tests.spark.batch.test_written_files import written
 from tests.spark.data import Folders, Streams, cut, table
 from tests.spark.saved import DRAIN, Saved
@@ -111,7 +111,7 @@ def test_random_rows_are_read_back_as_from_files_of_spark(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", drawn(range(10), 3))
 def test_more_random_rows_are_read_back_as_from_files_of_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from tests.seeds import SEED
+from tests.seeds import SEED, drawn
 from tests.spark.data import asof, connect, enriched_rows, generate, table
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def test_a_history_that_is_half_read_goes_on_in_a_restored_query(spark: SparkSes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("round_", range(int(os.environ.get("COJOIN_HISTORY_ROUNDS", "8"))))
+@pytest.mark.parametrize("round_", drawn(range(int(os.environ.get("COJOIN_HISTORY_ROUNDS", "8"))), 3))
 def test_random_layouts_limits_and_stops(spark: SparkSession, tmp_path: Path, round_: int) -> None:
     """Slow: a query of a dozen batches each time. Any layout on both sides, limits of 1 to 3 files, a stop anywhere."""
     seed = SEED * 1000 + round_
