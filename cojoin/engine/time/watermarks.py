@@ -93,9 +93,10 @@ class WatermarkMerge:
         channel.watermark = max(channel.watermark, watermark)
 
     def raise_watermark(self, name: str, watermark: int) -> None:
-        """Apply a known channel's watermark without a sign of life: one that is idle stays so."""
-        channel = self._channels[name]
-        channel.watermark = max(channel.watermark, watermark)
+        """Apply a channel's watermark without a sign of life: one that is idle stays so, an unknown one is ignored."""
+        channel = self._channels.get(name)
+        if channel is not None:
+            channel.watermark = max(channel.watermark, watermark)
 
     def set_status(self, name: str, status: Status) -> None:
         """Make a channel active, idle or finished."""

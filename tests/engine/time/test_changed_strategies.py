@@ -127,6 +127,15 @@ def test_a_quiet_partition_has_the_new_bound_too_and_is_not_woken() -> None:
     assert (two.statuses(), two.partitions()) == ({"a": "idle", "b": "active"}, {"a": 999, "b": 1_999})
 
 
+def test_a_timestamp_of_no_partition_makes_none() -> None:
+    """A state that was written for a query has the largest timestamp of its rows, and no partitions."""
+    stored = InputWatermark(OF.for_bounded_out_of_orderness("100 ms")).snapshot() | {"largest": {"[]": 1_000}}
+    two = InputWatermark(OF.for_monotonous_timestamps())
+    two.restore(stored)
+    two.begin(0)
+    assert (two.current(), two.partitions(), two.max_timestamp()) == (NONE, {}, 1_000)
+
+
 def test_without_idleness_what_was_idle_by_it_holds_time_again() -> None:
     one = InputWatermark(OF.for_monotonous_timestamps().with_idleness("10 ms", even_if_silent=True))
     one.tick(0)
