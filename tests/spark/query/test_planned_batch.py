@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,14 +11,27 @@ import pyarrow.parquet as pq
 import pytest
 
 import cojoin as cj
+from cojoin.checkpoints.identity import _FORM, claim_checkpoint, describe_query, note_sources, read_query
+from cojoin.engine.plan_settings import plan_settings
+from cojoin.engine.time.strategy_descriptions import as_written
+from cojoin.spark.query.planned_batch import Transition
+from cojoin.storage.document_text import to_text
+from cojoin.storage.local_store import LocalStore
+from tests.engine.test_plan_settings import LEFT, PLAN
+from tests.engine.time.test_changed_strategies import Halved
 from tests.spark.data import MORNING, SECOND, rows, table
 from tests.spark.refused import refused
 from tests.spark.saved import PAUSE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.engine.inputs import InputSpec
+    from cojoin.engine.plan import Plan
+    from cojoin.storage.store import Store
 
 pytestmark = pytest.mark.spark
 
@@ -104,6 +117,88 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
     found.add("customers", (1, 7, 0), (2, 7, 30))
     found.add("orders", (1, 7, 10), (2, 7, 24), (3, 7, 40))
     return found
+
+
+class Stub:
+    """An input of which only the name of what it was asked for counts."""
+
+    def planned_as(self, spec: InputSpec, added: Sequence[str]) -> Any:
+        return spec, tuple(added)
+
+
+BOUND: Any = (Stub(), Stub())
+
+
+def transition(files: Store, plan: Plan, trigger: cj.Trigger = PAUSE) -> Transition:
+    operation = plan.operation.describe()
+    described = describe_query(operation, plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock)
+    return Transition.of(files, plan, BOUND, described, trigger, is_restoring=False)
+
+
+def claimed(tmp_path: Path, plan: Plan, *, planned: int, committed: int) -> Store:
+    """Return a checkpoint that a query with settings has begun."""
+    files = LocalStore(f"{tmp_path}/checkpoint")
+    operation = plan.operation.describe()
+    described = describe_query(operation, plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock)
+    claim_checkpoint(files, described, settings=plan_settings(plan))
+    for batch_id in range(planned + 1):
+        files.write(f"spark/offsets/{batch_id}", "v1")
+    for batch_id in range(committed + 1):
+        files.write(f"spark/commits/{batch_id}", "v1")
+    return files
+
+
+def test_only_a_batch_that_is_planned_runs_with_the_former_settings_and_columns(tmp_path: Path) -> None:
+    files = claimed(tmp_path, PLAN, planned=3, committed=2)
+    slow = replace(PLAN, left=replace(LEFT, watermark=OF.for_bounded_out_of_orderness("1 hour")))
+    noted = replace(slow, left=replace(slow.left, schema=LEFT.schema.append(pa.field("note", pa.string()))))
+    assert transition(files, PLAN).planned is None, "nothing has changed"
+    found = transition(files, slow).planned
+    assert found is not None
+    assert (found.batch_id, found.plan.left, found.plan.emitted_columns) == (3, LEFT, {})
+    found = transition(files, noted).planned
+    assert found is not None
+    assert found.inputs == ((replace(noted.left, watermark=LEFT.watermark), ("note",)), (PLAN.right, ()))
+    assert found.plan.outputs["output"][1] == PLAN.output
+    assert found.plan.output.names == ["id", "at", "note", "customers_event_time"]
+    files.write("spark/commits/3", "v1")
+    assert transition(files, noted).planned is None, "the batch is finished"
+    files = claimed(tmp_path / "other", PLAN, planned=0, committed=-1)
+    stored = read_query(files)
+    note_sources(files, [None, None])
+    files.write("query.json", to_text("query.json", _FORM, {**stored, "settings": None}))
+    assert transition(files, slow).planned is None, "an earlier release has planned it, with settings that it kept not"
+
+
+def test_a_generator_that_is_code_must_be_there_for_the_planned_batch(tmp_path: Path) -> None:
+    own = replace(PLAN, right=replace(PLAN.right, watermark=OF.for_generator(Halved(3))))
+    files = claimed(tmp_path, own, planned=3, committed=2)
+    with refused(
+        f"checkpoint {files.root}: batch 3 is planned and not finished: input 'customers': a batch was planned with "
+        f"the watermark strategy for_generator(Halved(less=3))",
+        "start it once as it was",
+        kind=cj.CheckpointError,
+    ):
+        transition(files, PLAN)
+    files.write("spark/commits/3", "v1")
+    assert transition(files, PLAN).planned is None
+
+
+@pytest.mark.parametrize(
+    "strategy", [OF.for_clock_lag("5 seconds"), OF.for_monotonous_timestamps().with_idleness("1 day")]
+)
+def test_a_query_that_runs_on_has_the_clock_that_its_first_batch_gave_it(tmp_path: Path, strategy: Any) -> None:
+    live = cj.Trigger.processing_time("1 second")
+    timed = replace(PLAN, right=replace(PLAN.right, watermark=strategy))
+    files = claimed(tmp_path, PLAN, planned=0, committed=0)
+    with refused(f"input 'customers': watermark={as_written(strategy)}: this needs", kind=cj.CheckpointError):
+        transition(files, timed, live)
+    assert not transition(files, timed).plan.has_timeouts
+    files = claimed(tmp_path / "timed", timed, planned=0, committed=0)
+    assert transition(files, timed, live).plan.has_timeouts
+    assert transition(files, PLAN, live).plan.has_timeouts, "Spark's state has its form once and for all"
+    files = claimed(tmp_path / "new", PLAN, planned=-1, committed=-1)
+    assert transition(files, timed, live).plan.has_timeouts, "no batch has decided it"
 
 
 def test_a_planned_batch_runs_as_it_was_planned_and_then_the_new_strategy_holds(shop: Shop) -> None:
