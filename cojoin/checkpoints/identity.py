@@ -206,7 +206,7 @@ def described_at(stored: Mapping[str, Any], batch_id: int) -> dict[str, Any]:
     return found
 
 
-def check_description(files: Store, described: int) -> int:
+def check_description(files: Store, described: int) -> dict[str, Any]:
     """Check that ``query.json`` is not a former version of itself.
 
     Args:
@@ -214,16 +214,17 @@ def check_description(files: Store, described: int) -> int:
         described: The epoch of the run that had written it last, as a manifest says it.
 
     Returns:
-        The epoch of the run that has written it last.
+        Its content, as ``read_query`` returns it; ``epoch`` is that of the run that has written it last.
 
     Raises:
         CheckpointError: It is older.
     """
-    found = int(read_query(files).get("epoch", 0))
+    stored = read_query(files)
+    found = int(stored.get("epoch", 0))
     if found < described:
         why = f"the run of epoch {described} has written it, and this is a former version, of epoch {found}"
         raise damaged(files, _FILE, _FORM, why)
-    return found
+    return stored
 
 
 def known_sources(files: Store) -> Sequence[SourceDescription]:

@@ -1,7 +1,7 @@
 """With which batch each of a query's last runs began, in a small file of the checkpoint.
 
-It is written down before a run plans its first batch, once a run of the query has needed it. A batch that is executed
-again belongs to the run that planned it.
+It is written down before a run plans its first batch. A batch that is executed again belongs to the run that planned
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RUNS = Form(
 )
 
 
-def resumed_batches(files: Store, epoch: int = 0, counted: int = 0, *, is_needed: bool = True) -> frozenset[int]:
+def resumed_batches(files: Store, epoch: int = 0, counted: int = 0) -> frozenset[int]:
     """Write down that a run starts, and return the first batch of each of the last five runs, this one included.
 
     A batch that an earlier run planned belongs to that run: executed again by this run, it is not its first batch.
@@ -35,9 +35,7 @@ def resumed_batches(files: Store, epoch: int = 0, counted: int = 0, *, is_needed
     Args:
         files: The checkpoint.
         epoch: The lease epoch of this run.
-        counted: The epoch of the run that wrote the last manifest; 0 where it may not have written this file.
-        is_needed: Whether this run needs it. One that does not goes on with a file that another has begun, so that a
-            later run can tell it from a former version; where there is none, none is returned.
+        counted: The epoch of the run that wrote the last manifest; 0 where that run may not have written this file.
 
     Raises:
         CheckpointError: The file about the earlier runs is damaged, or a former version of itself.
@@ -45,8 +43,6 @@ def resumed_batches(files: Store, epoch: int = 0, counted: int = 0, *, is_needed
     found = read_document(
         files, _RUNS_FILE, _RUNS, lambda content: ([*map(int, content["starts"])], int(content.get("epoch", counted)))
     )
-    if found is None and not is_needed:
-        return frozenset()
     earlier, written = found or ([], counted)
     if written < counted:
         why = f"the run of epoch {counted} has written it, and this is a former version, of epoch {written}"

@@ -39,7 +39,8 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
         }
         for spec in plan.inputs
     ]
-    return {"inputs": inputs, "time": asdict(plan.time)}
+    # Which runs look at the clock, is for who reads what these runs have left.
+    return {"inputs": inputs, "time": asdict(plan.time), "needs_clock": plan.needs_clock}
 
 
 def with_settings(plan: Plan, settings: Mapping[str, Any]) -> Plan:

@@ -149,17 +149,6 @@ def test_a_state_without_timeouts_looks_at_the_clock_by_a_message(files: Store) 
     assert read_control(message["payload"]) == Control(1, processing_time=10)
 
 
-def test_a_run_that_needs_no_starts_goes_on_with_those_of_others(files: Store) -> None:
-    assert resumed_batches(files, 1, is_needed=False) == frozenset()
-    assert not files.exists("runs.json")
-    assert resumed_batches(files, 2, 1) == {0}
-    files.write("spark/offsets/0", "v1")
-    assert resumed_batches(files, 3, 2, is_needed=False) == {0, 1}
-    assert resumed_batches(files, 4, 3) == {0, 1}
-    with refused("runs.json", "a former version, of epoch 4", kind=cj.CheckpointError):
-        resumed_batches(files, 6, 5)
-
-
 def test_a_run_that_fails_again_and_again_does_not_forget_with_which_batch_the_last_one_began(
     files: Store,
 ) -> None:

@@ -123,8 +123,8 @@ MUTANTS = (
         "cojoin.checkpoints.identity:claim_checkpoint",
         (
             (
-                "written = replace_document(files, _FILE, _FORM, _content(query_id, query, sources), None)",
-                "written = True\n        write_document(files, _FILE, _FORM, _content(query_id, query, sources))",
+                "written = replace_document(files, _FILE, _FORM, content, None)",
+                "written = True\n        write_document(files, _FILE, _FORM, content)",
             ),
         ),
     ),

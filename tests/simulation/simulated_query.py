@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from cojoin.engine.inputs import InputSpec
+from cojoin.engine.plan import Plan
+
 __all__ = ["FIRST", "SECOND", "Place", "bound_inputs", "plan_of"]
 
 
@@ -29,10 +32,10 @@ class _Source:
     is_in_python = False
 
     def __init__(self, name: str, *, has_log: bool) -> None:
-        self._name, self.has_log = name, has_log
+        self.name, self.has_log = name, has_log
 
     def identity(self, *_: Any) -> dict[str, Any]:
-        return {"format": "files" if self.has_log else "rows", "location": f"/lake/{self._name}"}
+        return {"format": "files" if self.has_log else "rows", "location": f"/lake/{self.name}"}
 
     recognised = identity
 
@@ -52,45 +55,41 @@ class _Source:
         return []
 
 
-def _spec(name: str) -> Any:
-    return SimpleNamespace(
-        name=name,
-        schema=_SCHEMA,
-        key=("id",),
-        event_time="id",
-        partition=(),
-        sequence=(),
-        watermark=SimpleNamespace(needs_clock=False),
-        late=None,
-        null_key="reject",
-        max_ahead_ms=None,
-        changes=None,
-        static=False,
-    )
+def _spec(name: str) -> InputSpec:
+    return InputSpec(name, _SCHEMA, ("id",), "id")
 
 
-_SPECS = (_spec("left"), _spec("right"))
 _SOURCES = (_Source("left", has_log=False), _Source("right", has_log=True))
 
 
-def plan_of(place: Place) -> Any:
+class _SmallJoin:
+    """A join that is described, and executed elsewhere (``simulated_join``)."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"operator": "a small join"}
+
+    def output_schema(self, left: InputSpec, right: InputSpec) -> pa.Schema:
+        del left, right
+        return _SCHEMA
+
+    def create_operator(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+class _SmallPlan(Plan):
+    """The plan of that join, whose rejected rows are rows as all others."""
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, pa.Schema]]:
+        return {"output": (1, _SCHEMA), "rejected": (2, _SCHEMA)}
+
+
+def plan_of(place: Place) -> Plan:
     """Return what the workers execute; the second query has other key groups."""
-    return SimpleNamespace(
-        operation=SimpleNamespace(describe=lambda: {"operator": "a small join"}),
-        inputs=_SPECS,
-        output=_SCHEMA,
-        outputs={"output": (1, _SCHEMA), "rejected": (2, _SCHEMA)},
-        side_outputs=(),
-        key_groups=2 if place == FIRST else 3,
-        needs_clock=False,
-        follows_clock=False,
-        time="as the slower input",
-    )
+    return _SmallPlan(_SmallJoin(), _spec("left"), _spec("right"), 2 if place == FIRST else 3)
 
 
 def bound_inputs(session: Any) -> list[Any]:
     """Return both inputs, in a session."""
     frame = SimpleNamespace(sparkSession=session)
-    return [
-        SimpleNamespace(frame=frame, source=source, spec=spec) for source, spec in zip(_SOURCES, _SPECS, strict=True)
-    ]
+    return [SimpleNamespace(frame=frame, source=source, spec=_spec(source.name)) for source in _SOURCES]

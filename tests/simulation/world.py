@@ -91,9 +91,16 @@ class World:
             )
 
             def emit(
-                control: Any, resumed: Any, cadence: Any, segments: Any, told_by: None, is_planned: bool
+                plan: Any,
+                inputs: Any,
+                control: Any,
+                resumed: Any,
+                cadence: Any,
+                segments: Any,
+                told_by: None,
+                is_planned: bool,
             ) -> Stream:
-                del control, resumed, segments, told_by, is_planned
+                del inputs, control, resumed, segments, told_by, is_planned
                 # From here on, no earlier run may commit to the output.
                 record = json.loads(self.disk.files[f"{place.checkpoint}/lease.json"].content)["content"]
                 if record["owner"] in process.owners:

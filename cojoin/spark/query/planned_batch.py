@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.checkpoints.identity import check_description, note_sources, read_query
+from cojoin.checkpoints.identity import check_description, note_sources
 from cojoin.checkpoints.offset_log import OFFSETS, newest_id, planned_batch
 from cojoin.checkpoints.query_changes import added_columns
 from cojoin.engine.operator import OUTPUT
@@ -58,7 +58,9 @@ class Transition:
         last_planned: The newest batch that is planned; None where there is none.
         added: The columns of each input that were added, left first.
         description: The query's description.
-        follows_this_release: Whether the run before was of a release that keeps the settings.
+        is_noted: Whether the checkpoint has the query and its settings as they are now.
+        follows_clock: Whether the run before is known to have looked at the clock, so that it has written down with
+            which batch it began.
     """
 
     plan: Plan
@@ -66,7 +68,8 @@ class Transition:
     last_planned: int | None
     added: Sequence[Sequence[str]]
     description: Mapping[str, Any]
-    follows_this_release: bool
+    is_noted: bool
+    follows_clock: bool
 
     @classmethod
     def of(
@@ -74,6 +77,7 @@ class Transition:
         files: Store,
         plan: Plan,
         inputs: Sequence[BoundInput],
+        stored: Mapping[str, Any],
         description: Mapping[str, Any],
         trigger: Trigger,
         *,
@@ -85,6 +89,7 @@ class Transition:
             files: The checkpoint.
             plan: What the query executes.
             inputs: The query's inputs.
+            stored: The content of ``query.json`` as the run before has left it.
             description: The query's description.
             trigger: When it runs.
             is_restoring: Whether it is about to begin with another query's state.
@@ -92,27 +97,36 @@ class Transition:
         Raises:
             CheckpointError: It can't go on so.
         """
-        stored, last_planned = read_query(files), newest_id(files, OFFSETS)
+        settings = stored.get("settings") or {}
+        had_clock = bool(settings.get("needs_clock"))
+        if (stored["query"], settings) == (description, plan_settings(plan)):
+            return cls(plan, None, None, ((), ()), description, is_noted=True, follows_clock=had_clock)
+        last_planned = newest_id(files, OFFSETS)
         # It is decided with the first batch.
         has_timeouts = plan.needs_clock if last_planned is None else bool(stored["query"].get("needs_clock"))
         plan = replace(plan, state_has_timeouts=has_timeouts)
         _check_clock(files.root, plan, trigger)
         planned = None if is_restoring else _changed_since_planned(files, plan, inputs, stored, description)
         added = added_columns(stored["query"], description)
-        return cls(plan, planned, last_planned, added, description, bool(stored.get("settings")))
+        return cls(plan, planned, last_planned, added, description, is_noted=False, follows_clock=had_clock)
 
-    def note(self, files: Store, sources: Sequence[SourceDescription], epoch: int) -> int:
-        """Write down that batches are planned from now on as the query is now; return the epoch for their manifests.
+    def note(self, files: Store, sources: Sequence[SourceDescription], epoch: int) -> int | None:
+        """Write down that batches are planned from now on as the query is now.
 
         Args:
             files: The checkpoint.
             sources: The descriptions of the inputs' sources.
             epoch: The epoch of the run's lease.
+
+        Returns:
+            The epoch of the run that has written the description last; None where nothing is to be written.
         """
+        if self.is_noted:
+            return None
         # The planned batch has run as the query is now, so its state has the new columns.
         last = self.last_planned if self.planned is None else self.planned.batch_id - 1
         note_sources(files, sources, epoch, query=self.description, settings=plan_settings(self.plan), last_batch=last)
-        return check_description(files, 0)
+        return int(check_description(files, 0).get("epoch", 0))
 
 
 def _changed_since_planned(

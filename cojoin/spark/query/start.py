@@ -71,7 +71,7 @@ from cojoin.storage.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
     from cojoin.checkpoints.identity import SourceDescription
@@ -147,9 +147,11 @@ def start_query(
             _check_unchanged(files, seen)
             # If two starts claimed it at the same moment, the one with the lease continues with what is there.
             last = Manifests(files).last()
-            check_description(files, 0 if last is None else last.described)
+            stored = check_description(files, 0 if last is None else last.described)
             is_restoring = restoration is not None and restoration.stage != "ready"
-            transition = Transition.of(files, plan, inputs, description, options.trigger, is_restoring=is_restoring)
+            transition = Transition.of(
+                files, plan, inputs, stored, description, options.trigger, is_restoring=is_restoring
+            )
             new = replace(new, plan=transition.plan)
             query_id = note_sources(files, described, lease.epoch)
             restoration = None if restoration is None else _written(new, replace(restoration, epoch=lease.epoch), lease)
@@ -158,10 +160,10 @@ def start_query(
             outside = Outside(options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress)
             query = Query(spark, new.plan, options.trigger, checkpoint, span=span, outside=outside)
             with outside.ended_by_errors():
-                new, inputs, checkpoint = _after_planned(
+                new, inputs, checkpoint, starts = _after_planned(
                     query, new, streams, transition, inputs, emit, options, checkpoint, places, described
                 )
-                _run(query, new, streams, transition, inputs, emit, options, checkpoint, restoration, places)
+                _run(query, new, streams, starts, inputs, emit, options, checkpoint, restoration, places)
         except BaseException as error:
             cause = lease.explained(error) if isinstance(error, Exception) else error
             with contextlib.suppress(Exception):
@@ -212,6 +214,10 @@ def _check_outputs(
     for name, sink in sinks.items():
         sink.check_place(spark, name)
     check_places(spark, files, sinks, inputs)
+    _check_tables(spark, files, plan, sinks, evolve)
+
+
+def _check_tables(spark: SparkSession, files: Store, plan: Plan, sinks: Mapping[str, Sink], evolve: bool) -> None:
     if not evolve and files.exists(IDENTITY) and read_query(files)["query"]["output"] != schema_to_ddl(plan.output):
         # The cause is that the inputs are not those of the checkpoint, which is refused when the checkpoint is claimed.
         return
@@ -276,7 +282,8 @@ def _open_checkpoint(new: NewQuery, query_id: str, lease: Lease, restoration: Re
         raise CheckpointError(msg)
     check_unchanged(new.spark, files, last, new.sinks)
     begins_at = None if restoration is None else restoration.offsets
-    return ClaimedCheckpoint(files, query_id, lease, manifests, progress, last, begins_at, check_description(files, 0))
+    described = int(check_description(files, 0).get("epoch", 0))
+    return ClaimedCheckpoint(files, query_id, lease, manifests, progress, last, begins_at, described)
 
 
 def _last_counted(files: Store, manifests: Manifests, lease: Lease, restoration: Restoration | None) -> Manifest | None:
@@ -342,27 +349,39 @@ def _after_planned(
     checkpoint: ClaimedCheckpoint,
     places: SharedPlaces | None,
     described: Sequence[SourceDescription],
-) -> tuple[NewQuery, Inputs, ClaimedCheckpoint]:
-    """Run the batch that is planned as it was planned, where the query has changed since; return what comes next."""
+) -> tuple[NewQuery, Inputs, ClaimedCheckpoint, frozenset[int]]:
+    """Run the batch that is planned as it was planned, where the query has changed since.
+
+    Returns:
+        What comes next, and the batches with which the last runs began.
+    """
     files, planned = new.files, transition.planned
+    starts: frozenset[int] = frozenset()
+    # Also where only timers need the clock: another run's strategies may follow it.
+    if new.plan.needs_clock or (planned is not None and planned.plan.needs_clock):
+        counted = checkpoint.last.epoch if checkpoint.last is not None and transition.follows_clock else 0
+        starts = resumed_batches(files, checkpoint.lease.epoch, counted)
     if planned is not None and drain_is_promised(files):
         # Nothing comes after the batch that ends all inputs.
-        return replace(new, plan=planned.plan), planned.inputs, checkpoint
+        return replace(new, plan=planned.plan), planned.inputs, checkpoint, starts
     if planned is not None:
         as_planned = replace(new, plan=planned.plan)
-        _run_planned(query, as_planned, streams, transition, planned.inputs, emit, options, checkpoint, places)
+        _run_planned(query, as_planned, streams, starts, planned.inputs, emit, options, checkpoint, places)
         checkpoint = replace(checkpoint, last=checkpoint.manifests.last())
     side = _static_side(new.plan, new.sources[1], options)
     if side is not None and transition.added[1]:
         TableLoads(side, files, checkpoint.lease.check).check_all_taken(checkpoint.last_report)
-    return new, inputs, replace(checkpoint, described=transition.note(files, described, checkpoint.lease.epoch))
+    # After the start was written down: who reads it from now on, believes that a run with the clock has done so.
+    noted = transition.note(files, described, checkpoint.lease.epoch)
+    checkpoint = checkpoint if noted is None else replace(checkpoint, described=noted)
+    return new, inputs, checkpoint, starts
 
 
 def _run_planned(
     query: Query,
     new: NewQuery,
     streams: InputStreams,
-    transition: Transition,
+    starts: frozenset[int],
     inputs: Inputs,
     emit: Emit,
     options: QueryOptions,
@@ -376,7 +395,7 @@ def _run_planned(
     has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
     # The planned batch is the first of no run that starts now.
-    resumed = _resumed(plan, checkpoint, transition)
+    resumed = starts if plan.follows_clock else frozenset()
     writer: BatchWriter | None = None
     told_by: str | None = None
     if is_connect(new.spark):
@@ -401,7 +420,7 @@ def _run(
     query: Query,
     new: NewQuery,
     streams: InputStreams,
-    transition: Transition,
+    starts: frozenset[int],
     inputs: Inputs,
     emit: Emit,
     options: QueryOptions,
@@ -422,7 +441,7 @@ def _run(
         rows_only = not any(runs_python(each.frame) for each in inputs)
         retained = options.retained_checkpoints
         writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)
-    resumed = _resumed(plan, checkpoint, transition)
+    resumed = starts if plan.follows_clock else frozenset()
     has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
     told_by = setting_of(checkpoint.query_id) if writer is None else None
@@ -455,14 +474,6 @@ def _run(
     if places is not None:
         at_end.append(partial(places.remove, of_workers=True))
     query.run(named(stream), named(at_rest), at_end)
-
-
-def _resumed(plan: Plan, checkpoint: ClaimedCheckpoint, transition: Transition) -> frozenset[int]:
-    """Return the batches with which the last runs began, before which silence does not count."""
-    counted = checkpoint.last.epoch if checkpoint.last is not None and transition.follows_this_release else 0
-    # Also where only timers need the clock, or nothing: another run's strategies may follow it.
-    starts = resumed_batches(checkpoint.files, checkpoint.lease.epoch, counted, is_needed=plan.needs_clock)
-    return starts if plan.follows_clock else frozenset()
 
 
 def _run_alone(stream: DataStreamWriter) -> None:

@@ -132,7 +132,7 @@ BOUND: Any = (Stub(), Stub())
 def transition(files: Store, plan: Plan, trigger: cj.Trigger = PAUSE) -> Transition:
     operation = plan.operation.describe()
     described = describe_query(operation, plan.inputs, plan.output, plan.key_groups, needs_clock=plan.needs_clock)
-    return Transition.of(files, plan, BOUND, described, trigger, is_restoring=False)
+    return Transition.of(files, plan, BOUND, read_query(files), described, trigger, is_restoring=False)
 
 
 def claimed(tmp_path: Path, plan: Plan, *, planned: int, committed: int) -> Store:
@@ -152,7 +152,7 @@ def test_only_a_batch_that_is_planned_runs_with_the_former_settings_and_columns(
     files = claimed(tmp_path, PLAN, planned=3, committed=2)
     slow = replace(PLAN, left=replace(LEFT, watermark=OF.for_bounded_out_of_orderness("1 hour")))
     noted = replace(slow, left=replace(slow.left, schema=LEFT.schema.append(pa.field("note", pa.string()))))
-    assert transition(files, PLAN).planned is None, "nothing has changed"
+    assert transition(files, PLAN).is_noted, "nothing has changed"
     found = transition(files, slow).planned
     assert found is not None
     assert (found.batch_id, found.plan.left, found.plan.emitted_columns) == (3, LEFT, {})

@@ -186,7 +186,11 @@ def refusals(story: Story) -> list[tuple[cj.Joined | None, dict[str, Any], tuple
             ("no snapshot of batch 77", "it has those of batches 0, 1"),
         ),
         (frames, {"restore_from": at}, ("input 'trades' is a DataFrame", "cojoin.sources.delta or files")),
-        (other_order, {"restore_from": at}, ("inputs[0].sequence",)),
+        (
+            other_order,
+            {"restore_from": at},
+            ("input 'trades': sequence= is ['position'] in the checkpoint and [] in the query",),
+        ),
         (None, {"restore_from": state}, ("the operation is 'process' in the checkpoint and 'asof_join' in the query",)),
         (new.function(Narrowed()), {"restore_from": state}, ("'customer'", "bigint there and int here")),
         (new.function(Forgetful()), {"restore_from": state}, ("'customer'", "no longer declare")),
