@@ -696,7 +696,7 @@ print(f"{found.late('0 seconds')} of {found.rows:,} are late without a bound, an
 #
 # | question | answer |
 # |---|---|
-# | When do rows come out? | In the run in which the join's watermark has passed them: both inputs must have come so far. The rows behind it, and with a bound those of the bound's time before the newest row, come with the next run. The last line of a run says how many wait, and for what |
+# | When do rows come out? | In the run in which the join's watermark has passed them: both inputs must have come so far. The rows behind it, and with a bound those of the bound's time before the newest row, come with the next run. An input that has nothing new holds time; the last line of a run says how many rows wait, for which input, and which setting lets time go on |
 # | Is a date an argument? | No. The checkpoint knows what was read. Leave `catchup` off: a run after three days' pause takes all three days, and the same rows come out |
 # | What may a retry do? | Start the same program again. A batch that was interrupted is run again, and written once. `retry_delay` of a minute or more: on another machine the lease of a killed run is watched for half a minute |
 # | What if a run is killed, by a timeout or a restart? | As above. `cron` does not start it again; the next day's run goes on |
@@ -705,8 +705,8 @@ print(f"{found.late('0 seconds')} of {found.rows:,} are late without a bound, an
 # | What must be watched? | The exit code; that the run has happened at all; and of `query.progress` or the table `progress` the share of late rows, and `buffered` of each input, which grows from day to day where something holds time |
 # | When does the job for late rows run? | After it, in the same program or as the next task; it may be repeated at any time |
 #
-# Keep the alarm for "no run today" outside of the job, such as Airflow's own or a look at the age of the newest row of
-# `cj.read_progress`. Runs without new rows write nothing there.
+# Keep the alarm for "no run today" outside of the job. Airflow has one; for cron, let the job's last line write a file,
+# and watch its age. The age of the newest row of the progress is no measure, since a run without new rows may write none.
 #
 # ## Which bound does a second join of the output need?
 #

@@ -163,6 +163,16 @@ def test_dates_and_numbers_are_arrivals_and_have_no_clock() -> None:
         assert found.order == "in the order of 'order'"
 
 
+def test_the_clock_is_rounded_up_as_that_of_a_micro_batch_is() -> None:
+    for event, left_out in ((2_999, {}), (3_000, {"too_far_ahead": 1})):
+        found = cj.lateness(orders([(event, 1_001, "a")]), event_time="at", arrival="came", max_ahead="0 seconds")
+        assert found.left_out == left_out
+    found = cj.lateness(
+        orders([(61_001_000, 1_001, "a")]), event_time="at", arrival="came", max_ahead="0 s", every="1 min"
+    )
+    assert found.left_out == {"too_far_ahead": 1}
+
+
 def test_without_a_clock_the_present_moment_is_one() -> None:
     far = int(pd.Timestamp("2200-01-01").timestamp()) * 1_000_000
     rows = orders([(MINUTE, 1, "a"), (far, 2, "a"), (0, 3, "a")])
