@@ -640,10 +640,9 @@ plt.show()
 # | a row beyond the bound | is `late` as well: no bound is enough for every outage to come | the same job takes it |
 #
 # A good bound is where the line becomes flat: here a minute leaves 0.2 % of the rows late, and each further row costs many
-# minutes for all. The job for late rows takes the rest. Where results may wait, a bound for 99.9 % or all of the rows
-# spares that job much. Measure both inputs: a late *customer* is not rejected, but trades that are out keep
-# the record before it. A bound of 100 % promises nothing about tomorrow. The share of late rows is one of the
-# alarms above.
+# minutes for all. The job for late rows takes the rest. Where results may wait, take a bound for 99.9 % or for all of
+# the rows; the second promises nothing about tomorrow, so keep the job, and the alarm for the share of late rows.
+# Measure both inputs: a late *customer* is not rejected, but trades that are out keep the record before it.
 #
 # A job that runs once an hour reads an hour at a time, and rows of one micro-batch make none of them late:
 
@@ -698,7 +697,7 @@ print(f"{found.late('0 seconds')} of {found.rows:,} are late without a bound, an
 # |---|---|
 # | When do rows come out? | In the run in which the join's watermark has passed them: both inputs must have come so far. The rows behind it, and with a bound those of the bound's time before the newest row, come with the next run. An input that has nothing new holds time; the last line of a run says how many rows wait, for which input, and which setting lets time go on |
 # | Is a date an argument? | No. The checkpoint knows what was read. Leave `catchup` off: a run after three days' pause takes all three days, and the same rows come out |
-# | What may a retry do? | Start the same program again. A batch that was interrupted is run again, and written once. `retry_delay` of a minute or more: on another machine the lease of a killed run is watched for half a minute |
+# | What may a retry do? | Start the same program again. A batch that was interrupted is run again, and written once. A start on another machine first watches the lease of the killed run for half a minute. It is refused while that run's process still lives, so give that a `retry_delay` to end |
 # | What if a run is killed, by a timeout or a restart? | As above. `cron` does not start it again; the next day's run goes on |
 # | What if two runs overlap? | The second is refused at once, before it reads or writes anything: `another query runs on it`, and its exit code is 1. The first does not notice. `max_active_runs=1`, or `flock -n` before the command in cron, spares the message |
 # | May a run drain? | Only the last one of all: `drain=True` ends the inputs for good |
@@ -710,8 +709,8 @@ print(f"{found.late('0 seconds')} of {found.rows:,} are late without a bound, an
 #
 # ## Which bound does a second join of the output need?
 #
-# The enriched rows may be an input of another query, which looks up a second dimension: products, say, beside customers. Its
-# first question is how late they come.
+# The enriched rows may be the left input of another query, which looks up a second dimension: products, say, beside
+# customers. How late do they come?
 
 # %%
 cj.lateness(cj.sources.delta("lake/enriched"), event_time="event_time")
@@ -723,10 +722,10 @@ cj.lateness(cj.sources.delta("lake/enriched"), event_time="event_time")
 # **no bound**, which is the default, whatever the bound of the first one is: `cj.sources.delta("lake/enriched")` with
 # `event_time="event_time"`.
 #
-# It holds for as-of and temporal joins, by the left input's event time. It does not hold for what comes out at another
-# time than that of the column: a pair of an interval join does at the later of its two times, so by the left one's its
-# `upper` is the bound. Nor for functions with `order="arrival"` or timers, nor for rows of other writers, such as late
-# rows that were added to the same table. `cj.lateness` tells.
+# It holds for as-of and temporal joins that reject late left rows, by the left input's event time. It does not hold
+# where rows come out at another time than that of the column. A pair of an interval join comes out at the later of its
+# two times, so by the left one's its `upper` is the bound. Functions with `order="arrival"` or timers, and other writers
+# of the table, such as a job that adds late rows to it, have bounds of their own: measure them.
 #
 # Run the second job after the first one. Its newest rows wait for the run after: the watermark is the newest time that
 # it has read, less a millisecond.

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cojoin.engine.lateness import Lateness, LatenessCounter, arrival_order, round_up
@@ -35,6 +35,8 @@ def lateness_of(rows: list[int]) -> Lateness:
 
 
 @given(ROWS, st.lists(st.integers(0, 24), max_size=6))
+@example([(0, 1, 9, True), (0, 2, 5, True), (0, 2, 2, True), (0, 2, 1, True)], [2, 3])
+@example([(0, 1, 9, True), (0, 1, 5, True), (0, 1, 2, True)], [1, 2])
 def test_rows_that_come_in_pieces_are_counted_as_by_a_loop(
     rows: list[tuple[int, int, int, bool]], cuts: list[int]
 ) -> None:
