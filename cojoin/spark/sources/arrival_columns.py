@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import commit_versions
@@ -89,7 +90,13 @@ def _commit_times(spark: SparkSession, table: TableVersion) -> DataFrame:
     actions = lines.select("add", "commitInfo", version)
     told = actions.where("commitInfo IS NOT NULL")
     millis = F.coalesce("commitInfo.inCommitTimestamp", "commitInfo.timestamp")
-    times = told.groupBy("version").agg(F.timestamp_millis(F.max(millis)).alias(COMMITTED_AT))
+    told = told.groupBy("version").agg(F.max(millis).alias("millis"))
+    # As Delta does it: a commit that a slow clock dates before the former one is a millisecond after that.
+    before = Window.orderBy("version").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    times = told.select(
+        "version",
+        F.timestamp_millis(F.max(F.expr("millis - version")).over(before) + F.col("version")).alias(COMMITTED_AT),
+    )
     file = F.element_at(F.split(F.url_decode("add.path"), "/"), -1)
     added = (
         actions.where("add IS NOT NULL AND add.dataChange")
