@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cojoin.api.debug import debug
     from cojoin.api.diff import diff
     from cojoin.api.joined import Joined
+    from cojoin.api.lateness import lateness
     from cojoin.api.write_state import write_state
     from cojoin.checkpoints.checkpoint import Checkpoint
     from cojoin.checkpoints.inspect.explain import explain
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.inspect.rejected_rows import read_rejected
     from cojoin.engine.functions import Context, KeyedCoProcessFunction, RuntimeContext
     from cojoin.engine.input import Input
+    from cojoin.engine.lateness import Lateness
     from cojoin.engine.side_outputs import OutputTag
     from cojoin.engine.state import (
         AggregateFunction,
@@ -80,6 +82,7 @@ __all__ = [
     "Input",
     "Joined",
     "KeyedCoProcessFunction",
+    "Lateness",
     "ListStateDescriptor",
     "MapStateDescriptor",
     "MissingRowsWarning",
@@ -102,6 +105,7 @@ __all__ = [
     "erase",
     "explain",
     "kafka",
+    "lateness",
     "plots",
     "read_progress",
     "read_rejected",
@@ -131,6 +135,7 @@ _LAZY = {
     "Input": "cojoin.engine.input",
     "Joined": "cojoin.api.joined",
     "KeyedCoProcessFunction": "cojoin.engine.functions",
+    "Lateness": "cojoin.engine.lateness",
     "ListStateDescriptor": "cojoin.engine.state",
     "MapStateDescriptor": "cojoin.engine.state",
     "OutputTag": "cojoin.engine.side_outputs",
@@ -153,6 +158,7 @@ _LAZY = {
     "erase": "cojoin.spark.savepoints.erase",
     "explain": "cojoin.checkpoints.inspect.explain",
     "kafka": "cojoin.kafka",
+    "lateness": "cojoin.api.lateness",
     "plots": "cojoin.plots",
     "read_progress": "cojoin.checkpoints.inspect.read",
     "read_rejected": "cojoin.checkpoints.inspect.rejected_rows",

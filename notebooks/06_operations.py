@@ -17,7 +17,8 @@
 #
 # It has these parts: [progress](#Is-the-query-healthy?), [what holds time back](#What-holds-time-back?),
 # [alarms](#Which-alarms-are-worth-having?), [seen from outside](#How-do-other-tools-see-it?),
-# [rejected and late rows](#Which-rows-were-refused?), [outputs](#What-is-in-the-outputs?), [state](#How-large-is-the-state?), [the checkpoint
+# [rejected and late rows](#Which-rows-were-refused?), [the bound](#How-large-must-the-bound-be?), [a scheduled
+# job](#How-do-I-run-it-as-a-scheduled-job?), [a second join](#Which-bound-does-a-second-join-of-the-output-need?), [outputs](#What-is-in-the-outputs?), [state](#How-large-is-the-state?), [the checkpoint
 # directory](#What-is-in-the-checkpoint-directory?), [backups](#How-do-I-back-up-a-query,-and-put-it-back?), [changes
 # and upgrades](#What-may-I-change?), [rescaling and forks](#How-do-I-rescale-or-fork-a-query?), [one query at a
 # time](#What-keeps-a-second-query-away?), [S3](#How-do-I-keep-a-query-on-S3?), [the command
@@ -532,7 +533,7 @@ rejected
 # | `null_event_time` | the event time is null | the same; often a time that could not be parsed |
 # | `too_far_ahead` | ahead of the batch's clock by more than `Input(max_ahead=)`, a day by default | repair the clock |
 # | `time_beyond_python` | the row of a function has a time beyond the years 1 to 9999 | repair or filter the row at its source |
-# | `late` | at or below the join's watermark before its batch | a larger bound; a backfill of what was missed |
+# | `late` | at or below the join's watermark before its batch | a larger bound, or the job for late rows, both below |
 # | `undecodable` | Kafka: the record can't be decoded | repair the producer or the schema |
 # | `tombstone` | Kafka: a record without a value | `tombstones="keep"` with `temporal_join` |
 # | `gone` | Kafka: a range of offsets that aged out, with `data_loss="skip"` | longer retention, or run more often |
@@ -554,11 +555,17 @@ refused = cj.read_rejected(spark, "lake/checkpoint", "trades")
 refused.drop("row", "watermark").orderBy("trade_id").toPandas()
 
 # %% [markdown]
-# Sent to the stream again, such rows would be late by now. A join of static rows knows no lateness: the repaired rows
-# are joined with all customers, and appended to a table that keeps their ids. This table is the set of what was
+# Never write such rows into the input again: time has passed them, so they would be late there once more. A join of
+# static rows knows no lateness: the repaired rows are joined with all customers, and appended to a table that keeps
+# their ids. This table is the set of what was
 # processed again, written with the rows in one transaction. An anti-join by it leaves what was not, so the job below may
 # run as often as it likes, also after it was killed; one at a time, since Delta lets two appends pass. (Where two may
 # run, `MERGE` by `row_id`, with an insert where none matches.)
+#
+# A late trade needs no repair, only this job. It has no row in the output yet, so it is in one table or the other, and a
+# view over both (`UNION ALL`) has each trade once. In the query's own output it would be late for a second join that
+# reads it. The customers must have their history, as here, or by Delta's change data feed: a table that has only the
+# present records would give the present one.
 
 # %%
 repairs = [(501, "bob", None), (502, None, at(23).to_pydatetime())]  # what the desk has found out
@@ -570,7 +577,8 @@ def process_again():
         done = spark.read.format("delta").load("lake/repaired")
         repaired = repaired.join(done, "row_id", "left_anti")
     found = spark.createDataFrame(repairs, "trade_id long, right_customer string, right_time timestamp")
-    repaired = repaired.join(found, "trade_id").selectExpr(
+    repaired = repaired.join(found, "trade_id", "left")
+    repaired = repaired.where("reason = 'late' OR right_customer IS NOT NULL OR right_time IS NOT NULL").selectExpr(
         "row_id",
         "trade_id",
         "coalesce(right_customer, customer) customer",
@@ -589,6 +597,138 @@ def process_again():
 for _ in range(3):
     process_again()
 spark.read.format("delta").load("lake/repaired").orderBy("trade_id").toPandas()
+
+# %% [markdown]
+# ## How large must the bound be?
+#
+# `cj.lateness` reads rows of the past, in the order in which they arrived, and counts how far each is behind the newest
+# event time before it. That is what the watermark goes by: with `for_bounded_out_of_orderness(bound)` a row is late if
+# it is further behind than the bound. It takes static DataFrames, sources and rows in memory. The order of arrival is a
+# column, such as the time of loading. Of a source it is known: the time of a Delta table's commit, of a file, or the
+# offset within each partition of a topic. Here are 100,000 orders of one day, of shops of which some are offline for a
+# while:
+
+# %%
+import numpy as np
+
+dice = np.random.default_rng(6)
+millis = np.sort(dice.integers(0, 86_400_000, 100_000))
+offline = np.where(dice.random(100_000) < 0.002, dice.exponential(2_400_000, 100_000), 0)
+delays = (dice.exponential(4_000, 100_000) + offline).astype("int64")
+midnight = pd.Timestamp("2026-01-15", tz="UTC")
+orders = pd.DataFrame(
+    {
+        "ordered_at": midnight + pd.to_timedelta(millis, unit="ms"),
+        "loaded_at": midnight + pd.to_timedelta(millis + delays, unit="ms"),
+    }
+)
+found = cj.lateness(orders, event_time="ordered_at", arrival="loaded_at")
+found
+
+# %%
+axes = cj.plots.plot_lateness(found)
+plt.show()
+
+# %% [markdown]
+# `found.bound_for(0.999)` is a bound that a strategy takes. What it costs, and what the other way costs:
+#
+# | | a larger bound | a smaller bound, and the late rows later |
+# |---|---|---|
+# | results come | later, all of them by the bound | soon; those of late rows with the next job |
+# | state | holds the rows of the bound's time | small |
+# | the output | one table, complete | two tables, and a view over both |
+# | a row beyond the bound | is `late` as well: no bound is enough for every outage to come | the same job takes it |
+#
+# A good bound is where the line becomes flat: here a minute leaves 0.2 % of the rows late, and each further row costs many
+# minutes for all. The job for late rows takes the rest. Where results may wait, take a bound for 99.9 % or for all of
+# the rows; the second promises nothing about tomorrow, so keep the job, and the alarm for the share of late rows.
+# Measure both inputs: a late *customer* is not rejected, but trades that are out keep the record before it.
+#
+# A job that runs once an hour reads an hour at a time, and rows of one micro-batch make none of them late:
+
+# %%
+found = cj.lateness(orders, event_time="ordered_at", arrival="loaded_at", every="1 hour")
+print(f"{found.late('0 seconds')} of {found.rows:,} are late without a bound, and none with {found.bound_for(1.0)}")
+
+# %% [markdown]
+# That is so where a run reads its rows in one micro-batch. `maxFilesPerTrigger` and the like make several of them, and
+# then the first figure counts.
+#
+# ## How do I run it as a scheduled job?
+#
+# The job is a program that connects the inputs, starts the query with `Trigger.available_now()` and waits for its end.
+# Every run has the same checkpoint, so it takes what has come since the last one.
+#
+# ```python
+# # enrich.py
+# query = joined.start(
+#     output=cj.sinks.delta("/lake/enriched"), checkpoint="/lake/_cojoin/enriched", trigger=cj.Trigger.available_now()
+# )
+# query.await_termination(progress=False)  # raises QueryFailedError, so the program's exit code is not 0
+# print(query.progress.ending())
+# ```
+#
+# By cron, with a log, and a mail to `MAILTO` where it fails:
+#
+# ```text
+# MAILTO=data@example.com
+# 15 2 * * *  /opt/jobs/.venv/bin/python /opt/jobs/enrich.py >> /var/log/enrich.log 2>&1 || tail -5 /var/log/enrich.log
+# ```
+#
+# By Airflow, in a process of its own, since a Spark session belongs to one:
+#
+# ```python
+# from datetime import datetime, timedelta
+#
+# from airflow.providers.standard.operators.bash import BashOperator
+# from airflow.sdk import DAG
+#
+# with DAG("enrich", schedule="15 2 * * *", start_date=datetime(2026, 1, 1), catchup=False, max_active_runs=1):
+#     BashOperator(
+#         task_id="enrich",
+#         bash_command="/opt/jobs/.venv/bin/python /opt/jobs/enrich.py",
+#         retries=3,
+#         retry_delay=timedelta(minutes=2),
+#         execution_timeout=timedelta(hours=2),
+#     )
+# ```
+#
+# | question | answer |
+# |---|---|
+# | When do rows come out? | In the run in which the join's watermark has passed them: both inputs must have come so far. The rows behind it, and with a bound those of the bound's time before the newest row, come with the next run. An input that has nothing new holds time; the last line of a run says how many rows wait, for which input, and which setting lets time go on |
+# | Is a date an argument? | No. The checkpoint knows what was read. Leave `catchup` off: a run after three days' pause takes all three days, and the same rows come out |
+# | What may a retry do? | Start the same program again. A batch that was interrupted is run again, and written once. A start on another machine first watches the lease of the killed run for half a minute. It is refused while that run's process still lives, so give that a `retry_delay` to end |
+# | What if a run is killed, by a timeout or a restart? | As above. `cron` does not start it again; the next day's run goes on |
+# | What if two runs overlap? | The second is refused at once, before it reads or writes anything: `another query runs on it`, and its exit code is 1. The first does not notice. `max_active_runs=1`, or `flock -n` before the command in cron, spares the message |
+# | May a run drain? | Only the last one of all: `drain=True` ends the inputs for good |
+# | What must be watched? | The exit code; that the run has happened at all; and of `query.progress` or the table `progress` the share of late rows, and `buffered` of each input, which grows from day to day where something holds time |
+# | When does the job for late rows run? | After it, in the same program or as the next task; it may be repeated at any time |
+#
+# Keep the alarm for "no run today" outside of the job. Airflow has one; for cron, let the job's last line write a file,
+# and watch its age. The age of the newest row of the progress is no measure, since a run without new rows may write none.
+#
+# ## Which bound does a second join of the output need?
+#
+# The enriched rows may be the left input of another query, which looks up a second dimension: products, say, beside
+# customers. How late do they come?
+
+# %%
+cj.lateness(cj.sources.delta("lake/enriched"), event_time="event_time")
+
+# %% [markdown]
+# None is late, although trades came out of order. A query emits a row when its watermark passes the row's time, so no
+# row of a batch is behind one of an earlier batch, and a batch is one commit of the table. A query reads no time from a
+# commit that it has not read to its end, nor from a part of the table's first snapshot. So the second query needs
+# **no bound**, which is the default, whatever the bound of the first one is: `cj.sources.delta("lake/enriched")` with
+# `event_time="event_time"`.
+#
+# It holds for as-of and temporal joins that reject late left rows, by the left input's event time. It does not hold
+# where rows come out at another time than that of the column. A pair of an interval join comes out at the later of its
+# two times, so by the left one's its `upper` is the bound. Functions with `order="arrival"` or timers, and other writers
+# of the table, such as a job that adds late rows to it, have bounds of their own: measure them.
+#
+# Run the second job after the first one. Its newest rows wait for the run after: the watermark is the newest time that
+# it has read, less a millisecond.
 
 # %% [markdown]
 # ## What is in the outputs?

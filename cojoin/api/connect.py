@@ -16,7 +16,7 @@ from cojoin.engine.time.watermarks import AllIdle
 from cojoin.engine.values.choices import check_word
 from cojoin.errors import ConfigurationError
 
-__all__ = ["connect"]
+__all__ = ["connect", "is_of_spark", "not_an_input"]
 
 _MOST_KEY_GROUPS = 32_768
 
@@ -89,8 +89,8 @@ def _in_memory(left: Input, right: Input) -> bool:
     for side, declared in (("left", left), ("right", right)):
         name = declared.name or side
         kinds[name] = is_frame(declared.source)
-        if not kinds[name] and not _is_of_spark(declared.source):
-            raise ConfigurationError(_not_an_input(declared.source, f"input {name!r}"))
+        if not kinds[name] and not is_of_spark(declared.source):
+            raise ConfigurationError(not_an_input(declared.source, f"input {name!r}"))
     if len(set(kinds.values())) > 1:
         frame, other = sorted(kinds, key=lambda name: not kinds[name])
         msg = (
@@ -102,12 +102,18 @@ def _in_memory(left: Input, right: Input) -> bool:
     return all(kinds.values())
 
 
-def _is_of_spark(source: Any) -> bool:
+def is_of_spark(source: Any) -> bool:
     """Return whether a value is a DataFrame of Spark's or a source of cojoin's, without importing Spark."""
     return any(each.__module__.split(".")[0] in ("pyspark", "cojoin") for each in type(source).__mro__)
 
 
-def _not_an_input(source: Any, what: str) -> str:
+def not_an_input(source: Any, what: str) -> str:
+    """Return the message for a value that is no input's rows.
+
+    Args:
+        source: The value.
+        what: What it was given for, such as ``"input 'trades'"``.
+    """
     kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
     hint = ""
     if isinstance(source, (str, PathLike)):

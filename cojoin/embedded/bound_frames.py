@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cojoin.engine.input import Input
     from cojoin.engine.inputs import InputSpec
 
-__all__ = ["bind_frames"]
+__all__ = ["bind_frames", "cast_voids"]
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -76,10 +76,11 @@ def _with_types(declared: Sequence[Input], tables: Sequence[pa.Table]) -> list[p
             other = tables[1 - side]
             if pair[1 - side] in other.column_names:
                 wanted[side][pair[side]] = other.schema.field(pair[1 - side]).type
-    return [_cast_voids(table, types) for table, types in zip(tables, wanted, strict=True)]
+    return [cast_voids(table, types) for table, types in zip(tables, wanted, strict=True)]
 
 
-def _cast_voids(table: pa.Table, types: dict[Any, pa.DataType]) -> pa.Table:
+def cast_voids(table: pa.Table, types: dict[Any, pa.DataType]) -> pa.Table:
+    """Return rows in which columns without any value, and so without a type, have the types that are named for them."""
     for place, field in enumerate(table.schema):
         if pa.types.is_null(field.type) and field.name in types:
             table = table.set_column(place, field.name, pa.nulls(table.num_rows, types[field.name]))
