@@ -2,12 +2,14 @@
 
 The control input is a folder of Parquet files in the checkpoint, which Spark reads as a stream. Each row is a message
 to one key group or to all of them: the state that a restored query begins with, rows of a table that is a static side
-(``spark.batch.loaded_table``), or the end of all inputs.
+(``spark.batch.loaded_table``), that the inputs were read to their ends (``engine.time.complete_reading``), or the end
+of all inputs.
 
-A restored query's first batch and a drain's last batch are planned by cojoin: the message is written, and then an entry
-of Spark's offset log (``offset_log``) that leaves the offsets of all other sources unchanged. After a crash in between,
-the same batch therefore runs again, and nothing newer is read. Once a drain is promised (``drain_promise``), each start
-finishes it first.
+A restored query's first batch, a drain's last batch and that of a run that has read all there is are planned by cojoin:
+the message is written, and then an entry of Spark's offset log (``offset_log``) that leaves the offsets of all other
+sources unchanged. After a crash in between, the same batch therefore runs again, and nothing newer is read. Once a
+drain is promised (``drain_promise``), each start finishes it first. A complete reading whose batch was not planned any
+more is read with the next run's first batch, where it is as true.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,10 +39,11 @@ from cojoin.errors import CheckpointError
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.time.complete_reading import CompleteReading
     from cojoin.storage.store import Store
 
 __all__ = [
@@ -49,6 +54,7 @@ __all__ = [
     "drain_is_promised",
     "open_control",
     "plan_drain",
+    "plan_readings",
     "register_messages",
 ]
 
@@ -62,6 +68,8 @@ LOADED_DDL = f"{CONTROL_DDL}, tag tinyint, load binary, checksum bigint"
 _COMPACT = ".compact"
 CONTROL_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
 _SOURCES = "spark/sources"
+_READING = re.compile(r"reading-(\d+)\.parquet")
+_KEPT_READINGS = 2
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
@@ -133,39 +141,141 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
             nothing was written.
         QueryFailedError: A later run has begun, so that there is nothing to end.
     """
-    newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
-    if newest is None:
+    planned = _Planned.read(files)
+    if planned is None:
         return False
-    lines = planned_lines(files, newest)
-    # Not the number of lines: a source that is read twice has two lines and one folder.
-    control = newest_id(files, _SOURCES)
-    if control is None:
-        msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
-        raise CheckpointError(msg)
-    read = None if lines[-1] == NOTHING_READ else int(json.loads(lines[-1])["logOffset"])
-    names = (f"{_SOURCES}/{control}/{read}", f"{_SOURCES}/{control}/{read}{_COMPACT}")
-    if read is not None and any(_END_FILE in (files.read(name) or "") for name in names):
+    names = (f"{_SOURCES}/{planned.control}/{planned.read_up_to}{suffix}" for suffix in ("", _COMPACT))
+    if planned.read_up_to is not None and any(_END_FILE in (files.read(name) or "") for name in names):
         return True
-    if newest != committed:
+    if not planned.is_committed:
         msg = (
-            f"checkpoint {files.root}: batch {newest} is planned but not committed; let a run finish it before a drain"
+            f"checkpoint {files.root}: batch {planned.batch_id} is planned but not committed; let a run finish it "
+            f"before a drain"
         )
         raise CheckpointError(msg)
-    message = io.BytesIO()
-    pq.write_table(_end_message(), message)
     check()
     promise_drain(files, epoch)
-    files.write_bytes(_END_FILE, message.getvalue())
-    offset = register_messages(files, control, [_END_FILE], 0 if read is None else read + 1, check, interval)
-    # As for Spark itself, the first run that plans a batch has planned it.
-    if not files.create(f"{OFFSETS}/{newest + 1}", "\n".join([*lines[:-1], offset]).encode()):
+    if not planned.follow_with(files, _END_FILE, _end_message(), check, interval):
         check()
         msg = (
-            f"checkpoint {files.root}: batch {newest + 1} was planned when the drain was about to plan it, so another "
-            f"run has gone on meanwhile; start the query again"
+            f"checkpoint {files.root}: batch {planned.batch_id + 1} was planned when the drain was about to plan it, "
+            f"so another run has gone on meanwhile; start the query again"
         )
         raise CheckpointError(msg)
     return True
+
+
+def plan_readings(
+    files: Store,
+    epoch: int,
+    readings: Mapping[int, CompleteReading],
+    now: int,
+    check: Callable[[], None] = lambda: None,
+    interval: int = 10,
+) -> bool:
+    """Plan the last batch of a run that has read all there is, which has no rows.
+
+    Args:
+        files: The checkpoint.
+        epoch: The epoch of the run's lease.
+        readings: The complete readings, by the input's number.
+        now: The batch's processing time, in epoch milliseconds.
+        check: Raises an error where another run has taken over.
+        interval: After how many entries Spark compacts a source's log.
+
+    Returns:
+        False where no batch ever ran, or where a planned batch is not yet committed.
+
+    Raises:
+        CheckpointError: The offset log is damaged or of an unknown version.
+        QueryFailedError: A later run has begun.
+    """
+    planned = _Planned.read(files)
+    if planned is None or not planned.is_committed:
+        return False
+    earlier = sorted(int(found[1]) for name in files.names(CONTROL_FOLDER) if (found := _READING.fullmatch(name)))
+    for number in earlier[: 1 - _KEPT_READINGS]:
+        # The run before this one has read it, in a batch that was committed, and planned others since.
+        check()
+        files.delete(f"{CONTROL_FOLDER}/reading-{number}.parquet")
+    rest: dict[str, Any] = {"partitions": {}, "rows": 0, "processing_time": 0}
+    messages = [
+        json.dumps({"input": number, **rest, "reading": reading.as_dict()}).encode()
+        for number, reading in sorted(readings.items())
+    ]
+    table = pa.table([pa.array([None] * len(messages), pa.int32()), pa.array(messages)], schema=_SCHEMA)
+    check()
+    name = f"{CONTROL_FOLDER}/reading-{epoch}.parquet"
+    return planned.follow_with(files, name, table, check, interval, processing_time=now)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The last batch that was planned, after which a batch with a message of the control input may follow.
+
+    Attributes:
+        batch_id: The batch.
+        lines: Its entry in Spark's offset log.
+        control: The number of the control input among the query's sources.
+        is_committed: Whether the batch is committed.
+    """
+
+    batch_id: int
+    lines: Sequence[str]
+    control: int
+    is_committed: bool
+
+    @classmethod
+    def read(cls, files: Store) -> _Planned | None:
+        """Return the newest one; None where no batch ever ran."""
+        newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
+        if newest is None:
+            return None
+        lines = planned_lines(files, newest)
+        # Not the number of lines: a source that is read twice has two lines and one folder.
+        control = newest_id(files, _SOURCES)
+        if control is None:
+            msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
+            raise CheckpointError(msg)
+        return cls(newest, lines, control, newest == committed)
+
+    @property
+    def read_up_to(self) -> int | None:
+        """The last entry of the control input's log that was read; None where there is none."""
+        return None if self.lines[-1] == NOTHING_READ else int(json.loads(self.lines[-1])["logOffset"])
+
+    def follow_with(
+        self,
+        files: Store,
+        name: str,
+        table: pa.Table,
+        check: Callable[[], None],
+        interval: int,
+        *,
+        processing_time: int | None = None,
+    ) -> bool:
+        """Write a message and plan a batch that reads only it; return whether no other run has planned one meanwhile.
+
+        Args:
+            files: The checkpoint.
+            name: The file of the message.
+            table: The message.
+            check: Raises an error where another run has taken over.
+            interval: After how many entries Spark compacts a source's log.
+            processing_time: The batch's processing time in epoch milliseconds; None leaves that of the batch before.
+        """
+        message = io.BytesIO()
+        pq.write_table(table, message)
+        files.write_bytes(name, message.getvalue())
+        log_id = 0 if self.read_up_to is None else self.read_up_to + 1
+        offset = register_messages(files, self.control, [name], log_id, check, interval)
+        version, metadata, *sources = self.lines
+        if processing_time is not None:
+            metadata = json.dumps({**json.loads(metadata), "batchTimestampMs": processing_time})
+        # As for Spark itself, the first run that plans a batch has planned it.
+        return files.create(
+            f"{OFFSETS}/{self.batch_id + 1}", "\n".join([version, metadata, *sources[:-1], offset]).encode()
+        )
 
 
 def _end_message() -> pa.Table:

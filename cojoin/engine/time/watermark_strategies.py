@@ -84,6 +84,11 @@ class WatermarkGenerator(ABC):
             raise FunctionError(msg)
         return max(NONE, int(given))
 
+    @property
+    def takes_promises(self) -> bool:
+        """Whether the watermark follows what a source knows of times before all of which it was read."""
+        return self.of_source(0, 0) > NONE
+
     def of_source(self, time: int, processing_time: int) -> int:
         """Return a partition's watermark where its source reports that all rows before a time have been read.
 

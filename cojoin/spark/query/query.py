@@ -1,8 +1,9 @@
 """A running query: its phases, its progress, and how it ends.
 
-A bounded run ends by itself. If the query depends on the clock, a last batch without rows applies the processing time;
-with ``drain``, a last batch finishes all inputs instead (``checkpoints.control``). The phases follow each other in a
-thread, so a query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
+A bounded run ends by itself. A last batch without rows applies what the run knows of time by then (``run_end``) and the
+processing time, where the query depends on one of them; with ``drain``, a last batch finishes all inputs instead
+(``checkpoints.control``). With ``then``, the run goes on without an end. The phases follow each other in a thread, so a
+query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import contextlib
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from cojoin.checkpoints.control import drain_is_promised, plan_drain
+from cojoin.checkpoints.control import drain_is_promised, plan_drain, plan_readings
 from cojoin.checkpoints.offset_log import plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
@@ -41,9 +44,13 @@ if TYPE_CHECKING:
     from cojoin.engine.display import Display
     from cojoin.engine.plan import Plan
     from cojoin.spark.query.outside import Outside
+    from cojoin.spark.query.run_end import RunEnd
     from cojoin.spark.query.triggers import Trigger
 
-__all__ = ["Query"]
+__all__ = ["Query", "Streams"]
+
+_Phase: TypeAlias = "Callable[[], None]"
+"""Starts a phase of a query; one that has nothing to do starts none."""
 
 _COMMIT_SECONDS = 10.0
 _POLL_SECONDS = 1
@@ -51,6 +58,21 @@ _ANOTHER_RUN = "CONCURRENT_STREAM_LOG_UPDATE"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Threads share a session, and two starts must not see each other's setting.
 _STARTING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of a query's phases, without triggers.
+
+    Attributes:
+        main: The stream of the first phase.
+        at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
+        live: The stream of the phase without an end that follows a bounded one; None if there is none.
+    """
+
+    main: DataStreamWriter
+    at_rest: DataStreamWriter
+    live: DataStreamWriter | None = None
 
 
 class Query:
@@ -72,6 +94,7 @@ class Query:
         self._manifests = checkpoint.manifests if is_connect(spark) else None
         self._report, self._lease = checkpoint.last_report, checkpoint.lease
         self._span, self._outside = span, outside
+        self._end: RunEnd | None = None
         self._batches = 0
         self._error: BaseException | None = None
         self._stopping = False
@@ -188,30 +211,31 @@ class Query:
         self._batches += 1
         self._outside.count(manifest)
 
-    def run(self, stream: DataStreamWriter, at_rest: DataStreamWriter, at_end: Sequence[Callable[[], None]]) -> None:
+    def run(self, streams: Streams, end: RunEnd | None, at_end: Sequence[Callable[[], None]]) -> None:
         """Start the first phase, and a thread for the following ones.
 
         Args:
-            stream: The stream, without a trigger.
-            at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
+            streams: The streams of the phases, without triggers.
+            end: What a bounded run knows of time at its end; None for others, and where nothing depends on it.
             at_end: Functions that are called at the end, such as one that waits for work in other threads.
         """
+        self._end = end
         if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
-            self._begin(at_rest.trigger(once=True))
-            last_batch = None
+            self._begin(streams.at_rest.trigger(once=True))
+            phases: list[_Phase] = []
         elif not self._trigger.is_bounded:
-            with _empty_batches(self._spark, run=True):
-                self._begin(self._trigger.apply(stream))
-            last_batch = None
+            self._begin_live(self._trigger, streams.main)
+            phases = []
         else:
             # If the query needs the clock, Spark's empty batches would never end: one is planned at the end instead.
             with _empty_batches(self._spark, run=False):
-                self._begin(self._trigger.apply(stream))
-            last_batch = self._plan_last_batch
-        threading.Thread(
-            target=self._follow, args=(at_rest, last_batch, at_end), name="cojoin-query", daemon=True
-        ).start()
+                self._begin(self._trigger.apply(streams.main))
+            phases = [partial(self._begin_last_batch, streams.at_rest)]
+            if self._trigger.then is not None:
+                assert streams.live is not None
+                phases.append(partial(self._begin_live, self._trigger.then, streams.live))
+        threading.Thread(target=self._follow, args=(phases, at_end), name="cojoin-query", daemon=True).start()
 
     def _plan_drain(self) -> bool:
         return plan_drain(self._files, self._lease.epoch, self._lease.check, compact_interval(self._spark))
@@ -219,12 +243,33 @@ class Query:
     def _plan_last_batch(self) -> bool:
         if self._trigger.drain:
             return self._plan_drain()
-        return self._plan.needs_clock and plan_look_at_the_clock(self._files, int(1000 * time.time()))
+        readings = {} if self._end is None else self._end.readings(self._spark, self._files)
+        now, check = int(1000 * time.time()), self._lease.check
+        if readings:
+            interval = compact_interval(self._spark)
+            return plan_readings(self._files, self._lease.epoch, readings, now, check, interval)
+        return self._plan.needs_clock and plan_look_at_the_clock(self._files, now)
+
+    def _begin_last_batch(self, at_rest: DataStreamWriter) -> None:
+        """Start the last batch of a bounded run, where there is one."""
+        if not self._plan_last_batch():
+            return
+        self._begin(at_rest.trigger(once=True))
+        # This runs beside the last batch. An error here happens again at the end, where it is reported.
+        with contextlib.suppress(Exception):
+            self._flush_progress(early=True)
+
+    def _begin_live(self, trigger: Trigger, stream: DataStreamWriter) -> None:
+        """Start a phase that has no end."""
+        self._span = None
+        with _empty_batches(self._spark, run=True):
+            self._begin(trigger.apply(stream))
 
     def _begin(self, stream: DataStreamWriter) -> None:
         try:
             with self._lock:
-                self._stream = stream.start()
+                if not self._stopping:
+                    self._stream = stream.start()
         except Py4JJavaError as error:
             # Spark writes to the checkpoint before the query runs; a store may refuse that.
             raise QueryFailedError(explain(error)) from error
@@ -234,19 +279,11 @@ class Query:
                 raise
             raise QueryFailedError(explain(error)) from error
 
-    def _follow(
-        self,
-        at_rest: DataStreamWriter,
-        plan_last_batch: Callable[[], bool] | None,
-        at_end: Sequence[Callable[[], None]],
-    ) -> None:
+    def _follow(self, phases: list[_Phase], at_end: Sequence[Callable[[], None]]) -> None:
         try:
             self._wait()
-            if plan_last_batch is not None and not self._stopping and plan_last_batch():
-                self._begin(at_rest.trigger(once=True))
-                # This runs beside the last batch. An error here happens again at the end, where it is reported.
-                with contextlib.suppress(Exception):
-                    self._flush_progress(early=True)
+            while phases and not self._stopping:
+                phases.pop(0)()
                 self._wait()
         except BaseException as error:  # noqa: BLE001 - ``await_termination`` raises it
             self._error = self._own_words(error)
@@ -263,7 +300,7 @@ class Query:
                 self._lease.release()
             with contextlib.suppress(Exception):
                 self._outside.finish()
-            del at_rest
+            phases.clear()
             self._release()
             self._ended.set()
 
