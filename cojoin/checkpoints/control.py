@@ -206,7 +206,10 @@ def plan_readings(
     table = pa.table([pa.array([None] * len(messages), pa.int32()), pa.array(messages)], schema=_SCHEMA)
     check()
     name = f"{CONTROL_FOLDER}/reading-{epoch}.parquet"
-    return planned.follow_with(files, name, table, check, interval, processing_time=now)
+    if planned.follow_with(files, name, table, check, interval, processing_time=now):
+        return True
+    check()
+    return False
 
 
 @dataclass(frozen=True)

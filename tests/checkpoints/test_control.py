@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import cojoin as cj
-from cojoin.checkpoints.control import END_OF_INPUT, drain_is_promised, open_control, plan_drain
+from cojoin.checkpoints.control import END_OF_INPUT, drain_is_promised, open_control, plan_drain, plan_readings
 from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining, promise_drain
 from cojoin.checkpoints.offset_log import plan_look_at_the_clock, source_offsets
 from cojoin.checkpoints.run_starts import resumed_batches
+from cojoin.engine.time.complete_reading import CompleteReading
 from cojoin.storage.stores import open_store
 from tests.spark.refused import refused
 
@@ -119,6 +120,50 @@ def test_a_look_at_the_clock_is_a_batch_that_reads_nothing(files: Store) -> None
     files.write("spark/commits/4", "v1\n{}")
     assert plan_look_at_the_clock(files, 5)
     assert files.read("spark/offsets/5") == 'v1\n{"batchTimestampMs": 5, "conf": {}}\n{"logOffset":7}\n-'
+
+
+def test_complete_readings_are_stored_with_the_plan_of_a_batch_that_reads_nothing_else(files: Store) -> None:
+    files.write("spark/offsets/10", OFFSETS)
+    files.make_directory("spark/sources/2")
+    readings = {2: CompleteReading(100, 7, 40), 1: CompleteReading(100)}
+    assert not plan_readings(files, 3, readings, 200), "a batch under way comes first"
+    files.write("spark/commits/10", "v1\n{}")
+    assert plan_readings(files, 3, readings, 200)
+    assert (files.read("spark/offsets/11") or "").splitlines() == [
+        "v1",
+        '{"batchTimestampMs": 200}',
+        '{"logOffset":3}',
+        '{"logOffset":1}',
+        '{"logOffset": 0}',
+    ]
+    rows = pq.read_table(files.path("control/reading-3.parquet")).to_pylist()
+    assert {row["key_group"] for row in rows} == {None}
+    told = [json.loads(row["payload"]) for row in rows]
+    assert [(each["input"], each["reading"]) for each in told] == [
+        (1, {"asked_at": 100}),
+        (2, {"asked_at": 100, "version": 7, "up_to": 40}),
+    ]
+    for epoch in (4, 5):
+        files.write(f"spark/commits/{epoch + 7}", "v1\n{}")
+        assert plan_readings(files, epoch, readings, 300)
+    assert sorted(files.names("control")) == ["reading-4.parquet", "reading-5.parquet"], "the one before may be named"
+
+
+def test_a_run_that_was_taken_over_plans_no_reading(files: Store) -> None:
+    def taken_over() -> None:
+        msg = "another run has gone on"
+        raise cj.QueryFailedError(msg)
+
+    files.write("spark/offsets/10", OFFSETS)
+    files.write("spark/commits/10", "v1\n{}")
+    files.make_directory("spark/sources/2")
+    with refused("another run has gone on", kind=cj.QueryFailedError):
+        plan_readings(files, 3, {1: CompleteReading(100)}, 200, taken_over)
+    assert files.names("spark/offsets") == ["10"]
+
+
+def test_where_no_batch_ran_there_is_no_reading(files: Store) -> None:
+    assert not plan_readings(files, 3, {1: CompleteReading(100)}, 200)
 
 
 def test_a_run_that_fails_again_and_again_does_not_forget_with_which_batch_the_last_one_began(

@@ -99,7 +99,8 @@ class Query:
         self._error: BaseException | None = None
         self._stopping = False
         self._stream: StreamingQuery | None = None
-        self._ended = threading.Event()
+        self._ended, self._has_history = threading.Event(), threading.Event()
+        self._history: BatchReport | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -115,6 +116,11 @@ class Query:
     def progress(self) -> BatchReport | None:
         """The newest batch's counts, watermarks and sizes; None before the checkpoint's first batch."""
         return self._report
+
+    @property
+    def history(self) -> BatchReport | None:
+        """With ``Trigger.available_now(then=...)`` the last report of the history; None until all of it is read."""
+        return self._history
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -149,15 +155,29 @@ class Query:
             ConfigurationError: The timeout is invalid.
             QueryFailedError: An error stopped the query; the message is that of the cause.
         """
+        return self._await(self._ended, "await_termination", timeout, progress)
+
+    def await_history(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:
+        """Wait until the run over what was available at the start has ended, before the query goes on live.
+
+        The arguments and errors are those of ``await_termination``. A query that does not go on has ended by then; one
+        without an end has no history, and is not waited for.
+
+        Returns:
+            Whether the history is read, or the query has ended.
+        """
+        return self._await(self._has_history, "await_history", timeout, progress)
+
+    def _await(self, event: threading.Event, what: str, timeout: float | None, progress: bool | None) -> bool:
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
-            msg = f"await_termination: timeout: expected seconds as a number of zero or more, or None, got {timeout!r}"
+            msg = f"{what}: timeout: expected seconds as a number of zero or more, or None, got {timeout!r}"
             raise ConfigurationError(msg)
         with ProgressLine(self, enabled=progress, span=lambda: self._span) as line:
-            ended = line.wait(self._ended, timeout)
+            is_over = line.wait(event, timeout)
         if self._error is not None:
             raise self._error
-        return ended
+        return is_over
 
     def stop(self, *, savepoint: bool = False) -> Checkpoint | None:
         """Stop the query, which can be started again from its checkpoint.
@@ -260,8 +280,12 @@ class Query:
             self._flush_progress(early=True)
 
     def _begin_live(self, trigger: Trigger, stream: DataStreamWriter) -> None:
-        """Start a phase that has no end."""
+        """Start a phase that has no end; the history before it, if there is one, is read."""
         self._span = None
+        if trigger is self._trigger.then:
+            self._flush_progress()
+            self._history = self._report
+        self._has_history.set()
         with _empty_batches(self._spark, run=True):
             self._begin(trigger.apply(stream))
 
@@ -302,6 +326,7 @@ class Query:
                 self._outside.finish()
             phases.clear()
             self._release()
+            self._has_history.set()
             self._ended.set()
 
     def _release(self) -> None:
