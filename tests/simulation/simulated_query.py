@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from cojoin.engine.time.watermark_strategies import WatermarkStrategy
+
 __all__ = ["FIRST", "SECOND", "Place", "bound_inputs", "plan_of"]
 
 
@@ -51,6 +53,11 @@ class _Source:
     def held_back(self) -> list[str]:
         return []
 
+    ends_with_what_is_there = True
+
+    def newest_commit(self, *_: Any) -> None:
+        return None
+
 
 def _spec(name: str) -> Any:
     return SimpleNamespace(
@@ -60,7 +67,7 @@ def _spec(name: str) -> Any:
         event_time="id",
         partition=(),
         sequence=(),
-        watermark=SimpleNamespace(needs_clock=False),
+        watermark=WatermarkStrategy(),
         late=None,
         null_key="reject",
         max_ahead_ms=None,
@@ -92,5 +99,6 @@ def bound_inputs(session: Any) -> list[Any]:
     """Return both inputs, in a session."""
     frame = SimpleNamespace(sparkSession=session)
     return [
-        SimpleNamespace(frame=frame, source=source, spec=spec) for source, spec in zip(_SOURCES, _SPECS, strict=True)
+        SimpleNamespace(frame=frame, source=source, spec=spec, is_streaming=True)
+        for source, spec in zip(_SOURCES, _SPECS, strict=True)
     ]

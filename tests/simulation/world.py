@@ -90,10 +90,8 @@ class World:
                 restore_from=cj.Checkpoint(FIRST.checkpoint) if restore else None,
             )
 
-            def emit(
-                control: Any, resumed: Any, cadence: Any, segments: Any, told_by: None, is_planned: bool
-            ) -> Stream:
-                del control, resumed, segments, told_by, is_planned
+            def emit(control: Any, resumed: Any, cadence: Any, segments: Any, told_by: None, phase: str) -> Stream:
+                del control, resumed, segments, told_by, phase
                 # From here on, no earlier run may commit to the output.
                 record = json.loads(self.disk.files[f"{place.checkpoint}/lease.json"].content)["content"]
                 if record["owner"] in process.owners:

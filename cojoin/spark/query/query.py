@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Query", "Streams"]
 
-_Phase: TypeAlias = "Callable[[], None]"
-"""Starts a phase of a query; one that has nothing to do starts none."""
+_Phase: TypeAlias = "Callable[[], bool]"
+"""Starts a phase of a query; returns False where it has nothing to do."""
 
 _COMMIT_SECONDS = 10.0
 _POLL_SECONDS = 1
@@ -270,16 +270,17 @@ class Query:
             return plan_readings(self._files, self._lease.epoch, readings, now, check, interval)
         return self._plan.needs_clock and plan_look_at_the_clock(self._files, now)
 
-    def _begin_last_batch(self, at_rest: DataStreamWriter) -> None:
+    def _begin_last_batch(self, at_rest: DataStreamWriter) -> bool:
         """Start the last batch of a bounded run, where there is one."""
         if not self._plan_last_batch():
-            return
+            return False
         self._begin(at_rest.trigger(once=True))
         # This runs beside the last batch. An error here happens again at the end, where it is reported.
         with contextlib.suppress(Exception):
             self._flush_progress(early=True)
+        return True
 
-    def _begin_live(self, trigger: Trigger, stream: DataStreamWriter) -> None:
+    def _begin_live(self, trigger: Trigger, stream: DataStreamWriter) -> bool:
         """Start a phase that has no end; the history before it, if there is one, is read."""
         self._span = None
         if trigger is self._trigger.then:
@@ -288,6 +289,7 @@ class Query:
         self._has_history.set()
         with _empty_batches(self._spark, run=True):
             self._begin(trigger.apply(stream))
+        return True
 
     def _begin(self, stream: DataStreamWriter) -> None:
         try:
@@ -307,8 +309,8 @@ class Query:
         try:
             self._wait()
             while phases and not self._stopping:
-                phases.pop(0)()
-                self._wait()
+                if phases.pop(0)():
+                    self._wait()
         except BaseException as error:  # noqa: BLE001 - ``await_termination`` raises it
             self._error = self._own_words(error)
         finally:

@@ -55,7 +55,7 @@ class RunEnd:
     @classmethod
     def fix(
         cls, spark: SparkSession, inputs: Sequence[BoundInput], streams: InputStreams, held_back: Sequence[bool]
-    ) -> RunEnd:
+    ) -> RunEnd | None:
         """Take the moment, then ask the tables for their newest versions; the caller starts the stream afterwards.
 
         Args:
@@ -63,6 +63,9 @@ class RunEnd:
             inputs: Both inputs.
             streams: What they read.
             held_back: Of each input, whether its source must leave something for the next run.
+
+        Returns:
+            The end; None where nothing depends on it.
 
         Warns:
             UserWarning: A table's newest version is further ahead of the clock than ``clock_skew``.
@@ -81,7 +84,8 @@ class RunEnd:
             each.is_streaming and not held and (each.source is None or each.source.ends_with_what_is_there)
             for each, held in zip(inputs, held_back, strict=True)
         ]
-        return cls(asked_at, inputs, streams.lines, commits, is_complete)
+        depends = any(commits) or any(each.spec.watermark.idleness is not None for each in inputs)
+        return cls(asked_at, inputs, streams.lines, commits, is_complete) if depends else None
 
     def readings(self, spark: SparkSession, files: Store) -> dict[int, CompleteReading]:
         """Return the complete readings on which something depends, by the input's number, once the run has read all.

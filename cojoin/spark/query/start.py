@@ -359,8 +359,7 @@ def _run(
     stream = written()
     # Spark copies users' functions when a stream is made. What they change while the query runs must count in no batch.
     at_rest = written("at rest") if _plans_without_python(new, options.trigger) else stream
-    goes_on = options.trigger.then is not None and not drain_is_promised(files)
-    live = written("live") if goes_on else None
+    live = None if options.trigger.then is None else written("live")
     if restoration is not None and restoration.stage == "written":
         # trigger(once=True) runs this batch alone; others would plan a second one, which reads all sources anew.
         if 0 not in committed_batches(files):
@@ -378,7 +377,7 @@ def _run(
     at_end: list[Callable[[], None]] = [] if writer is None else [writer.finish]
     if places is not None:
         at_end.append(partial(places.remove, of_workers=True))
-    fixes_end = options.trigger.is_bounded and not options.trigger.drain and not drain_is_promised(files)
+    fixes_end = options.trigger.is_bounded and not options.trigger.drain
     run_end = RunEnd.fix(new.spark, inputs, streams, held_back) if fixes_end else None
     query.run(Streams(named(stream), named(at_rest), None if live is None else named(live)), run_end, at_end)
 

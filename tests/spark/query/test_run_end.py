@@ -238,9 +238,9 @@ def test_a_batch_that_is_run_again_reads_the_moment_that_was_planned(
     shop.order(BEGIN + 2 * HOUR, BEGIN + 3 * HOUR)
     begun = cj.Query._begin_last_batch
 
-    def dying(self: Any, at_rest: Any) -> None:
+    def dying(self: Any, at_rest: Any) -> bool:
         shop.dies = True
-        begun(self, at_rest)
+        return begun(self, at_rest)
 
     with monkeypatch.context() as patched:
         patched.setattr(cj.Query, "_begin_last_batch", dying)
