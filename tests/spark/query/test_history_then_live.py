@@ -54,7 +54,7 @@ def test_history_then_live_is_one_query_with_one_lease(spark: SparkSession, tmp_
         query.stop()
     assert not query.is_active
     # It was stopped; the next start reads what has come in between, and is stopped before it goes on.
-    folders.add_trades(trades([(4, 7, 95)]))
+    folders.add_trades(trades([(4, 7, 96)]))
     query = start()
     try:
         wait_for(query, lambda: 3 in found)
