@@ -307,13 +307,24 @@ def register_messages(
         The source's offset after these files, as a line of the offset log.
     """
     entries = [
-        json.dumps({"path": files.url(name), "timestamp": files.modified(name), "batchId": log_id}) for name in names
+        json.dumps({"path": _as_listed(files.url(name)), "timestamp": files.modified(name), "batchId": log_id})
+        for name in names
     ]
     name = f"{_SOURCES}/{source}/{log_id}"
     if (log_id + 1) % interval == 0:
         entries, name = [*_lines_before(files, f"{_SOURCES}/{source}", log_id), *entries], f"{name}{_COMPACT}"
     files.write_checked(name, "\n".join([LOG_VERSION, *entries]), check)
     return json.dumps({"logOffset": log_id})
+
+
+def _as_listed(url: str) -> str:
+    """Return a file's URL as Spark lists it; by another one it would find the file a second time.
+
+    >>> _as_listed("file:/lake/control/a.parquet"), _as_listed("s3a://lake/a.parquet")
+    ('file:///lake/control/a.parquet', 's3a://lake/a.parquet')
+    """
+    scheme, _, rest = url.partition(":")
+    return f"{scheme}://{rest}" if rest.startswith("/") and not rest.startswith("//") else url
 
 
 def _lines_before(files: Store, folder: str, log_id: int) -> list[str]:

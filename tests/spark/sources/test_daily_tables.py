@@ -59,7 +59,7 @@ class DailyTable(ChangedTable):
             self.spark.sql(change.format(self.customers))
         commits = [moment for _, moment in self.commits()]
         moments = {moment + step for moment in commits for step in (-1_000, 0, 1_000)}
-        self.trade(*sorted(moment for moment in moments if moment >= self.through))
+        self.trade(*sorted(moment for moment in moments if moment > self.through))
         self.through = commits[-1]
         self.trade(self.begin + 60 * MINUTE)
 
