@@ -314,7 +314,8 @@ def register_messages(
     if (log_id + 1) % interval == 0:
         entries, name = [*_lines_before(files, f"{_SOURCES}/{source}", log_id), *entries], f"{name}{_COMPACT}"
     files.write_checked(name, "\n".join([LOG_VERSION, *entries]), check)
-    return json.dumps({"logOffset": log_id})
+    # Spark compares offsets as texts: by another one it would plan a batch in which nothing is new.
+    return json.dumps({"logOffset": log_id}, separators=(",", ":"))
 
 
 def _as_listed(url: str) -> str:

@@ -45,7 +45,7 @@ def test_a_drain_stands_after_the_last_committed_batch(files: Store) -> None:
     assert not drain_is_promised(files)
     assert plan_drain(files, 1)
     assert drain_is_promised(files)
-    assert source_offsets(files, 11) == ['{"logOffset":3}', '{"logOffset":1}', '{"logOffset": 0}']
+    assert source_offsets(files, 11) == ['{"logOffset":3}', '{"logOffset":1}', '{"logOffset":0}']
     assert (files.read("spark/offsets/11") or "").splitlines()[:2] == OFFSETS.splitlines()[:2]
     version, entry = (files.read("spark/sources/2/0") or "").splitlines()
     assert version == "v1"
@@ -135,7 +135,7 @@ def test_complete_readings_are_stored_with_the_plan_of_a_batch_that_reads_nothin
         '{"batchTimestampMs": 200}',
         '{"logOffset":3}',
         '{"logOffset":1}',
-        '{"logOffset": 0}',
+        '{"logOffset":0}',
     ]
     rows = pq.read_table(files.path("control/reading-3.parquet")).to_pylist()
     assert {row["key_group"] for row in rows} == {None}

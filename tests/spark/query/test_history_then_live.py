@@ -64,6 +64,7 @@ def test_history_then_live_is_one_query_with_one_lease(spark: SparkSession, tmp_
     assert found == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_query_that_does_not_go_on_has_ended_when_its_history_is_read(spark: SparkSession, tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.add_customers(customers([(1, 7, 0)]))
