@@ -394,7 +394,8 @@ rejected.selectExpr("input", "reason", *parts).orderBy("offset").toPandas()
 # %% [markdown]
 # ## How does it go live?
 #
-# The same query goes on with another trigger. Live, nothing distinguishes silence from delay: a silent partition holds
+# The same query goes on with another trigger; `Trigger.available_now(then=cj.Trigger.processing_time("10 seconds"))`
+# does both in one call, and reads on past a `to=`. Live, nothing distinguishes silence from delay: a silent partition holds
 # time back, unless its strategy has `with_idleness`. Give it from the history on: a checkpoint keeps whether its query
 # looks at the clock, and only `restore_from` can change that. Here Saturday begins, and only some of the partitions get
 # records.

@@ -272,8 +272,8 @@ pd.concat({f'returning="{each}"': silence(each) for each in ("hold", "skip")}, a
 # * An input of which **no row ever came** holds time back, however long, unless `even_if_silent=True`.
 # * When **both** inputs are idle the watermark stays where it is. With `connect(..., when_all_idle="max")` it goes to
 #   the larger of their watermarks.
-# * The time between two runs of `start` does not count as silence; of a `to_dataframe()` it does. A query with idleness
-#   also runs micro-batches without rows, one a trigger; a bounded one looks at the clock once more at its end.
+# * A query with idleness also runs micro-batches without rows, one a trigger. The time between two runs of a
+#   `to_dataframe()` counts as silence; of two runs of `start` only as the next section has it.
 # * In a source of files or Delta a partition whose rows lie in files not yet read looks silent, too: choose a longer
 #   timeout.
 
@@ -285,6 +285,43 @@ for when_all_idle in ("hold", "max"):
     harness.set_idle(1)
     harness.set_idle(2)
     print(f'when_all_idle="{when_all_idle}": the join\'s watermark is {clock(harness.current_watermark())}')
+
+# %% [markdown]
+# ## What does a run over what is there know of time?
+#
+# A job that cron starts once a day with `Trigger.available_now()` reads all there is, and ends. Its sources say nothing
+# between two runs, so it goes by one **moment**, read from the driver's clock once: before the sources are asked for
+# what they have. When the run has read all of it, the moment is stored in the checkpoint with the plan of the run's
+# last micro-batch, which has no rows; if that is run again, it finds the same one. It means three things:
+#
+# | input | at the end of the run its watermark is |
+# |---|---|
+# | a table's changes, `event_time="_commit_timestamp"` | the moment less `clock_skew` (a minute), and never below the time of the newest version that was read |
+# | any other with event time | the newest row's time less the bound, less 1 ms; a partition that is idle is left out |
+# | a static side | none: it does not hold time |
+#
+# * **The promise of a table.** The newest version was asked for after the moment, so all later commits have later
+#   times, as far as their writers' clocks are right. It is the one watermark that does not rest on rows that were read:
+#   so a table that does not change for days does not hold a daily job. `query.progress.inputs[n].promise` says which
+#   version was asked for when. A commit with an earlier time is late: it is counted in `late_commits`, and the last
+#   line names it. `cj.sources.delta(..., changes=True, clock_skew="5 minutes")` waits longer for slow writers. A start
+#   warns if the newest version is further ahead of the driver's clock than that. The watermark is only promised to a
+#   strategy that follows event times; a bound is taken off once more.
+# * **Quiet time over runs.** A partition without a row from one such run to the next was quiet from the moment of the
+#   one to that of the other. So `with_idleness("1 day")` works in a daily job, for files, Delta tables and Kafka: a run
+#   that finds an input without a row for a day lets time go on without it, and the last line says so. A month without
+#   a run is one quiet time, and an input that had a row meanwhile is not quiet. A run that failed or was stopped does
+#   not count; where the clock went back, counting begins anew. Topics with `to=`, or with open transactions, are not
+#   read to their ends, so they are never quiet.
+# * **The last line** of a paused run, `query.progress.ending()`, says what the waiting rows wait for, and the one
+#   setting that lets them go; none that is set already.
+#
+# So the plainest job (orders as files, a table that changes on some days, once a day, no option set) gives all orders
+# but the newest: its watermark is a millisecond before it, until a later one comes. Guide [09](09_tables.ipynb) has
+# tables.
+#
+# `Trigger.available_now(then=cj.Trigger.processing_time("10 seconds"))` reads the history in this way and then goes on
+# live in the same query; `query.await_history()` waits for the first part.
 
 # %% [markdown]
 # ## Can the rows themselves carry the watermark?

@@ -161,6 +161,8 @@ print(query.progress.table())
 # | ... `status` | `"active"`, `"idle"` or `"finished"` |
 # | ... `partitions`, `holding_partition`, `idle_partitions` | each partition's watermark; the last one; idle ones |
 # | ... `held_by` | of Kafka: why the holding partition's watermark is later than its rows; None where it is not |
+# | ... `promise`, `late_commits`, `late_commit` | of a table's changes by commit: until when it is known, and which commits broke that |
+# | ... `idle_after_ms`, `quiet_since` | when it goes idle; since when it had no row, by runs that read all there is |
 # | ... `source_agrees` | of Kafka: whether records' timestamps are near their event times (`max_drift`) |
 
 # %%
@@ -242,7 +244,8 @@ source_agrees is False for a Kafka input | its records' timestamps are later tha
 # ### When silence no longer holds time
 #
 # `with_idleness("5 minutes")` leaves a partition out of the minimum once it has been silent for so long by the
-# micro-batches' clock, while the query runs. The harness shows it without Spark: it runs the same operator, and the
+# micro-batches' clock, while the query runs, or over runs that each read all there is, from one to the next (guide
+# [05](05_semantics.ipynb)): a daily job takes `with_idleness("1 day")`. The harness shows it without Spark: it runs the same operator, and the
 # clock moves only when it is told to.
 
 # %%
@@ -364,6 +367,8 @@ buffered of an input | rows a second * (bound + usual lag in seconds) * 3 | rows
   is far ahead | as for lag_ms; state grows meanwhile
 rejected['late'] since the batch before | above 0.1 % of rows_in | rows come later than the bound says | a larger
   bound; compare the late rows' event times
+late_commits | any | a writer's clock is slow by more than clock_skew | set its clock; a longer clock_skew of
+  cj.sources.delta
 rejected, all other reasons | any, then above the usual share | broken rows, or a wrong clock at the source | read the
   rejected rows, below
 late_applied | above 0.1 % of rows_in | versions came after trades that needed them | as for late

@@ -208,11 +208,11 @@ run_changes(drain=True)
 # | When does a delete take effect? | With `_commit_timestamp` at its commit. With a column of the table at the later of the deleted row's column and its commit's time, for the column only says since when the row was valid. |
 # | What of a row that is deleted and inserted by one commit, as by an overwrite or a MERGE? | It is replaced: the delete is superseded, and counted as done. |
 # | What if the update changed the key? | The former key is deleted. |
-# | What if the table does not change for long? | It holds time at its last change, as any input that is silent. `with_idleness("10 minutes")` lets time go on without it; `drain=True` ends it; and if the newest row will do, take a static side with `refresh`. |
+# | What if the table does not change for long? | With `_commit_timestamp` a run over what is there knows that no commit came until its start, so its rows come out (guide [05](05_semantics.ipynb)). Live, or with a column of event time, the table holds time at its last change, as any input that is silent: `with_idleness("10 minutes")` lets time go on without it, in a daily job `with_idleness("1 day")`; and if the newest row will do, take a static side with `refresh`. |
 # | Which columns come out? | The table's, and of `_deleted`, `_commit_version` and `_commit_timestamp` the one that is the event time. A function sees them all. |
 # | What if the table gets a column? | The next start names it. `start(..., evolve=True)`, which a scheduled job may leave set, takes it up: rows that wait have null there, and an output with `options={"mergeSchema": "true"}` gets it. Guide [06](06_operations.ipynb) says what else may change. |
 # | What if changes are gone, the feed was off for some time, or the table was replaced? | The query stops, or does not start, and says which versions are missing. A new query begins with the present rows. |
-# | Which clock has a commit? | That of Delta's log. Where the clocks of writers differ, set `delta.enableInCommitTimestamps`, by which the times of commits are in their order. |
+# | Which clock has a commit? | That of Delta's log. Where the clocks of writers differ, set `delta.enableInCommitTimestamps`, by which the times of commits are in their order; and `clock_skew=` of `cj.sources.delta` is how far they may be behind. |
 #
 # ## Rows with a span of validity
 #

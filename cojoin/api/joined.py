@@ -296,8 +296,9 @@ class Joined:
                 must not move between runs, which can't be checked for callables. To write elsewhere, start a new
                 query with ``restore_from``. On a cluster, the driver and all workers must see it and the outputs by the
                 same path, which is checked.
-            trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)`` or
-                ``Trigger.processing_time("10 seconds")``.
+            trigger: ``Trigger.available_now()``, ``Trigger.available_now(drain=True)``,
+                ``Trigger.processing_time("10 seconds")``, or both one after the other:
+                ``Trigger.available_now(then=Trigger.processing_time("10 seconds"))``.
             rejected: The sink of the rejected rows; by default a Delta table ``rejected`` in the checkpoint directory.
             side_outputs: The sinks of a function's side outputs, by tag; by default Delta tables
                 ``side_outputs/<tag id>`` in the checkpoint directory.

@@ -2,12 +2,14 @@
 
 The control input is a folder of Parquet files in the checkpoint, which Spark reads as a stream. Each row is a message
 to one key group or to all of them: the state that a restored query begins with, rows of a table that is a static side
-(``spark.batch.loaded_table``), a call to look at the clock, or the end of all inputs.
+(``spark.batch.loaded_table``), that the inputs were read to their ends (``engine.time.complete_reading``), a call to
+look at the clock, or the end of all inputs.
 
-A restored query's first batch and a drain's last batch are planned by cojoin: the message is written, and then an entry
-of Spark's offset log (``offset_log``) that leaves the offsets of all other sources unchanged. After a crash in between,
-the same batch therefore runs again, and nothing newer is read. Once a drain is promised (``drain_promise``), each start
-finishes it first.
+A restored query's first batch, a drain's last batch and that of a run that has read all there is are planned by cojoin:
+the message is written, and then an entry of Spark's offset log (``offset_log``) that leaves the offsets of all other
+sources unchanged. After a crash in between, the same batch therefore runs again, and nothing newer is read. Once a
+drain is promised (``drain_promise``), each start finishes it first. A complete reading whose batch was not planned any
+more is read with the next run's first batch, where it is as true.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,10 +39,11 @@ from cojoin.errors import CheckpointError
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.engine.time.complete_reading import CompleteReading
     from cojoin.storage.store import Store
 
 __all__ = [
@@ -50,6 +55,7 @@ __all__ = [
     "open_control",
     "plan_clock_message",
     "plan_drain",
+    "plan_readings",
     "register_messages",
 ]
 
@@ -64,6 +70,8 @@ _COMPACT = ".compact"
 CONTROL_FOLDER, _END_FILE = "control", "control/end_of_input.parquet"
 _CLOCK_FILE = "clock-"
 _SOURCES = "spark/sources"
+_READING = re.compile(r"reading-(\d+)\.parquet")
+_KEPT_READINGS = 2
 _SCHEMA = pa.schema([("key_group", pa.int32()), ("payload", pa.binary())])
 
 
@@ -109,7 +117,7 @@ def drain_is_promised(files: Store) -> bool:
         return promised
     # Names that are no UTF-8 are a ValueError.
     with contextlib.suppress(pa.ArrowException, OSError, ValueError):
-        if pq.read_table(io.BytesIO(content)).equals(_message(END_OF_INPUT)):
+        if pq.read_table(io.BytesIO(content)).equals(_messages([END_OF_INPUT])):
             return True
     msg = (
         f"checkpoint {files.root}: {_END_FILE}, the message that ends all inputs, is damaged: it is not what cojoin "
@@ -135,30 +143,74 @@ def plan_drain(files: Store, epoch: int, check: Callable[[], None] = lambda: Non
             nothing was written.
         QueryFailedError: A later run has begun, so that there is nothing to end.
     """
-    newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
-    if newest is None:
+    planned = _Planned.read(files)
+    if planned is None:
         return False
-    lines = planned_lines(files, newest)
-    control, read = _control_source(files), _read_up_to(lines)
-    names = (f"{_SOURCES}/{control}/{read}", f"{_SOURCES}/{control}/{read}{_COMPACT}")
-    if read is not None and any(_END_FILE in (files.read(name) or "") for name in names):
+    names = (f"{_SOURCES}/{planned.control}/{planned.read_up_to}{suffix}" for suffix in ("", _COMPACT))
+    if planned.read_up_to is not None and any(_END_FILE in (files.read(name) or "") for name in names):
         return True
-    if newest != committed:
+    if not planned.is_committed:
         msg = (
-            f"checkpoint {files.root}: batch {newest} is planned but not committed; let a run finish it before a drain"
+            f"checkpoint {files.root}: batch {planned.batch_id} is planned but not committed; let a run finish it "
+            f"before a drain"
         )
         raise CheckpointError(msg)
     check()
     promise_drain(files, epoch)
-    _write_message(files, _END_FILE, END_OF_INPUT)
-    if not _plan_message(files, _END_FILE, newest, check, interval):
+    if not planned.follow_with(files, _END_FILE, _messages([END_OF_INPUT]), check, interval):
         check()
         msg = (
-            f"checkpoint {files.root}: batch {newest + 1} was planned when the drain was about to plan it, so another "
-            f"run has gone on meanwhile; start the query again"
+            f"checkpoint {files.root}: batch {planned.batch_id + 1} was planned when the drain was about to plan it, "
+            f"so another run has gone on meanwhile; start the query again"
         )
         raise CheckpointError(msg)
     return True
+
+
+def plan_readings(
+    files: Store,
+    epoch: int,
+    readings: Mapping[int, CompleteReading],
+    now: int,
+    check: Callable[[], None] = lambda: None,
+    interval: int = 10,
+) -> bool:
+    """Plan the last batch of a run that has read all there is, which has no rows.
+
+    Args:
+        files: The checkpoint.
+        epoch: The epoch of the run's lease.
+        readings: The complete readings, by the input's number.
+        now: The batch's processing time, in epoch milliseconds.
+        check: Raises an error where another run has taken over.
+        interval: After how many entries Spark compacts a source's log.
+
+    Returns:
+        False where no batch ever ran, or where a planned batch is not yet committed.
+
+    Raises:
+        CheckpointError: The offset log is damaged or of an unknown version.
+        QueryFailedError: A later run has begun.
+    """
+    planned = _Planned.read(files)
+    if planned is None or not planned.is_committed:
+        return False
+    earlier = sorted(int(found[1]) for name in files.names(CONTROL_FOLDER) if (found := _READING.fullmatch(name)))
+    for number in earlier[: 1 - _KEPT_READINGS]:
+        # The run before this one has read it, in a batch that was committed, and planned others since.
+        check()
+        files.delete(f"{CONTROL_FOLDER}/reading-{number}.parquet")
+    rest: dict[str, Any] = {"partitions": {}, "rows": 0, "processing_time": 0}
+    table = _messages(
+        json.dumps({"input": number, **rest, "reading": reading.as_dict()}).encode()
+        for number, reading in sorted(readings.items())
+    )
+    check()
+    name = f"{CONTROL_FOLDER}/reading-{epoch}.parquet"
+    if planned.follow_with(files, name, table, check, interval, processing_time=now):
+        return True
+    check()
+    return False
 
 
 def plan_clock_message(
@@ -179,68 +231,93 @@ def plan_clock_message(
     Returns:
         False where no batch ever ran, or where a planned batch, with its own processing time, is not yet committed.
     """
-    newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
-    if newest is None or newest != committed:
+    planned = _Planned.read(files)
+    if planned is None or not planned.is_committed:
         return False
     check()
     for name in files.names(CONTROL_FOLDER):
         # All batches are committed, so the messages of earlier ones were read.
         if name.startswith(_CLOCK_FILE):
             files.delete(f"{CONTROL_FOLDER}/{name}")
-    name = f"{CONTROL_FOLDER}/{_CLOCK_FILE}{epoch}-{newest + 1}.parquet"
+    name = f"{CONTROL_FOLDER}/{_CLOCK_FILE}{epoch}-{planned.batch_id + 1}.parquet"
     nothing = {"input": 1, "partitions": {}, "rows": 0, "processing_time": now}
-    _write_message(files, name, json.dumps(nothing).encode())
-    return _plan_message(files, name, newest, check, interval, now)
+    table = _messages([json.dumps(nothing).encode()])
+    return planned.follow_with(files, name, table, check, interval, processing_time=now)
 
 
-def _control_source(files: Store) -> int:
-    """Return the number of the control input among the query's sources."""
-    # Not the number of lines: a source that is read twice has two lines and one folder.
-    control = newest_id(files, _SOURCES)
-    if control is None:
-        msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
-        raise CheckpointError(msg)
-    return control
+@dataclass(frozen=True)
+class _Planned:
+    """The last batch that was planned, after which a batch with a message of the control input may follow.
 
-
-def _read_up_to(lines: Sequence[str]) -> int | None:
-    """Return up to which entry of its log a planned batch reads the control input; None where it reads nothing."""
-    return None if lines[-1] == NOTHING_READ else int(json.loads(lines[-1])["logOffset"])
-
-
-def _write_message(files: Store, name: str, payload: bytes) -> None:
-    """Write a file with one message to all key groups."""
-    message = io.BytesIO()
-    pq.write_table(_message(payload), message)
-    files.write_bytes(name, message.getvalue())
-
-
-def _plan_message(
-    files: Store, name: str, newest: int, check: Callable[[], None], interval: int, now: int | None = None
-) -> bool:
-    """Plan a batch that reads a file of messages and nothing else.
-
-    Args:
-        files: The checkpoint.
-        name: The file, as a path below the checkpoint.
-        newest: The newest batch, which is committed.
-        check: Raises an error where another run has taken over.
-        interval: After how many entries Spark compacts a source's log.
-        now: The batch's processing time, in epoch milliseconds; None is that of the newest batch.
-
-    Returns:
-        False where another run has planned it.
+    Attributes:
+        batch_id: The batch.
+        lines: Its entry in Spark's offset log.
+        control: The number of the control input among the query's sources.
+        is_committed: Whether the batch is committed.
     """
-    version, metadata, *sources = planned_lines(files, newest)
-    read = _read_up_to(sources)
-    offset = register_messages(files, _control_source(files), [name], 0 if read is None else read + 1, check, interval)
-    entry = metadata if now is None else json.dumps({**json.loads(metadata), "batchTimestampMs": now})
-    # As for Spark itself, the first run that plans a batch has planned it.
-    return files.create(f"{OFFSETS}/{newest + 1}", "\n".join([version, entry, *sources[:-1], offset]).encode())
+
+    batch_id: int
+    lines: Sequence[str]
+    control: int
+    is_committed: bool
+
+    @classmethod
+    def read(cls, files: Store) -> _Planned | None:
+        """Return the newest one; None where no batch ever ran."""
+        newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
+        if newest is None:
+            return None
+        lines = planned_lines(files, newest)
+        # Not the number of lines: a source that is read twice has two lines and one folder.
+        control = newest_id(files, _SOURCES)
+        if control is None:
+            msg = f"checkpoint {files.root}: {_SOURCES} is gone, in which Spark keeps what it read; {PUT_BACK}"
+            raise CheckpointError(msg)
+        return cls(newest, lines, control, newest == committed)
+
+    @property
+    def read_up_to(self) -> int | None:
+        """The last entry of the control input's log that was read; None where there is none."""
+        return None if self.lines[-1] == NOTHING_READ else int(json.loads(self.lines[-1])["logOffset"])
+
+    def follow_with(
+        self,
+        files: Store,
+        name: str,
+        table: pa.Table,
+        check: Callable[[], None],
+        interval: int,
+        *,
+        processing_time: int | None = None,
+    ) -> bool:
+        """Write a message and plan a batch that reads only it; return whether no other run has planned one meanwhile.
+
+        Args:
+            files: The checkpoint.
+            name: The file of the message.
+            table: The message.
+            check: Raises an error where another run has taken over.
+            interval: After how many entries Spark compacts a source's log.
+            processing_time: The batch's processing time in epoch milliseconds; None leaves that of the batch before.
+        """
+        message = io.BytesIO()
+        pq.write_table(table, message)
+        files.write_bytes(name, message.getvalue())
+        log_id = 0 if self.read_up_to is None else self.read_up_to + 1
+        offset = register_messages(files, self.control, [name], log_id, check, interval)
+        version, metadata, *sources = self.lines
+        if processing_time is not None:
+            metadata = json.dumps({**json.loads(metadata), "batchTimestampMs": processing_time})
+        # As for Spark itself, the first run that plans a batch has planned it.
+        return files.create(
+            f"{OFFSETS}/{self.batch_id + 1}", "\n".join([version, metadata, *sources[:-1], offset]).encode()
+        )
 
 
-def _message(payload: bytes) -> pa.Table:
-    return pa.table([pa.array([None], pa.int32()), pa.array([payload])], schema=_SCHEMA)
+def _messages(payloads: Iterable[bytes]) -> pa.Table:
+    """Return messages to all key groups."""
+    every = list(payloads)
+    return pa.table([pa.array([None] * len(every), pa.int32()), pa.array(every, pa.binary())], schema=_SCHEMA)
 
 
 def register_messages(
@@ -265,13 +342,25 @@ def register_messages(
         The source's offset after these files, as a line of the offset log.
     """
     entries = [
-        json.dumps({"path": files.url(name), "timestamp": files.modified(name), "batchId": log_id}) for name in names
+        json.dumps({"path": _as_listed(files.url(name)), "timestamp": files.modified(name), "batchId": log_id})
+        for name in names
     ]
     name = f"{_SOURCES}/{source}/{log_id}"
     if (log_id + 1) % interval == 0:
         entries, name = [*_lines_before(files, f"{_SOURCES}/{source}", log_id), *entries], f"{name}{_COMPACT}"
     files.write_checked(name, "\n".join([LOG_VERSION, *entries]), check)
-    return json.dumps({"logOffset": log_id})
+    # Spark compares offsets as texts: by another one it would plan a batch in which nothing is new.
+    return json.dumps({"logOffset": log_id}, separators=(",", ":"))
+
+
+def _as_listed(url: str) -> str:
+    """Return a file's URL as Spark lists it; by another one it would find the file a second time.
+
+    >>> _as_listed("file:/lake/control/a.parquet"), _as_listed("s3a://lake/a.parquet")
+    ('file:///lake/control/a.parquet', 's3a://lake/a.parquet')
+    """
+    scheme, _, rest = url.partition(":")
+    return f"{scheme}://{rest}" if rest.startswith("/") and not rest.startswith("//") else url
 
 
 def _lines_before(files: Store, folder: str, log_id: int) -> list[str]:

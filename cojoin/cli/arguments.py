@@ -71,8 +71,8 @@ def parse_arguments(words: Sequence[str], secrets: Secrets) -> Arguments:
     Returns:
         The options of the command by their names (``cojoin run --help`` and so on describe them). For ``run``,
         ``replay`` and ``checkpoints restore`` it also has ``sides``, the two ``SideArguments``; ``join``, the
-        ``AsofJoin``; ``trigger``; ``then_live``, a second trigger or None; ``restore_from``, a ``Checkpoint`` or None;
-        and ``start``, further arguments of ``Joined.start``.
+        ``AsofJoin``; ``trigger``; ``restore_from``, a ``Checkpoint`` or None; and ``start``, further arguments of
+        ``Joined.start``.
     """
     parser, checked = build_parser(secrets)
     typed = parser.parse_args(words, Arguments())
@@ -107,8 +107,8 @@ def _complete(typed: Arguments) -> None:
         raise ConfigurationError(msg)
     typed.restore_from = _origin(typed)
     every, then_live = vars(typed).get("every"), vars(typed).get("then_live")
-    typed.trigger = Trigger.processing_time(every) if every else Trigger.available_now(drain=typed.drain)
-    typed.then_live = Trigger.processing_time(then_live) if then_live else None
+    then = Trigger.processing_time(then_live) if then_live else None
+    typed.trigger = Trigger.processing_time(every) if every else Trigger.available_now(drain=typed.drain, then=then)
     typed.start = {name: vars(typed)[name] for name in _START}
 
 

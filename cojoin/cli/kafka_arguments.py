@@ -42,12 +42,11 @@ class KafkaArguments:
     settings: Mapping[str, Any] = field(repr=False)
     archive: Location | None
 
-    def source(self, archive: Source | None = None, *, live: bool = False) -> KafkaSource:
+    def source(self, archive: Source | None = None) -> KafkaSource:
         """Return the topics as a source.
 
         Args:
             archive: The source that reads ``archive``.
-            live: Whether to ignore the end of the range, so that reading goes on with new records.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -55,7 +54,7 @@ class KafkaArguments:
         from cojoin.kafka.source_arguments import source  # noqa: PLC0415 - so that --help is quick
 
         further: dict[str, Any] = {} if archive is None else {"archive": archive}
-        return source(self.servers, self.topics, **{**self.settings, **further, **({"to": None} if live else {})})
+        return source(self.servers, self.topics, **{**self.settings, **further})
 
     @property
     def begins_at_latest(self) -> bool:

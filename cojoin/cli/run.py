@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,31 +77,30 @@ class _Run:
             # The start warns of it, too; a command shows no warnings, since most are for programmers.
             for held_back in [each for source in self._sources for each in source.held_back()]:
                 tell(f"Note: {held_back}")
-        query = self._start(joined, arguments.trigger, arguments.restore_from)
+        trigger, then = arguments.trigger, arguments.trigger.then
+        # What is verified must stand still.
+        first = replace(trigger, then=None) if arguments.verify else trigger
+        query = self._start(joined, first, arguments.restore_from)
         try:
-            wait_for(query)
-        except KeyboardInterrupt:
-            return self._stopped(query)
-        progress = query.progress
-        self._report(progress)
-        if progress is not None:
+            wait_for(query, history=then is not None)
+            progress = query.progress if query.history is None else query.history
+            self._report(progress)
+            if progress is not None:
+                say()
+                tell(run_report.ending(progress, goes_on=then is not None))
+            code = self._verify(joined, progress) if arguments.verify else 0
+            if code or then is None:
+                return code
             say()
-            tell(run_report.ending(progress, goes_on=arguments.then_live is not None))
-        code = self._verify(joined, progress) if arguments.verify else 0
-        return code if code or arguments.then_live is None else self._live(arguments.then_live)
-
-    def _live(self, trigger: Trigger) -> int:
-        """Run the same query over new records until Ctrl-C, and return the exit code."""
-        say()
-        tell("Continuing live; Ctrl-C stops.")
-        query = self._start(self._joined([self._source(side, live=True) for side in self._sides]), trigger)
-        try:
+            tell("Continuing live; Ctrl-C stops.")
+            query = self._start(joined, trigger) if first.then is None else query
             wait_for(query)
         except KeyboardInterrupt:
             return self._stopped(query)
         return 0
 
     def _stopped(self, query: Query) -> int:
+        query.stop()
         progress = query.progress
         self._report(progress)
         if progress is not None:
@@ -124,11 +124,11 @@ class _Run:
                     f"and its rows are then buffered in the state."
                 )
 
-    def _source(self, side: SideArguments, *, live: bool = False) -> Source:
+    def _source(self, side: SideArguments) -> Source:
         if side.kafka is None:
             return side.location.source(self._spark, side.schema, side.options)
         archive = side.kafka.archive
-        made = side.kafka.source(None if archive is None else archive.source(self._spark, None, {}), live=live)
+        made = side.kafka.source(None if archive is None else archive.source(self._spark, None, {}))
         ahead = self._arguments.max_ahead
         return made if ahead is None else made.with_max_ahead(milliseconds(ahead, "--max-ahead"))
 

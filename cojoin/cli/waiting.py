@@ -15,20 +15,22 @@ __all__ = ["wait_for"]
 _INTERVAL_SECONDS = 0.25
 
 
-def wait_for(query: Query, *, total: int | None = None) -> None:
-    """Wait until a query ends.
+def wait_for(query: Query, *, total: int | None = None, history: bool = False) -> None:
+    """Wait until a query ends, or its history.
 
     Args:
         query: The query.
         total: The number of rows in both inputs, if it is known.
+        history: Whether to wait only until the query goes on live.
 
     Raises:
         QueryFailedError: An error stopped the query.
         KeyboardInterrupt: The user pressed Ctrl-C, and the query has stopped.
     """
+    wait = query.await_history if history else query.await_termination
     with ProgressLine(query, enabled=True, total=total, span=lambda: query.span, reworded=in_options) as line:
         try:
-            while not query.await_termination(_INTERVAL_SECONDS, progress=False):
+            while not wait(_INTERVAL_SECONDS, progress=False):
                 line.draw()
         except KeyboardInterrupt:
             query.stop()

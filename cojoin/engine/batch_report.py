@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.engine.counts import RARE_COUNTERS
 from cojoin.engine.display import Display, display_of
-from cojoin.engine.formats import format_time, text_table
+from cojoin.engine.formats import format_span, format_time, text_table
 from cojoin.engine.inputs import DIRECT
 from cojoin.engine.time.watermarks import NONE
 from cojoin.errors import CheckpointError
@@ -40,6 +40,10 @@ _REASONS = {
     "gone": "for ranges of records that are gone",
     "erased": "that were erased",
 }
+
+
+_NEWER = ("idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit")
+"""The values of an input's report that are written only where there are any."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,6 +86,13 @@ class InputReport:
             (``cojoin.kafka.debezium(..., unavailable="null")``).
         reading: For ``cojoin.sources.files(..., "parquet")`` and ``cojoin.kafka.source`` how the rows are read:
             ``"direct"`` where the Python workers read them, else the reason for which Spark does. None for others.
+        idle_after_ms: After how many milliseconds of silence it goes idle; None where it never does.
+        quiet_since: Since when it had no row, where it is idle and complete readings say so; else None.
+        promise: What its watermark rests on besides rows, where its event time is that of its table's commits: the
+            newest ``version`` that was read to its end, the moment ``asked_at`` before that was asked for, the time
+            ``up_to`` which no commit is expected any more, and the ``watermark`` that follows. None for others.
+        late_commits: Rows of commits that broke this promise and were late; they are counted as late, too.
+        late_commit: The newest of these commits: its version, and its time. None if there is none.
     """
 
     name: str
@@ -106,6 +117,11 @@ class InputReport:
     unavailable: int = 0
     reading: str | None = None
     held_by: HeldBy | None = None
+    idle_after_ms: int | None = None
+    quiet_since: int | None = None
+    promise: Mapping[str, int] | None = None
+    late_commits: int = 0
+    late_commit: tuple[int, int] | None = None
 
     @property
     def holder(self) -> str | None:
@@ -230,7 +246,13 @@ class BatchReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return asdict(self)
+        values = asdict(self)
+        for each in values["inputs"]:
+            for name in _NEWER:
+                # A report without them is as one of an earlier version.
+                if not each[name]:
+                    del each[name]
+        return values
 
     @property
     def is_conserved(self) -> bool:
@@ -268,7 +290,7 @@ class BatchReport:
             for each in self.inputs
             if each.table is not None
         ]
-        return ". ".join([text, *tables])
+        return ". ".join([text, *self._idle(), *self._late_commits(), *tables])
 
     def _end(self, *, goes_on: bool) -> str:
         waiting = [f"{_rows(each.buffered)} of {each.name!r}" for each in self.inputs if each.buffered]
@@ -288,37 +310,64 @@ class BatchReport:
         wait, they_come = (
             ("waits", "it comes") if sum(each.buffered for each in self.inputs) == 1 else ("wait", "they come")
         )
-        when = (
-            "as new rows move it"
-            if goes_on
-            else "when the next run moves it, or with drain=True, which ends the query: it finishes all inputs, and a "
-            "later run with this checkpoint is refused"
-        )
-        text = f"{state}: {' and '.join(waiting)} {wait} {who} {format_time(self.watermark)}; {they_come} out {when}"
-        return ". ".join([text, *self._what_moves_it()])
+        out = "as new rows move it" if goes_on else "when the next run moves it"
+        text = f"{state}: {' and '.join(waiting)} {wait} {who} {format_time(self.watermark)}; {they_come} out {out}"
+        drifting = [
+            f"The timestamps of {each.name!r}'s records are later than their event times by more than its max_drift, "
+            f"so its silent partitions hold time"
+            for each in self.inputs
+            if each.source_agrees is False
+        ]
+        return ". ".join([text + self._what_else_moves_it(goes_on=goes_on), *drifting])
 
-    def _what_moves_it(self) -> list[str]:
-        """Return the setting that lets the waiting rows go, where there is one and it is not set."""
-        if self.holding_input is None:
-            waiting = [each for each in self.inputs if each.status != "finished"]
-            furthest = max(mark for each in waiting for mark in (each.watermark, *each.partitions.values()))
-            goes = f"With when_all_idle='max' in connect(...) the watermark goes on to {format_time(furthest)}"
-            return [f"{goes} while all are idle"] if furthest > self.watermark else []
-        told = []
-        for each in self.inputs:
-            if each.name == self.holding_input and not each.has_idleness and (each.reads_changes or each.held_by):
-                who = (
-                    f"{each.name!r} is the changes of a table, which tell no time while the table does not change"
-                    if each.reads_changes
-                    else f"The {each.holder or 'only partition'} of {each.name!r} has no newer rows"
-                )
-                told.append(f"{who}: with_idleness(...) in its watermark strategy lets time go on without it")
-            if each.source_agrees is False:
-                told.append(
-                    f"The timestamps of {each.name!r}'s records are later than their event times by more than its "
-                    f"max_drift, so its silent partitions hold time"
-                )
-        return told
+    def _what_else_moves_it(self, *, goes_on: bool) -> str:
+        """Return what lets the waiting rows out besides new rows, as the end of a sentence; a setting that is not set.
+
+        It is one setting, since whoever reads a line in a log wants to know what to do.
+        """
+        holder = next((each for each in self.inputs if each.name == self.holding_input), None)
+        if holder is None:
+            open_ = [each for each in self.inputs if each.status != "finished"]
+            furthest = max(mark for each in open_ for mark in (each.watermark, *each.partitions.values()))
+            if furthest > self.watermark:
+                goes = f"With when_all_idle='max' in connect(...) the watermark goes on to {format_time(furthest)}"
+                return f". {goes} while all are idle"
+        elif holder.promise is not None and holder.promise["watermark"] >= holder.watermark:
+            asked = format_time(holder.promise["asked_at"])
+            return f", which asks for the newest version of {holder.name!r} again; the last one did so at {asked} UTC"
+        elif holder.idle_after_ms is not None:
+            return f", or finds that {holder.name!r} had no row for {format_span(holder.idle_after_ms)}, and so is idle"
+        elif not holder.has_idleness and (holder.reads_changes or holder.held_by):
+            who = (
+                f"{holder.name!r} is the changes of a table, which tell no time while the table does not change"
+                if holder.reads_changes
+                else f"The {holder.holder or 'only partition'} of {holder.name!r} has no newer rows"
+            )
+            return f". {who}: with_idleness(...) in its watermark strategy lets time go on without it"
+        if goes_on:
+            return ""
+        return (
+            ", or with drain=True, which ends the query: it finishes all inputs, and a later run with this checkpoint "
+            "is refused"
+        )
+
+    def _idle(self) -> list[str]:
+        """Return a sentence for each input that is idle since complete readings found no row of it."""
+        return [
+            f"Time goes on without {each.name!r}, which is idle: no row since {format_time(each.quiet_since)} UTC"
+            for each in self.inputs
+            if each.quiet_since is not None and not self.drained
+        ]
+
+    def _late_commits(self) -> list[str]:
+        """Return a sentence for each table with commits that broke its promise."""
+        return [
+            f"{_rows(each.late_commits)} of {each.name!r} are of commits with a time up to which its table was known "
+            f"already, the newest one version {each.late_commit[0]} of {format_time(each.late_commit[1])} UTC: a "
+            f"larger clock_skew= of its source waits longer for such writers"
+            for each in self.inputs
+            if each.late_commit is not None
+        ]
 
     def __repr__(self) -> str:
         return display_of(self._display, "BatchReport").text()
@@ -424,6 +473,8 @@ def _merge_input(name: str, position: int, groups: Sequence[Mapping[str, Any]]) 
     told = dict(groups[0]["input_watermarks"][position])
     for counter in RARE_COUNTERS:
         counts[counter] = sum(group["inputs"][position].get(counter, 0) for group in groups)
+    commits = [each for group in groups if (each := group["inputs"][position].get("late_commit")) is not None]
+    told |= {"late_commit": max(commits)} if commits else {}
     rows = groups[0].get("loads", {}).get(str(position + 1))
     return _read_input({"name": name, "rejected": dict(rejected), **counts, **told, "snapshot_rows": rows})
 
@@ -445,6 +496,8 @@ def _check_agreement(names: tuple[str, str], first: Mapping[str, Any], other: Ma
 
 
 def _read_input(values: Mapping[str, Any]) -> InputReport:
-    rows = values.get("snapshot_rows")
-    read = {"idle_partitions": tuple(values["idle_partitions"]), "snapshot_rows": None if rows is None else tuple(rows)}
+    pairs = {
+        name: None if values.get(name) is None else tuple(values[name]) for name in ("snapshot_rows", "late_commit")
+    }
+    read = {"idle_partitions": tuple(values["idle_partitions"]), **pairs}
     return InputReport(**{**values, **read})

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cojoin.engine.time.control_rows import Control
 
 __all__ = ["RARE_COUNTERS", "InputCounts"]
 
-RARE_COUNTERS = ("tombstones", "unchanged", "unavailable")
+RARE_COUNTERS = ("tombstones", "unchanged", "unavailable", "late_commits")
 """The counters that a state has only where they are not zero."""
 
 
@@ -27,6 +27,9 @@ class InputCounts:
     tombstones: int = 0
     unchanged: int = 0
     unavailable: int = 0
+    late_commits: int = 0
+    late_commit: tuple[int, int] | None = None
+    """The newest version that has broken its table's promise, and its time in epoch milliseconds; None if none has."""
     rejected: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, Any]:
@@ -38,6 +41,7 @@ class InputCounts:
             "rejected": dict(self.rejected),
             # A state without them is as one of 0.5.0.
             **{name: getattr(self, name) for name in RARE_COUNTERS if getattr(self, name)},
+            **({} if self.late_commit is None else {"late_commit": list(self.late_commit)}),
         }
 
     def add_received(self, control: Control) -> None:
@@ -47,9 +51,19 @@ class InputCounts:
         self.tombstones += control.tombstones
         self.unavailable += control.unavailable
 
+    def add_late_commits(self, commits: Sequence[tuple[int, int]]) -> None:
+        """Count rows that have broken their table's promise.
+
+        Args:
+            commits: The version of each row's commit, and its time in epoch milliseconds.
+        """
+        self.late_commits += len(commits)
+        self.late_commit = max([*commits, *([self.late_commit] if self.late_commit else [])], default=None)
+
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the counters that ``as_dict`` returned."""
         self.rows_in, self.done, self.late_applied = saved["rows_in"], saved["done"], saved["late_applied"]
         self.rejected = Counter(saved["rejected"])
         for name in RARE_COUNTERS:
             setattr(self, name, saved.get(name, 0))
+        self.late_commit = tuple(saved["late_commit"]) if "late_commit" in saved else None

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec, LatePolicy
     from cojoin.engine.table_load import TableLoad
     from cojoin.engine.time.control_rows import Control
+    from cojoin.engine.time.input_watermark import InputWatermark
     from cojoin.engine.time.operator_watermark import TimePolicy
 
 __all__ = ["OUTPUT", "REJECTED", "Batch", "Emission", "Operator", "Sides"]
@@ -158,7 +159,7 @@ class Operator(RestorableOperator):
 
     def process(self, batch: Batch) -> Iterator[Emission]:
         """Process a micro-batch; exhaust the iterator before taking a report or a snapshot."""
-        before = self.watermark.current()
+        before, promised = self.watermark.current(), [each.promised for each in self.watermark.inputs]
         if batch.resumed:
             self.watermark.resume()
         self.processing_time = max(
@@ -179,7 +180,9 @@ class Operator(RestorableOperator):
         for side in (0, 1):
             # A table's rows are never late.
             limit = NONE if side and batch.load is not None else before
-            fresh, rejections = self._admit(side, batch.rows[side], limit, batch.snapshots.get(side + 1))
+            fresh, rejections = self._admit(
+                side, batch.rows[side], limit, batch.snapshots.get(side + 1), min(limit, promised[side])
+            )
             yield from rejections
             is_within = side + 1 in batch.holds and not batch.end_of_input
             kept, open_ = self._without_superseded(side, concat([self._held[side], fresh]), is_within=is_within)
@@ -253,9 +256,17 @@ class Operator(RestorableOperator):
         return kept, undecided
 
     def _admit(
-        self, side: int, rows: pa.Table, watermark: int, snapshot: int | None
+        self, side: int, rows: pa.Table, watermark: int, snapshot: int | None, promised: int
     ) -> tuple[pa.Table, list[Emission]]:
-        """Split rows into those to process and those to reject; count the rejected and the late ones."""
+        """Split rows into those to process and those to reject; count the rejected and the late ones.
+
+        Args:
+            side: 0 for the left input, 1 for the right.
+            rows: Its rows.
+            watermark: The watermark by which they are late, in epoch milliseconds.
+            snapshot: The version of the table that is the initial snapshot of its feed; None where none may come.
+            promised: The time up to which late rows have broken their table's promise, in epoch milliseconds.
+        """
         spec, counts = self.inputs[side], self.counts[side]
         if spec.changes is not None and spec.max_ahead_ms is not None:
             rows = spec.changes.deletes_in_time(rows, self.processing_time + spec.max_ahead_ms)
@@ -267,6 +278,9 @@ class Operator(RestorableOperator):
             admitted = admitted.filter(pa.array(~beyond))
         late = up_to_millis(spec.micros(admitted), watermark)
         if spec.event_time is not None and late.any():
+            if promised > NONE and spec.changes is not None:
+                broken = admitted.filter(pa.array(up_to_millis(spec.micros(admitted), promised)))
+                counts.add_late_commits(spec.changes.commits_of(broken))
             if self._late[side] == "reject":
                 rejected["late"] = admitted.filter(pa.array(late))
                 admitted = admitted.filter(pa.array(~late))
@@ -361,9 +375,8 @@ class Operator(RestorableOperator):
                     "status": each.status(),
                     "source_agrees": each.source_agrees,
                     "idle_partitions": [name for name, status in each.statuses().items() if status == "idle"],
-                    **({} if each.held_by() is None else {"held_by": each.held_by()}),
-                    **({} if spec.changes is None or not spec.changes.is_feed else {"reads_changes": True}),
-                    **({} if spec.watermark.idleness is None else {"has_idleness": True}),
+                    **_of_feed(spec),
+                    **_of_readings(spec, each),
                     **({} if spec.reading is None else {"reading": spec.reading}),
                     **({"table": self.table} if side and self.table is not None else {}),
                 }
@@ -377,3 +390,19 @@ class Operator(RestorableOperator):
     def details(self) -> dict[str, int]:
         """Return the counters that the subclass adds to the report."""
         return {}
+
+
+def _of_readings(spec: InputSpec, watermark: InputWatermark) -> dict[str, Any]:
+    """Return what a report says of what holds an input, its idleness and its promise; nothing of what it lacks."""
+    idleness, held_by, quiet_since = spec.watermark.idleness, watermark.held_by(), watermark.quiet_since()
+    return {
+        **({} if held_by is None else {"held_by": held_by}),
+        **({} if idleness is None else {"has_idleness": True, "idle_after_ms": idleness.timeout_ms}),
+        **({} if quiet_since is None else {"quiet_since": quiet_since}),
+        **({} if watermark.promise is None else {"promise": {**watermark.promise, "watermark": watermark.promised}}),
+    }
+
+
+def _of_feed(spec: InputSpec) -> dict[str, bool]:
+    """Return what a report says of an input that is the changes of a table; nothing of others."""
+    return {} if spec.changes is None or not spec.changes.is_feed else {"reads_changes": True}

@@ -217,6 +217,17 @@ class RowChanges:
         place = rows.column_names.index(self.event_time)
         return rows.set_column(place, rows.schema.field(place), pc.if_else(deleted, late, times))
 
+    def commits_of(self, rows: pa.Table) -> list[tuple[int, int]]:
+        """Return the version of each row's commit and its time in epoch milliseconds; none where they have no number.
+
+        Args:
+            rows: Versions and deletes.
+        """
+        if self.feed is None or self.feed.commit is None:
+            return []
+        times = event_millis(_micros(rows.column(self.feed.committed_at)))
+        return list(zip(rows.column(self.feed.commit).to_pylist(), times.tolist(), strict=True))
+
     def deletes_in_time(self, rows: pa.Table, latest: int) -> pa.Table:
         """Return rows where a delete that would take effect too far ahead of the clock does so at its commit.
 

@@ -264,6 +264,17 @@ class KafkaSource(Source):
             partitions = self.topics.found(cluster.partitions(), self.what)
             return self.range.span(cluster, partitions)
 
+    @property
+    def ends_with_what_is_there(self) -> bool:
+        """Whether a run over what is there reads all of it: where no ``to=`` is set, or the latest offsets are."""
+        return all(point.kind == "latest" for point in (self.range.to or {}).values())
+
+    def without_end(self) -> KafkaSource:
+        """Return these topics without ``to=``, as a run without an end reads them."""
+        if self.range.to is None:
+            return self
+        return replace(self, range=replace(self.range, to=None))
+
     def held_back(self) -> list[str]:
         """Return a text for each partition in which open transactions hold back records of the range."""
         with closing(self._connect(self.what)) as cluster:

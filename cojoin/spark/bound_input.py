@@ -132,6 +132,8 @@ class BoundInput:
         for role in ("key", "partition", "sequence"):
             self._refuse_collated(getattr(self.spec, role), role)
         self.spec.watermark.generator.check(self.spec.schema, self._what)
+        if self.source is not None:
+            self.source.check_event_time(self._what, self.spec.event_time)
         if isinstance(defaults, StaticTable):
             self._check_static(declared.event_time)
             self.spec = replace(self.spec, static=True, refreshes=defaults.refresh_ms is not None)
@@ -172,6 +174,15 @@ class BoundInput:
         """Return the rows of this input's source, which was opened once more, with exactly the source's columns."""
         frame, _ = self._with_event_time(opened, self._event_time)
         return frame.select(*(frame[back_quoted(name)] for name in self.spec.source_schema.names))
+
+    def read_from(self, source: Source | None) -> BoundInput:
+        """Return this input with another source of the same rows; None returns it as it is."""
+        if source is None:
+            return self
+        other = copy.copy(self)
+        other.source = source
+        other.frame, _ = self._with_event_time(_open(source, self._what), self._event_time)
+        return other
 
     def present_rows(self) -> DataFrame | None:
         """Return the rows that are there now, as a static DataFrame; None for a stream of which this is not known."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.query_options import QueryOptions
+    from cojoin.spark.query.triggers import Phase
 
 __all__ = ["SparkExecution"]
 
@@ -133,7 +134,7 @@ class SparkExecution:
         cadence: SnapshotCadence | None = None,
         segments: SegmentFolder | None = None,
         told_by: str | None = None,
-        is_planned: bool = False,
+        phase: Phase = "main",
     ) -> DataFrame:
         """Return the stream of ``(kind, payload)`` that the calls emit.
 
@@ -144,18 +145,29 @@ class SparkExecution:
             cadence: When a snapshot is due.
             segments: The store of flushed segments; None keeps all rows in Spark's state.
             told_by: The setting by which the calls learn of their micro-batch; None where local properties say it.
-            is_planned: Whether it is for a planned batch alone, which reads nothing of the inputs.
+            phase: For what the stream is made.
         """
         run = for_workers(StreamingCall(plan, resumed_at, cadence, segments, told_by), _function_of(plan))
 
         timeout = GroupStateTimeout.ProcessingTimeTimeout if plan.has_timeouts else GroupStateTimeout.NoTimeout
-        inputs = self._packed(plan, is_planned=is_planned)
+        execution = self._without_end() if phase == "live" else self
+        inputs = execution._packed(plan, is_planned=phase == "at rest")  # noqa: SLF001 - its own class
         packed = inputs if control is None else inputs.unionByName(control)
         return packed.groupBy("key_group").applyInPandasWithState(run, EMITTED_DDL, STATE_DDL, "append", timeout)
 
     def _emitted_once(self, plan: Plan) -> DataFrame:
         run = for_workers(StaticCall(plan), _function_of(plan))
         return self._packed(plan).groupBy("key_group").applyInArrow(run, EMITTED_DDL)
+
+    def _without_end(self) -> SparkExecution:
+        """Return the execution over the same inputs as a run without an end reads them."""
+        sources = [None if each.source is None else each.source.without_end() for each in self.bound]
+        if all(source is each.source for source, each in zip(sources, self.bound, strict=True)):
+            return self
+        one, two = sources
+        if one is not None and two is not None:
+            one, two = one.together_with(two), two.together_with(one)
+        return SparkExecution(self._left.read_from(one), self._right.read_from(two))
 
     @property
     def _is_beside(self) -> bool:

@@ -17,10 +17,12 @@ from cojoin.checkpoints.control import (
     open_control,
     plan_clock_message,
     plan_drain,
+    plan_readings,
 )
 from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining, promise_drain
 from cojoin.checkpoints.offset_log import plan_look_at_the_clock, source_offsets
 from cojoin.checkpoints.run_starts import resumed_batches
+from cojoin.engine.time.complete_reading import CompleteReading
 from cojoin.engine.time.control_rows import Control
 from cojoin.spark.batch.packing import read_control
 from cojoin.storage.stores import open_store
@@ -52,11 +54,12 @@ def test_a_drain_stands_after_the_last_committed_batch(files: Store) -> None:
     assert not drain_is_promised(files)
     assert plan_drain(files, 1)
     assert drain_is_promised(files)
-    assert source_offsets(files, 11) == ['{"logOffset":3}', '{"logOffset":1}', '{"logOffset": 0}']
+    assert source_offsets(files, 11) == ['{"logOffset":3}', '{"logOffset":1}', '{"logOffset":0}']
     assert (files.read("spark/offsets/11") or "").splitlines()[:2] == OFFSETS.splitlines()[:2]
     version, entry = (files.read("spark/sources/2/0") or "").splitlines()
     assert version == "v1"
-    assert json.loads(entry)["path"] == files.path("control/end_of_input.parquet")
+    listed = f"file://{files.path('control/end_of_input.parquet').removeprefix('file:')}"
+    assert json.loads(entry)["path"] == listed, "as Spark lists it"
     assert plan_drain(files, 1), "planned twice is planned once"
     assert files.names("spark/offsets") == ["10", "11", "9"]
 
@@ -141,12 +144,56 @@ def test_a_state_without_timeouts_looks_at_the_clock_by_a_message(files: Store) 
     assert (version, json.loads(entry)["batchTimestampMs"], sources) == (
         "v1",
         10,
-        ['{"logOffset":7}', '{"logOffset": 1}'],
+        ['{"logOffset":7}', '{"logOffset":1}'],
     )
     assert files.names("control") == ["clock-2-6.parquet"], "the one before was read"
     (message,) = pq.read_table(f"{files.root.removeprefix('file:')}/control/clock-2-6.parquet").to_pylist()
     assert message["key_group"] is None
     assert read_control(message["payload"]) == Control(1, processing_time=10)
+
+
+def test_complete_readings_are_stored_with_the_plan_of_a_batch_that_reads_nothing_else(files: Store) -> None:
+    files.write("spark/offsets/10", OFFSETS)
+    files.make_directory("spark/sources/2")
+    readings = {2: CompleteReading(100, 7, 40), 1: CompleteReading(100)}
+    assert not plan_readings(files, 3, readings, 200), "a batch under way comes first"
+    files.write("spark/commits/10", "v1\n{}")
+    assert plan_readings(files, 3, readings, 200)
+    assert (files.read("spark/offsets/11") or "").splitlines() == [
+        "v1",
+        '{"batchTimestampMs": 200}',
+        '{"logOffset":3}',
+        '{"logOffset":1}',
+        '{"logOffset":0}',
+    ]
+    rows = pq.read_table(files.path("control/reading-3.parquet")).to_pylist()
+    assert {row["key_group"] for row in rows} == {None}
+    told = [json.loads(row["payload"]) for row in rows]
+    assert [(each["input"], each["reading"]) for each in told] == [
+        (1, {"asked_at": 100}),
+        (2, {"asked_at": 100, "version": 7, "up_to": 40}),
+    ]
+    for epoch in (4, 5):
+        files.write(f"spark/commits/{epoch + 7}", "v1\n{}")
+        assert plan_readings(files, epoch, readings, 300)
+    assert sorted(files.names("control")) == ["reading-4.parquet", "reading-5.parquet"], "the one before may be named"
+
+
+def test_a_run_that_was_taken_over_plans_no_reading(files: Store) -> None:
+    def taken_over() -> None:
+        msg = "another run has gone on"
+        raise cj.QueryFailedError(msg)
+
+    files.write("spark/offsets/10", OFFSETS)
+    files.write("spark/commits/10", "v1\n{}")
+    files.make_directory("spark/sources/2")
+    with refused("another run has gone on", kind=cj.QueryFailedError):
+        plan_readings(files, 3, {1: CompleteReading(100)}, 200, taken_over)
+    assert files.names("spark/offsets") == ["10"]
+
+
+def test_where_no_batch_ran_there_is_no_reading(files: Store) -> None:
+    assert not plan_readings(files, 3, {1: CompleteReading(100)}, 200)
 
 
 def test_a_run_that_fails_again_and_again_does_not_forget_with_which_batch_the_last_one_began(

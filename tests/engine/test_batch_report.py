@@ -208,12 +208,51 @@ def test_how_far_a_snapshot_is_read_is_told_and_stored() -> None:
     assert BatchReport.from_dict(stored).inputs[1].snapshot_rows is None
 
 
-def test_a_table_that_does_not_change_and_holds_time_is_told_with_what_to_do() -> None:
+def customers_of(**values: Any) -> BatchReport:
     merged = report()
-    customers = replace(merged.inputs[1], reads_changes=True)
-    told = replace(merged, inputs=(merged.inputs[0], customers)).ending()
+    return replace(merged, inputs=(merged.inputs[0], replace(merged.inputs[1], **values)))
+
+
+def test_a_table_that_does_not_change_and_holds_time_is_told_with_what_to_do() -> None:
+    told = customers_of(reads_changes=True).ending()
     assert "'customers' is the changes of a table, which tell no time while the table does not change" in told
     assert "with_idleness(...)" in told
-    customers = replace(customers, has_idleness=True)
-    assert "with_idleness" not in replace(merged, inputs=(merged.inputs[0], customers)).ending(), "it has one"
-    assert "changes of a table" not in merged.ending()
+    assert "drain=True" not in told, "one setting"
+    assert "changes of a table" not in report().ending()
+
+
+@pytest.mark.parametrize("values", [{"has_idleness": True}, {"idle_after_ms": 86_400_000}])
+def test_a_setting_that_is_set_is_not_advised(values: dict[str, Any]) -> None:
+    assert "with_idleness" not in customers_of(reads_changes=True, **values).ending()
+
+
+def test_the_last_line_says_when_an_input_goes_idle_and_when_it_has() -> None:
+    told = customers_of(idle_after_ms=86_400_000).ending()
+    assert "when the next run moves it, or finds that 'customers' had no row for 1 d 0 h, and so is idle. Since" in told
+    idle = customers_of(idle_after_ms=1, quiet_since=1_000, status="idle")
+    assert (
+        ". Time goes on without 'customers', which is idle: no row since 1970-01-01 00:00:01.000 UTC" in idle.ending()
+    )
+
+
+def test_the_last_line_names_a_tables_promise_and_the_commits_that_broke_it() -> None:
+    promise = {"version": 7, "asked_at": 60_002, "up_to": 2, "watermark": 2}
+    told = customers_of(reads_changes=True, promise=promise, watermark=2).ending()
+    again = "; they come out when the next run moves it, which asks for the newest version of 'customers' again; "
+    assert f"{again}the last one did so at 1970-01-01 00:01:00.002 UTC. Since" in told
+    broken = customers_of(promise=promise, late_commits=2, late_commit=(9, 1))
+    assert broken.ending().endswith(
+        "2 rows of 'customers' are of commits with a time up to which its table was known already, the newest one "
+        "version 9 of 1970-01-01 00:00:00.001 UTC: a larger clock_skew= of its source waits longer for such writers"
+    )
+    stored = json.loads(json.dumps(broken.as_dict()))
+    assert BatchReport.from_dict(stored) == broken
+    assert not {"promise", "late_commits", "quiet_since"} & {*report().as_dict()["inputs"][1]}, "as earlier versions"
+
+
+def test_the_newest_late_commit_of_all_key_groups_is_told() -> None:
+    groups = group_reports(3)
+    groups[0]["inputs"][1] |= {"late_commits": 1, "late_commit": [3, 10]}
+    groups[2]["inputs"][1] |= {"late_commits": 2, "late_commit": [4, 8]}
+    merged = BatchReport.merge(7, ("trades", "customers"), groups).inputs[1]
+    assert (merged.late_commits, merged.late_commit) == (3, (4, 8))

@@ -54,6 +54,11 @@ class _Source:
     def held_back(self) -> list[str]:
         return []
 
+    ends_with_what_is_there = True
+
+    def newest_commit(self, *_: Any) -> None:
+        return None
+
 
 def _spec(name: str) -> InputSpec:
     return InputSpec(name, _SCHEMA, ("id",), "id")
@@ -92,4 +97,6 @@ def plan_of(place: Place) -> Plan:
 def bound_inputs(session: Any) -> list[Any]:
     """Return both inputs, in a session."""
     frame = SimpleNamespace(sparkSession=session)
-    return [SimpleNamespace(frame=frame, source=source, spec=_spec(source.name)) for source in _SOURCES]
+    return [
+        SimpleNamespace(frame=frame, source=source, spec=_spec(source.name), is_streaming=True) for source in _SOURCES
+    ]

@@ -98,9 +98,9 @@ class World:
                 cadence: Any,
                 segments: Any,
                 told_by: None,
-                is_planned: bool,
+                phase: str,
             ) -> Stream:
-                del inputs, control, resumed, segments, told_by, is_planned
+                del inputs, control, resumed, segments, told_by, phase
                 # From here on, no earlier run may commit to the output.
                 record = json.loads(self.disk.files[f"{place.checkpoint}/lease.json"].content)["content"]
                 if record["owner"] in process.owners:

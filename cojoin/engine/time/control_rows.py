@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cojoin.engine.time.complete_reading import CompleteReading
     from cojoin.engine.time.watermarks import Status
 
 __all__ = ["ONE_PARTITION", "REPEATED", "UNAVAILABLE", "Control"]
@@ -49,6 +50,7 @@ class Control:
         agrees: Whether the newest rows' event times are near these times; None where no row came.
         unread: Those of these partitions that are known to hold more rows. Where the source's times do not count, these
             partitions hold the watermark back until they send something.
+        reading: That the input was read to its end; None in every batch but the last of a run over what is there.
     """
 
     input: Literal[1, 2]
@@ -64,3 +66,4 @@ class Control:
     source_watermarks: Mapping[str, int] = field(default_factory=dict)
     agrees: bool | None = None
     unread: Sequence[str] = ()
+    reading: CompleteReading | None = None

@@ -1,6 +1,7 @@
 """Idleness: when a source partition, or a whole input, that sends nothing no longer holds the watermark back.
 
-It keeps since when each has been silent, by the micro-batches' processing time. (Flink: ``WatermarksWithIdleness``.)
+It keeps since when each has been silent: by the micro-batches' processing time while the query runs, and from one
+complete reading to the next over runs that end (``complete_reading``). (Flink: ``WatermarksWithIdleness``.)
 """
 
 from __future__ import annotations
@@ -47,11 +48,16 @@ class IdlenessTimer:
     is more than the timeout later; the silence between two checks is not measured. (Flink:
     ``WatermarksWithIdleness.IdlenessTimer``.)
 
+    Apart from that, the silence between complete readings is measured by their moments, and a pause of the query does
+    not end it: what came in the pause is read before the next complete reading.
+
     Args:
         timeout_ms: How long the silence must last, in milliseconds.
 
     >>> timer = IdlenessTimer(10)
     >>> timer.is_idle(0), timer.is_idle(10), timer.is_idle(11)
+    (False, False, True)
+    >>> timer.is_idle_at_reading(100), timer.is_idle_at_reading(109), timer.is_idle_at_reading(110)
     (False, False, True)
     """
 
@@ -59,10 +65,12 @@ class IdlenessTimer:
         self._timeout = timeout_ms
         self._spoke = False
         self._silent_since: int | None = None
+        self.quiet_since: int | None = None
+        """The moment of the first complete reading since the channel's last row; None before one."""
 
     def activity(self) -> None:
         """Note that the channel sent something."""
-        self._spoke = True
+        self._spoke, self.quiet_since = True, None
 
     def is_idle(self, now: int) -> bool:
         """Return whether the channel is idle, at a processing time in milliseconds that never goes back."""
@@ -74,6 +82,17 @@ class IdlenessTimer:
             return now - self._silent_since > self._timeout
         return False
 
+    def is_idle_at_reading(self, moment: int) -> bool:
+        """Return whether the channel has been quiet for the timeout at a complete reading.
+
+        Args:
+            moment: The moment of the reading in epoch milliseconds. Where it is before that of an earlier reading, the
+                clock went back, and the quiet time begins anew.
+        """
+        if self.quiet_since is None or moment < self.quiet_since:
+            self.quiet_since = moment
+        return moment - self.quiet_since >= self._timeout
+
     def restart(self) -> None:
         """Forget the silence so far, for example after a pause in which nothing could be received."""
         self._spoke, self._silent_since = False, None
@@ -82,6 +101,6 @@ class IdlenessTimer:
         """Return since when the channel has been silent, in epoch milliseconds; None where no silence was found."""
         return self._silent_since
 
-    def restore(self, silent_since: Any) -> None:
-        """Restore what ``snapshot`` returned."""
-        self._spoke, self._silent_since = False, silent_since
+    def restore(self, silent_since: Any, quiet_since: Any = None) -> None:
+        """Restore what ``snapshot`` returned, and ``quiet_since``."""
+        self._spoke, self._silent_since, self.quiet_since = False, silent_since, quiet_since

@@ -21,6 +21,7 @@ from cojoin.engine.time.watermarks import END_OF_TIME, NONE, AllIdle, Status, Wa
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cojoin.engine.time.complete_reading import CompleteReading
     from cojoin.engine.time.control_rows import Control
 
 __all__ = ["HeldBy", "InputWatermark"]
@@ -65,6 +66,10 @@ class InputWatermark:
         self._processing_time = 0
         self._is_changed = False
         self._given: dict[str, int] = {}
+        self.promised = NONE
+        """The watermark that the newest complete reading of a table has promised; ``NONE`` where none has."""
+        self.promise: dict[str, int] | None = None
+        """The reading on which that rests, as JSON values."""
         self.source_agrees: bool | None = None
         """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
 
@@ -76,11 +81,15 @@ class InputWatermark:
     def fold(self, controls: Sequence[Control]) -> None:
         """Apply all controls of this input in a micro-batch; the order of the controls does not matter.
 
-        They are applied in this order: (1) observed rows, which make an idle partition active; (2) watermarks that were
-        computed elsewhere, which a partition that is idle may ignore (``Returning``); (3) statuses. Of several statuses
-        of one partition, the one that holds the watermark back most counts.
+        They are applied in this order: (1) complete readings, which are older than all rows of the batch; (2) observed
+        rows, which make an idle partition active; (3) watermarks that were computed elsewhere, which a partition that
+        is idle may ignore (``Returning``); (4) statuses. Of several statuses of one partition, the one that holds the
+        watermark back most counts.
         """
         self._given = {}
+        readings = [control.reading for control in controls if control.reading is not None]
+        for reading in sorted(readings, key=lambda each: each.asked_at):
+            self.take_reading(reading)
         judged = [control.agrees for control in controls if control.agrees is not None]
         if judged:
             self.source_agrees = all(judged)
@@ -122,6 +131,29 @@ class InputWatermark:
         if self._declared == "idle":
             self._declared = None
         self._merge.update(partition, watermark)
+
+    def take_reading(self, reading: CompleteReading) -> None:
+        """Apply a complete reading: a table's promise, or the quiet time of each partition since the reading before.
+
+        A promise speaks for all of the input's partitions, so none of them is silent.
+        """
+        promised = NONE if reading.up_to is None else self._of_source(reading.up_to + 1)
+        if promised > NONE:
+            if promised > self.promised:
+                self.promised, self.promise = promised, reading.as_dict()
+            for partition in self._merge.statuses():
+                self._wake(partition)
+            self._declared = None if self._declared == "idle" else self._declared
+        if self._idleness is None:
+            return
+        for partition, status in self._merge.statuses().items():
+            if self._timer(partition).is_idle_at_reading(reading.asked_at) and status == "active":
+                self._merge.set_status(partition, "idle")
+        if self._silence is not None and promised == NONE and not self._merge.statuses():
+            self._idle_without_partitions |= self._silence.is_idle_at_reading(reading.asked_at)
+
+    def _of_source(self, time: int) -> int:
+        return max(NONE, int(self._strategy.generator.of_source(time, self._processing_time)))
 
     def set_status(self, partition: str | None, status: Status) -> None:
         """Make a partition active, idle or finished; None is the whole input."""
@@ -171,8 +203,7 @@ class InputWatermark:
             return
         statuses = self._merge.statuses()
         for partition, status in statuses.items():
-            timer = self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms))
-            if status == "active" and timer.is_idle(processing_time):
+            if status == "active" and self._timer(partition).is_idle(processing_time):
                 self._merge.set_status(partition, "idle")
         if self._silence is not None:
             self._idle_without_partitions = not statuses and (
@@ -181,19 +212,19 @@ class InputWatermark:
 
     def resume(self) -> None:
         """Restart all idleness timers, because the query did not run and could not receive anything."""
-        for timer in [*self._timers.values(), *([self._silence] if self._silence else [])]:
+        for timer in self._known_timers():
             timer.restart()
 
     def current(self) -> int:
         """Return the watermark: ``NONE`` before the input has one, ``END_OF_TIME`` once the input is finished.
 
-        In between it is the partitions' merged watermark or the clock's, the larger one, but at most the limit of
-        ``hold``. The merged watermark is the minimum over the active partitions; if all are idle and ``all_idle`` is
-        ``"max"``, the maximum over all that are not finished.
+        In between it is the largest of the partitions' merged watermark, the clock's and the promised one, but at most
+        the limit of ``hold``. The merged watermark is the minimum over the active partitions; if all are idle and
+        ``all_idle`` is ``"max"``, the maximum over all that are not finished.
         """
         if self.finished:
             return END_OF_TIME
-        reached = max(self._merge.current(), self._clock)
+        reached = max(self._merge.current(), self._clock, self.promised)
         return reached if self._held is None else min(reached, self._held)
 
     def status(self) -> Status:
@@ -229,6 +260,18 @@ class InputWatermark:
         """Return each partition's status."""
         return self._merge.statuses()
 
+    def quiet_since(self) -> int | None:
+        """Return since when an idle input has had no row, by complete readings; None where that is not known."""
+        known = [timer.quiet_since for timer in self._known_timers() if timer.quiet_since is not None]
+        return max(known) if known and self.status() == "idle" else None
+
+    def _known_timers(self) -> list[IdlenessTimer]:
+        return [*self._timers.values(), *([self._silence] if self._silence else [])]
+
+    def _timer(self, partition: str) -> IdlenessTimer:
+        assert self._idleness is not None
+        return self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms))
+
     def _wake(self, partition: str) -> None:
         self._declared = None if self._declared == "idle" else self._declared
         self._idle_without_partitions = False
@@ -237,13 +280,15 @@ class InputWatermark:
         else:
             self._merge.register(partition)
         if self._idleness is not None:
-            self._timers.setdefault(partition, IdlenessTimer(self._idleness.timeout_ms)).activity()
+            self._timer(partition).activity()
 
     def _watermark_for(self, partition: str) -> int:
         return self._strategy.generator.made(self._marks[partition], self._processing_time)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what survives a restart, as JSON values."""
+        quiet = {name: timer.quiet_since for name, timer in self._timers.items() if timer.quiet_since is not None}
+        never_spoke = None if self._silence is None else self._silence.quiet_since
         return {
             "merge": self._merge.snapshot(),
             "largest": dict(self._largest),
@@ -255,6 +300,10 @@ class InputWatermark:
             "clock": self._clock,
             "source_agrees": self.source_agrees,
             **({} if self._held is None else {"held": self._held}),
+            # A state without them is as one of an earlier release.
+            **({"quiet_since": quiet} if quiet else {}),
+            **({} if never_spoke is None else {"never_spoke_since": never_spoke}),
+            **({} if self.promise is None else {"promised": [self.promised, self.promise]}),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -263,21 +312,22 @@ class InputWatermark:
         self._largest = dict(snapshot["largest"])
         self._restore_marks(snapshot["marks"], snapshot.get("generator"))
         self._timers = {}
+        quiet = snapshot.get("quiet_since", {})
         self._idle_without_partitions, silence = snapshot["never_spoke"]
         for name, since in snapshot["silent_since"].items():
             if self._idleness is not None:
-                self._timers[name] = IdlenessTimer(self._idleness.timeout_ms)
-                self._timers[name].restore(since)
+                self._timer(name).restore(since, quiet.get(name))
             elif self._merge.status_of(name) == "idle":
                 # Only the idleness that the strategy had made it idle.
                 self._merge.set_status(name, "active")
         if self._silence is not None:
-            self._silence.restore(silence)
+            self._silence.restore(silence, snapshot.get("never_spoke_since"))
         else:
             self._idle_without_partitions = False
         self._declared, self._clock = snapshot["declared"], snapshot["clock"]
         self.source_agrees = snapshot.get("source_agrees")
         self._held = snapshot.get("held")
+        self.promised, self.promise = snapshot.get("promised", (NONE, None))
 
     def _restore_marks(self, marks: Mapping[str, int], former: Mapping[str, Any] | None) -> None:
         """Restore the marks, as far as they are this strategy's.

@@ -84,6 +84,11 @@ class WatermarkGenerator(ABC):
             raise FunctionError(msg)
         return max(NONE, int(given))
 
+    @property
+    def takes_promises(self) -> bool:
+        """Whether the watermark follows what a source knows of times before all of which it was read."""
+        return self.of_source(0, 0) > NONE
+
     def of_source(self, time: int, processing_time: int) -> int:
         """Return a partition's watermark where its source reports that all rows before a time have been read.
 
@@ -296,11 +301,16 @@ class WatermarkStrategy:
     ) -> WatermarkStrategy:
         """Return this strategy, leaving a partition out of the minimum while it is silent, and the input while all are.
 
-        The silence begins with the first micro-batch without a row of the partition and ends with the partition's next
-        row. It is measured by processing time, and only while the query runs. A query whose strategy has idleness also
-        runs micro-batches without rows. Kafka's source reads rows of every partition that has any, so a silent
-        partition has none. With files and Delta tables with partition columns, rows in files not yet read look like
-        silence: choose a timeout that is longer than catching up takes.
+        While the query runs, the silence begins with the first micro-batch without a row of the partition and ends with
+        the partition's next row. It is measured by processing time. A query whose strategy has idleness also runs
+        micro-batches without rows. Kafka's source reads rows of every partition that has any, so a silent partition has
+        none. With files and Delta tables with partition columns, rows in files not yet read look like silence: choose a
+        timeout that is longer than catching up takes.
+
+        Of runs over what is there (``Trigger.available_now()``), each of which reads its sources to their ends, the
+        time in between counts, too: a partition without a row from one such run to the next was quiet from the moment
+        at which the first looked at its source to that of the other. So ``with_idleness("1 day")`` works in a daily
+        job. A run that failed or was stopped does not count. If the clock went back, the quiet time begins anew.
 
         An input that has never sent anything holds the watermark back, however long; Flink's is idle after the timeout.
         A topic that is still empty, or whose first file is not listed yet, can't be told from one that is slow to

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.observed import ObservedTimes
+from cojoin.engine.time.complete_reading import CompleteReading
 from cojoin.engine.time.control_rows import REPEATED, UNAVAILABLE, Control
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.ipc import binary_column, read_message
@@ -253,6 +254,7 @@ def read_control(payload: bytes) -> Control | None:
         source_watermarks=message.get("source_watermarks", {}),
         agrees=message.get("agrees"),
         unread=message.get("unread", ()),
+        reading=CompleteReading.read(message.get("reading")),
     )
 
 

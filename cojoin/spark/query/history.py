@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.store import Store
 
-__all__ = ["HistoryHolds", "InputStreams", "snapshot_of"]
+__all__ = ["HistoryHolds", "InputStreams", "is_read_through", "snapshot_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -207,6 +207,33 @@ def _snapshot_between(begin: _End | None, end: _End) -> int | None:
         return begin.version if begin.in_snapshot else None
     # As Delta's own ``DeltaSource.extractStartingState`` has it.
     return end.version if end.in_snapshot else end.version - 1
+
+
+def is_read_through(session: SparkSession, location: str, line: str, version: int) -> bool:
+    """Return whether a stream of a table's changes has read a version and all before it to their ends.
+
+    Args:
+        session: The session.
+        location: The table's path, with a ``/``, or its name.
+        line: Where the stream stands, as a line of Spark's offset log.
+        version: The version.
+    """
+    end = _End.read(line)
+    if end is None:
+        # Of a table that never had a row nothing is read.
+        first = 0 if line in _NOTHING_READ else None
+    elif end.in_snapshot:
+        return False
+    elif end.index < 0:
+        first = end.version
+    else:
+        files = files_in_commit(session, location, end.version, is_feed=True) if end.version <= version else None
+        is_unread = end.version <= version and (files is None or end.index < files - 1)
+        first = None if is_unread else end.version + 1
+    # Commits without rows, such as OPTIMIZE's, need not be read.
+    return first is not None and all(
+        files_in_commit(session, location, each, is_feed=True) == 0 for each in range(first, version + 1)
+    )
 
 
 class _End:

@@ -1,8 +1,9 @@
 """A running query: its phases, its progress, and how it ends.
 
-A bounded run ends by itself. If the query depends on the clock, a last batch without rows applies the processing time;
-with ``drain``, a last batch finishes all inputs instead (``checkpoints.control``). The phases follow each other in a
-thread, so a query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
+A bounded run ends by itself. A last batch without rows applies what the run knows of time by then (``run_end``) and the
+processing time, where the query depends on one of them; with ``drain``, a last batch finishes all inputs instead
+(``checkpoints.control``). With ``then``, the run goes on without an end. The phases follow each other in a thread, so a
+query ends even if no caller waits for it. ``await_termination`` raises the error that stopped it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import contextlib
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, plan_drain
+from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, plan_drain, plan_readings
 from cojoin.checkpoints.offset_log import plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
@@ -41,9 +44,13 @@ if TYPE_CHECKING:
     from cojoin.engine.display import Display
     from cojoin.engine.plan import Plan
     from cojoin.spark.query.outside import Outside
+    from cojoin.spark.query.run_end import RunEnd
     from cojoin.spark.query.triggers import Trigger
 
-__all__ = ["Query"]
+__all__ = ["Query", "Streams"]
+
+_Phase: TypeAlias = "Callable[[], bool]"
+"""Starts a phase of a query; returns False where it has nothing to do."""
 
 _COMMIT_SECONDS = 10.0
 _POLL_SECONDS = 1
@@ -51,6 +58,21 @@ _ANOTHER_RUN = "CONCURRENT_STREAM_LOG_UPDATE"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Threads share a session, and two starts must not see each other's setting.
 _STARTING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of a query's phases, without triggers.
+
+    Attributes:
+        main: The stream of the first phase.
+        at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
+        live: The stream of the phase without an end that follows a bounded one; None if there is none.
+    """
+
+    main: DataStreamWriter
+    at_rest: DataStreamWriter
+    live: DataStreamWriter | None = None
 
 
 class Query:
@@ -72,11 +94,13 @@ class Query:
         self._manifests = checkpoint.manifests if is_connect(spark) else None
         self._report, self._lease = checkpoint.last_report, checkpoint.lease
         self._span, self._outside = span, outside
+        self._end: RunEnd | None = None
         self._batches = 0
         self._error: BaseException | None = None
         self._stopping = False
         self._stream: StreamingQuery | None = None
-        self._ended = threading.Event()
+        self._ended, self._has_history = threading.Event(), threading.Event()
+        self._history: BatchReport | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -92,6 +116,11 @@ class Query:
     def progress(self) -> BatchReport | None:
         """The newest batch's counts, watermarks and sizes; None before the checkpoint's first batch."""
         return self._report
+
+    @property
+    def history(self) -> BatchReport | None:
+        """With ``Trigger.available_now(then=...)`` the last report of the history; None until all of it is read."""
+        return self._history
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -126,15 +155,29 @@ class Query:
             ConfigurationError: The timeout is invalid.
             QueryFailedError: An error stopped the query; the message is that of the cause.
         """
+        return self._await(self._ended, "await_termination", timeout, progress)
+
+    def await_history(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:
+        """Wait until the run over what was available at the start has ended, before the query goes on live.
+
+        The arguments and errors are those of ``await_termination``. A query that does not go on has ended by then; one
+        without an end has no history, and is not waited for.
+
+        Returns:
+            Whether the history is read, or the query has ended.
+        """
+        return self._await(self._has_history, "await_history", timeout, progress)
+
+    def _await(self, event: threading.Event, what: str, timeout: float | None, progress: bool | None) -> bool:
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
-            msg = f"await_termination: timeout: expected seconds as a number of zero or more, or None, got {timeout!r}"
+            msg = f"{what}: timeout: expected seconds as a number of zero or more, or None, got {timeout!r}"
             raise ConfigurationError(msg)
         with ProgressLine(self, enabled=progress, span=lambda: self._span) as line:
-            ended = line.wait(self._ended, timeout)
+            is_over = line.wait(event, timeout)
         if self._error is not None:
             raise self._error
-        return ended
+        return is_over
 
     def stop(self, *, savepoint: bool = False) -> Checkpoint | None:
         """Stop the query, which can be started again from its checkpoint.
@@ -188,31 +231,31 @@ class Query:
         self._batches += 1
         self._outside.count(manifest)
 
-    def run(self, stream: DataStreamWriter, at_rest: DataStreamWriter, at_end: Sequence[Callable[[], None]]) -> None:
+    def run(self, streams: Streams, end: RunEnd | None, at_end: Sequence[Callable[[], None]]) -> None:
         """Start the first phase, and a thread for the following ones.
 
         Args:
-            stream: The stream, without a trigger.
-            at_rest: The stream for a planned batch, which reads nothing of the inputs; it may be the same.
+            streams: The streams of the phases, without triggers.
+            end: What a bounded run knows of time at its end; None for others, and where nothing depends on it.
             at_end: Functions that are called at the end, such as one that waits for work in other threads.
         """
+        self._end = end
         if drain_is_promised(self._files) and self._plan_drain():
             # A crash interrupted a drain: the drain is finished first, and reads nothing newer.
-            self._begin(at_rest.trigger(once=True))
-            last_batch = None
+            self._begin(streams.at_rest.trigger(once=True))
+            phases: list[_Phase] = []
         elif not self._trigger.is_bounded:
-            # Without need of the clock, a state with timeouts is that of an earlier run of the query.
-            with _empty_batches(self._spark, run=self._plan.needs_clock):
-                self._begin(self._trigger.apply(stream))
-            last_batch = None
+            self._begin_live(self._trigger, streams.main)
+            phases = []
         else:
             # If the query needs the clock, Spark's empty batches would never end: one is planned at the end instead.
             with _empty_batches(self._spark, run=False):
-                self._begin(self._trigger.apply(stream))
-            last_batch = self._plan_last_batch
-        threading.Thread(
-            target=self._follow, args=(at_rest, last_batch, at_end), name="cojoin-query", daemon=True
-        ).start()
+                self._begin(self._trigger.apply(streams.main))
+            phases = [partial(self._begin_last_batch, streams.at_rest)]
+            if self._trigger.then is not None:
+                assert streams.live is not None
+                phases.append(partial(self._begin_live, self._trigger.then, streams.live))
+        threading.Thread(target=self._follow, args=(phases, at_end), name="cojoin-query", daemon=True).start()
 
     def _plan_drain(self) -> bool:
         return plan_drain(self._files, self._lease.epoch, self._lease.check, compact_interval(self._spark))
@@ -220,18 +263,43 @@ class Query:
     def _plan_last_batch(self) -> bool:
         if self._trigger.drain:
             return self._plan_drain()
+        readings = {} if self._end is None else self._end.readings(self._spark, self._files)
+        now, check, epoch = int(1000 * time.time()), self._lease.check, self._lease.epoch
+        if readings:
+            return plan_readings(self._files, epoch, readings, now, check, compact_interval(self._spark))
         if not self._plan.needs_clock:
             return False
-        now = int(1000 * time.time())
         if self._plan.has_timeouts:
             return plan_look_at_the_clock(self._files, now)
-        interval = compact_interval(self._spark)
-        return plan_clock_message(self._files, now, self._lease.epoch, self._lease.check, interval)
+        return plan_clock_message(self._files, now, epoch, check, compact_interval(self._spark))
+
+    def _begin_last_batch(self, at_rest: DataStreamWriter) -> bool:
+        """Start the last batch of a bounded run, where there is one."""
+        if not self._plan_last_batch():
+            return False
+        self._begin(at_rest.trigger(once=True))
+        # This runs beside the last batch. An error here happens again at the end, where it is reported.
+        with contextlib.suppress(Exception):
+            self._flush_progress(early=True)
+        return True
+
+    def _begin_live(self, trigger: Trigger, stream: DataStreamWriter) -> bool:
+        """Start a phase that has no end; the history before it, if there is one, is read."""
+        self._span = None
+        if trigger is self._trigger.then:
+            self._flush_progress()
+            self._history = self._report
+        self._has_history.set()
+        # Without need of the clock, a state with timeouts is that of an earlier run of the query.
+        with _empty_batches(self._spark, run=self._plan.needs_clock):
+            self._begin(trigger.apply(stream))
+        return True
 
     def _begin(self, stream: DataStreamWriter) -> None:
         try:
             with self._lock:
-                self._stream = stream.start()
+                if not self._stopping:
+                    self._stream = stream.start()
         except Py4JJavaError as error:
             # Spark writes to the checkpoint before the query runs; a store may refuse that.
             raise QueryFailedError(explain(error)) from error
@@ -241,20 +309,12 @@ class Query:
                 raise
             raise QueryFailedError(explain(error)) from error
 
-    def _follow(
-        self,
-        at_rest: DataStreamWriter,
-        plan_last_batch: Callable[[], bool] | None,
-        at_end: Sequence[Callable[[], None]],
-    ) -> None:
+    def _follow(self, phases: list[_Phase], at_end: Sequence[Callable[[], None]]) -> None:
         try:
             self._wait()
-            if plan_last_batch is not None and not self._stopping and plan_last_batch():
-                self._begin(at_rest.trigger(once=True))
-                # This runs beside the last batch. An error here happens again at the end, where it is reported.
-                with contextlib.suppress(Exception):
-                    self._flush_progress(early=True)
-                self._wait()
+            while phases and not self._stopping:
+                if phases.pop(0)():
+                    self._wait()
         except BaseException as error:  # noqa: BLE001 - ``await_termination`` raises it
             self._error = self._own_words(error)
         finally:
@@ -270,8 +330,9 @@ class Query:
                 self._lease.release()
             with contextlib.suppress(Exception):
                 self._outside.finish()
-            del at_rest
+            phases.clear()
             self._release()
+            self._has_history.set()
             self._ended.set()
 
     def _release(self) -> None:

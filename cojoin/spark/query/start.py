@@ -52,8 +52,9 @@ from cojoin.spark.query.outside import Outside
 from cojoin.spark.query.passed_over import files_passed_over
 from cojoin.spark.query.planned_batch import Transition
 from cojoin.spark.query.present_validity import check_present_validity
-from cojoin.spark.query.query import Query
+from cojoin.spark.query.query import Query, Streams
 from cojoin.spark.query.remote_writer import RemoteWriter, setting_of
+from cojoin.spark.query.run_end import RunEnd
 from cojoin.spark.query.source_columns import check_source_columns
 from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
-    from cojoin.spark.query.triggers import Trigger
+    from cojoin.spark.query.triggers import Phase, Trigger
     from cojoin.spark.session.shared_places import SharedPlaces
     from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.sources import Source
@@ -88,7 +89,7 @@ __all__ = ["start_query"]
 
 Inputs: TypeAlias = "tuple[BoundInput, BoundInput]"
 Emit: TypeAlias = (
-    "Callable[[Plan, Inputs, DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None, bool],"
+    "Callable[[Plan, Inputs, DataFrame, frozenset[int], SnapshotCadence, SegmentFolder | None, str | None, Phase],"
     " DataFrame]"
 )
 
@@ -132,7 +133,7 @@ def start_query(
         check_source_columns(inputs)
         if restoration is None:
             _check_sources(new, inputs, is_new=is_new)
-        span = _span(new.opened_sources, options.trigger)
+        span, held_back = _looked_ahead(sources, options.trigger)
         # A query that has planned no batch has read nothing yet, so it may still change its sources.
         known = (None, None) if is_new else known_sources(files)
         described = [
@@ -163,7 +164,7 @@ def start_query(
                 new, inputs, checkpoint, starts = _after_planned(
                     query, new, streams, transition, inputs, emit, options, checkpoint, places, described
                 )
-                _run(query, new, streams, starts, inputs, emit, options, checkpoint, restoration, places)
+                _run(query, new, streams, starts, inputs, emit, options, checkpoint, restoration, places, held_back)
         except BaseException as error:
             cause = lease.explained(error) if isinstance(error, Exception) else error
             with contextlib.suppress(Exception):
@@ -242,17 +243,23 @@ def _check_sources(new: NewQuery, inputs: Sequence[BoundInput], *, is_new: bool)
         check_feeds(new.files, inputs)
 
 
-def _span(sources: Sequence[Source], trigger: Trigger) -> tuple[int, int] | None:
-    """Return the range of event time that the query will read, in epoch milliseconds, and warn of what it leaves.
+def _looked_ahead(
+    sources: Sequence[Source | None], trigger: Trigger
+) -> tuple[tuple[int, int] | None, tuple[bool, ...]]:
+    """Return what a bounded run will read, and warn of what it leaves.
 
-    None if no source knows it, and for a live run, which has no end.
+    Returns:
+        The range of event time in epoch milliseconds; None if no source knows it, and for a live run, which has no end.
+        And of each source whether it leaves something for the next run.
     """
     if not trigger.is_bounded:
-        return None
-    for held_back in [each for source in sources for each in source.held_back()]:
-        warnings.warn(held_back, stacklevel=4)
-    known = [span for span in (source.span() for source in sources) if span is not None]
-    return (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
+        return None, (False, False)
+    held_back = [[] if source is None else source.held_back() for source in sources]
+    for told in [each for of_source in held_back for each in of_source]:
+        warnings.warn(told, stacklevel=4)
+    known = [span for source in sources if source is not None and (span := source.span()) is not None]
+    span = (min(begin for begin, _ in known), max(end for _, end in known)) if known else None
+    return span, tuple(map(bool, held_back))
 
 
 def _check_unchanged(files: Store, seen: Restoration | None) -> None:
@@ -408,7 +415,7 @@ def _run_planned(
             plan, checkpoint, outputs, take, retained, row_limit_only=False, cadence=cadence, places=places
         )
         batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(None))
-    emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, False)
+    emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, "main")
     try:
         _run_alone(emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark")))
     finally:
@@ -427,6 +434,7 @@ def _run(
     checkpoint: ClaimedCheckpoint,
     restoration: Restoration | None,
     places: SharedPlaces | None,
+    held_back: Sequence[bool],
 ) -> None:
     """Start the stream; a restored query first executes the batch that reads the old state."""
     files, plan = new.files, new.plan
@@ -445,21 +453,25 @@ def _run(
     has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
     control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
     told_by = setting_of(checkpoint.query_id) if writer is None else None
-    batch: Callable[[DataFrame, int], None]
-    if writer is None:
-        batch = _remote(new, streams, options, checkpoint, side)
-    else:
-        batch = HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(loads))
 
-    def written(*, is_planned: bool = False) -> DataStreamWriter:
-        emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, is_planned)
-        return emitted.writeStream.foreachBatch(batch if writer is not None else for_workers(batch)).option(
-            "checkpointLocation", files.path("spark")
+    def written(phase: Phase = "main") -> DataStreamWriter:
+        own, own_loads = side, loads
+        if phase == "live" and side is not None:
+            # A phase without an end refreshes the static side.
+            own = replace(side, is_bounded=False)
+            own_loads = TableLoads(own, files, checkpoint.lease.check)
+        batch: Any = (
+            for_workers(_remote(new, streams, options, checkpoint, own))
+            if writer is None
+            else HistoryHolds(streams, files, checkpoint.begins_at).around(writer.and_then(own_loads))
         )
+        emitted = emit(plan, inputs, control, resumed, cadence, open_segments(files), told_by, phase)
+        return emitted.writeStream.foreachBatch(batch).option("checkpointLocation", files.path("spark"))
 
     stream = written()
     # Spark copies users' functions when a stream is made. What they change while the query runs must count in no batch.
-    at_rest = written(is_planned=True) if _plans_without_python(new, options.trigger) else stream
+    at_rest = written("at rest") if _plans_without_python(new, options.trigger) else stream
+    live = None if options.trigger.then is None else written("live")
     if restoration is not None and restoration.stage == "written":
         if 0 not in committed_batches(files):
             _run_alone(stream)
@@ -473,7 +485,9 @@ def _run(
     at_end: list[Callable[[], None]] = [] if writer is None else [writer.finish]
     if places is not None:
         at_end.append(partial(places.remove, of_workers=True))
-    query.run(named(stream), named(at_rest), at_end)
+    fixes_end = options.trigger.is_bounded and not options.trigger.drain
+    run_end = RunEnd.fix(new.spark, inputs, streams, held_back) if fixes_end else None
+    query.run(Streams(named(stream), named(at_rest), None if live is None else named(live)), run_end, at_end)
 
 
 def _run_alone(stream: DataStreamWriter) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.values.choices import check_flag
@@ -12,7 +12,15 @@ from cojoin.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter
 
-__all__ = ["Trigger"]
+__all__ = ["Phase", "Trigger"]
+
+Phase: TypeAlias = Literal["main", "at rest", "live"]
+"""For what a query's stream is made.
+
+- *main*: its first phase, or its only one.
+- *at rest*: a planned batch, which reads nothing of the inputs.
+- *live*: the phase without an end that follows a run over what is available.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,12 @@ class Trigger:
     Attributes:
         interval_ms: Milliseconds between batches; None runs over what is available and ends.
         drain: Whether all inputs are finished at the end.
+        then: How the query goes on after its run over what is available; None ends it.
     """
 
     interval_ms: int | None = None
     drain: bool = False
+    then: Trigger | None = None
 
     def __post_init__(self) -> None:
         is_interval = isinstance(self.interval_ms, int) and not isinstance(self.interval_ms, bool)
@@ -35,10 +45,22 @@ class Trigger:
             )
             raise ConfigurationError(msg)
         check_flag("drain", self.drain)
+        if self.then is None:
+            return
+        if not isinstance(self.then, Trigger) or self.then.interval_ms is None:
+            msg = (
+                f"Trigger: then: expected Trigger.processing_time('10 seconds') or another one without an end, got "
+                f"{self.then!r}"
+            )
+            raise ConfigurationError(msg)
+        if self.drain or self.interval_ms is not None:
+            why = "drain=True finishes all inputs" if self.drain else "processing_time has no end"
+            msg = f"Trigger: then: {why}, so nothing can follow; leave one of them out"
+            raise ConfigurationError(msg)
 
     @classmethod
-    def available_now(cls, *, drain: bool = False) -> Trigger:
-        """Return a trigger that processes what the sources contain now, and ends.
+    def available_now(cls, *, drain: bool = False, then: Trigger | None = None) -> Trigger:
+        """Return a trigger that processes what the sources contain now, and ends, or goes on live.
 
         It takes several batches if the sources' options limit the size of a batch.
 
@@ -46,8 +68,19 @@ class Trigger:
             drain: False pauses: rows that wait for a watermark stay in the state, and the next run continues. True
                 finishes all inputs: the watermark becomes the end of time, all waiting rows are emitted, and the query
                 can't be started again.
+            then: History, then live: how the query goes on with new rows, such as
+                ``Trigger.processing_time("10 seconds")``. It is one query with one checkpoint: the history is read in
+                large batches in step with the other input, without looking for newer rows; then it runs until it is
+                stopped. An end of the history (``to=`` of a topic) no longer holds then. A start after a stop first
+                reads what has come in between.
+
+        Raises:
+            ConfigurationError: ``then`` has an end, or follows a drain.
+
+        >>> Trigger.available_now(then=Trigger.processing_time("10 seconds")).then.interval_ms
+        10000
         """
-        return cls(None, drain)
+        return cls(None, drain, then)
 
     @classmethod
     def processing_time(cls, interval: Duration = "0 seconds") -> Trigger:

@@ -13,6 +13,7 @@ told otherwise. (Delta's documentation, "Change data feed".)
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -20,10 +21,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import session_with_long_history
 from cojoin.engine.row_changes import COMMIT, COMMITTED_AT, DELETED, DELTA_FEED
+from cojoin.engine.time.complete_reading import CLOCK_SKEW_MS
+from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.spark.sources.changed_files import files_in_commit, vacuumed_versions
-from cojoin.spark.sources.source import Source
+from cojoin.spark.sources.source import NewestCommit, Source
 from cojoin.storage.locations import is_path
 from cojoin.storage.session_settings import active_session
 from cojoin.storage.table_version import read_table, table_in_sql
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.engine.row_changes import ChangeFeed
+    from cojoin.engine.time.durations import Duration
 
 __all__ = ["DeltaChanges", "delta_changes"]
 
@@ -43,8 +47,16 @@ _OWN = ("readchangefeed", "readchangedata", "startingversion", "startingtimestam
 _NOTHING_READ = ("", "-", "null")
 
 
+@dataclass(frozen=True, repr=False)
 class DeltaChanges(Source):
-    """A description of a Delta table whose changes are read, made by ``cojoin.sources.delta(..., changes=True)``."""
+    """A description of a Delta table whose changes are read, made by ``cojoin.sources.delta(..., changes=True)``.
+
+    Attributes:
+        clock_skew_ms: How far the clocks of the table's writers may be behind, in milliseconds; None if the user said
+            nothing.
+    """
+
+    clock_skew_ms: int | None = None
 
     @property
     def feed(self) -> ChangeFeed:
@@ -55,6 +67,32 @@ class DeltaChanges(Source):
     def title(self) -> str:
         """The source in words, without secrets."""
         return f"changes of {super().title}"
+
+    def check_event_time(self, what: str, event_time: str | None) -> None:
+        """Check that ``clock_skew`` is only given where the event time is that of the commits.
+
+        Raises:
+            ConfigurationError: It is another column.
+        """
+        if self.clock_skew_ms is not None and event_time != COMMITTED_AT:
+            msg = (
+                f"{what}: clock_skew= of sources.delta is about the times of commits, and its event time is "
+                f"{event_time!r}: leave clock_skew= out, or use event_time={COMMITTED_AT!r}"
+            )
+            raise ConfigurationError(msg)
+
+    def newest_commit(self, spark: SparkSession, event_time: str | None) -> NewestCommit | None:
+        """Return the newest version and its time, if that is the event time; None where the table can't be asked."""
+        if event_time != COMMITTED_AT:
+            return None
+        try:
+            history = spark.sql(f"DESCRIBE HISTORY {table_in_sql(spark, str(self.location))} LIMIT 1")
+            found = history.select("version", F.unix_millis("timestamp")).first()
+        except PySparkException:
+            # The stream's own error is clearer about a table that can't be read.
+            return None
+        skew = CLOCK_SKEW_MS if self.clock_skew_ms is None else self.clock_skew_ms
+        return None if found is None else NewestCommit(int(found[0]), int(found[1]), skew)
 
     def why_endless(self) -> str | None:
         """Return why a static read of the source is not what a stream of it reads, and what to do."""
@@ -182,12 +220,13 @@ _ANEW = "start a new query with a checkpoint of its own, which begins with the t
 _OF_CHANGES = ("DELTA_MISSING_CHANGE_DATA", "DELTA_CHANGE_DATA_FEED", "DELTA_CHANGE_TABLE_FEED", "DELTA_VERSION")
 
 
-def delta_changes(location: str, options: Mapping[str, str]) -> DeltaChanges:
+def delta_changes(location: str, options: Mapping[str, str], clock_skew: Duration | None = None) -> DeltaChanges:
     """Return the source of a table's changes; see ``cojoin.sources.delta``.
 
     Args:
         location: The table's path, or its name.
         options: Options of Delta's source.
+        clock_skew: How far the clocks of the table's writers may be behind.
 
     Raises:
         ConfigurationError: An option contradicts it.
@@ -200,4 +239,5 @@ def delta_changes(location: str, options: Mapping[str, str]) -> DeltaChanges:
             )
             raise ConfigurationError(msg)
     given = {**options, "readChangeFeed": "true"}
-    return DeltaChanges("delta", location, None, given, sequence=(COMMIT,))
+    skew = None if clock_skew is None else milliseconds(clock_skew, f"sources.delta {location!r}: clock_skew")
+    return DeltaChanges("delta", location, None, given, sequence=(COMMIT,), clock_skew_ms=skew)

@@ -6,7 +6,7 @@ A source is opened by cojoin itself, as a stream or as a static DataFrame.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from cojoin.errors import ConfigurationError
 from cojoin.spark.sources.secrets import without_login
@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from cojoin.spark.batch.grouping import Grouping
     from cojoin.spark.sources.source_monitor import SourceMonitor
 
-__all__ = ["PlacedAt", "Source"]
+__all__ = ["NewestCommit", "PlacedAt", "Source"]
+
+
+class NewestCommit(NamedTuple):
+    """The newest version of a table whose commits are the event time of its changes."""
+
+    version: int
+    committed_at: int
+    """Its own time, in epoch milliseconds."""
+
+    clock_skew_ms: int
+    """How far the clocks of other writers may be behind, in milliseconds."""
+
 
 PlacedAt: TypeAlias = "Callable[[pa.Table], list[int]]"
 """A function that returns, for each row of a source, the number of the first position after it."""
@@ -204,6 +216,36 @@ class Source:
     def held_back(self) -> list[str]:
         """Return what a run over what is there must leave for the next one, in words; nothing for most sources."""
         return []
+
+    @property
+    def ends_with_what_is_there(self) -> bool:
+        """Whether a run over what is there reads all of it; False where an end was set before that."""
+        return True
+
+    def check_event_time(self, what: str, event_time: str | None) -> None:
+        """Check that the source's own settings fit its input's event time.
+
+        Args:
+            what: The input, for messages.
+            event_time: The event-time column; None if there is none.
+
+        Raises:
+            ConfigurationError: They do not.
+        """
+
+    def newest_commit(self, spark: SparkSession, event_time: str | None) -> NewestCommit | None:
+        """Return the newest version of a table whose commits are the event time; None where they are not.
+
+        Args:
+            spark: The session.
+            event_time: The event-time column; None if there is none.
+        """
+        del spark, event_time
+        return None
+
+    def without_end(self) -> Source:
+        """Return this source as it is read by a run without an end; most sources do not change."""
+        return self
 
     def how_packed(self, spec: InputSpec) -> str | None:
         """Return how the source's rows are packed, if not only Spark can make rows of what it reads.

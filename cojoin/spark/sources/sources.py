@@ -35,6 +35,7 @@ def delta(
     changes: bool = False,
     static: bool = False,
     refresh: Duration | None = None,
+    clock_skew: Duration | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Source:
     """Return a source that reads a Delta table.
@@ -61,6 +62,12 @@ def delta(
     ahead keeps its former state: the new one is rejected, and the progress counts both (``rejected``, ``unchanged``).
     The other input's rows wait until the present rows are all in the state; the progress says how many are read.
 
+    If event time is ``_commit_timestamp``, a run over what is there (``Trigger.available_now()``) ends with what it
+    knows of the table: the newest version was asked for after a moment by the driver's clock, so all later commits have
+    later times, but for writers whose clocks are behind. So the input's watermark is this moment less ``clock_skew``,
+    or that version's own time where it is later. A table that does not change holds no daily job back. Rows of commits
+    with earlier times are late, and the progress counts them (``late_commits``).
+
     With ``static=True`` the table is the right side of a stream, as one version of it: the newest at the query's first
     start, which the query then keeps over all its runs. It is loaded as a whole before the first left row is joined,
     and does not hold time. With ``event_time=None`` in its ``Input`` its rows are known from the beginning of time, one
@@ -74,6 +81,8 @@ def delta(
         static: Whether the table is read as one version beside a stream.
         refresh: How long after a load the newest version is loaded, such as ``"1 hour"`` or a ``timedelta``, in as-of
             and temporal joins; it implies ``static``. None is never.
+        clock_skew: With ``changes=True`` and the event time ``_commit_timestamp``, how far the clocks of the table's
+            writers may be behind the driver's; None is a minute.
         options: Options of Delta's source, such as ``maxFilesPerTrigger``. With ``static`` they are those of Delta's
             reader; ``versionAsOf`` then names the version.
 
@@ -99,7 +108,13 @@ def delta(
                 f"has no changes; leave one out"
             )
             raise ConfigurationError(msg)
-        return delta_changes(place, as_options(options, f"sources.delta {place!r}"))
+        return delta_changes(place, as_options(options, f"sources.delta {place!r}"), clock_skew)
+    if clock_skew is not None:
+        msg = (
+            f"sources.delta {place!r}: clock_skew= is about the commits of a table whose changes are read; leave it "
+            f"out, or give changes=True"
+        )
+        raise ConfigurationError(msg)
     if static or refresh is not None:
         from cojoin.spark.sources.delta_static import static_table  # noqa: PLC0415 - it extends this module
 
