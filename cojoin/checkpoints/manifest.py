@@ -82,7 +82,7 @@ class Manifest:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the manifest as JSON values."""
-        return asdict(self)
+        return {**asdict(self), "report": self.report.as_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Manifest:

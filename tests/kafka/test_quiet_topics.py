@@ -53,7 +53,7 @@ def test_a_partition_without_a_record_for_a_day_is_left_out(
         ('["quiet-r", 1]',),
         ('["quiet-r", 0]', '["quiet-r", 1]'),
     ]
-    assert pairs(spark, tmp_path) == [(0, 0), (1, 10), (2, 10)][: len(pairs(spark, tmp_path))]
+    assert pairs(spark, tmp_path) == [(0, 1), (1, 10)]
     assert reports[2].inputs[1].status == "idle"
 
 
