@@ -201,6 +201,7 @@ def test_a_query_that_runs_on_has_the_clock_that_its_first_batch_gave_it(tmp_pat
     assert transition(files, timed, live).plan.has_timeouts, "no batch has decided it"
 
 
+@pytest.mark.slow
 def test_a_planned_batch_runs_as_it_was_planned_and_then_the_new_strategy_holds(shop: Shop) -> None:
     with refused("DiskFullError", kind=cj.QueryFailedError):
         shop.run(options={"rejected": fail})
