@@ -191,7 +191,7 @@ def _check_clock(root: str, plan: Plan, trigger: Trigger) -> None:
         CheckpointError: A query that runs on has no batches without rows, since its state has no timeouts.
     """
     needs = clock_needs(plan)
-    if not needs or plan.has_timeouts or trigger.is_bounded:
+    if not needs or plan.has_timeouts or (trigger.is_bounded and trigger.then is None):
         return
     msg = (
         f"checkpoint {root}: {'; '.join(needs)}: this needs micro-batches while no rows come, for which Spark's state "

@@ -30,13 +30,17 @@ def wait_for(query: cj.Query, reached: Any, seconds: float = 120.0) -> None:
 
 def test_history_then_live_is_one_query_with_one_lease(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that wait at the end of the history come out live; a start after the stop does the same again."""
-    folders, found = Folders(tmp_path), list[int]()
+    folders, found = Folders(tmp_path), dict[int, list[int]]()
     folders.add_customers(customers([(1, 7, 0), (2, 7, 100)]))
     folders.add_trades(trades([(1, 7, 1), (2, 7, 60)]))
     joined = folders.connect(spark, key_groups=1).asof_join(suffixes=("", "_customer"))
 
-    def collect(frame: Any, _: int) -> None:
-        found.extend(sorted(row[0] for row in frame.collect()))
+    def collect(frame: Any, batch_id: int) -> None:
+        # A batch that the stop interrupts comes again.
+        found[batch_id] = sorted(row[0] for row in frame.collect())
+
+    def out() -> list[int]:
+        return [row for batch_id in sorted(found) for row in found[batch_id]]
 
     def start() -> cj.Query:
         return joined.start(output=collect, checkpoint=f"{tmp_path}/checkpoint", trigger=THEN)
@@ -46,9 +50,9 @@ def test_history_then_live_is_one_query_with_one_lease(spark: SparkSession, tmp_
         assert query.await_history(120, progress=False)
         history = query.history
         assert history is not None
-        assert (found, history.inputs[0].rows_in, query.is_active) == ([1], 2, True)
+        assert (out(), history.inputs[0].rows_in, query.is_active) == ([1], 2, True)
         folders.add_trades(trades([(3, 7, 90)]))
-        wait_for(query, lambda: found == [1, 2])
+        wait_for(query, lambda: out() == [1, 2])
         assert query.history == history
     finally:
         query.stop()
@@ -57,11 +61,11 @@ def test_history_then_live_is_one_query_with_one_lease(spark: SparkSession, tmp_
     folders.add_trades(trades([(4, 7, 96)]))
     query = start()
     try:
-        wait_for(query, lambda: 3 in found)
+        wait_for(query, lambda: 3 in out())
     finally:
         query.stop()
     assert query.exception() is None
-    assert found == [1, 2, 3]
+    assert out() == [1, 2, 3]
 
 
 @pytest.mark.slow
