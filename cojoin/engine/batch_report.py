@@ -42,7 +42,7 @@ _REASONS = {
 }
 
 
-_NEWER = ("idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit")
+_NEWER = ("held_by", "idle_after_ms", "quiet_since", "promise", "late_commits", "late_commit")
 """The values of an input's report that are written only where there are any."""
 
 
