@@ -317,8 +317,8 @@ for when_all_idle in ("hold", "max"):
 #   setting that lets them go; none that is set already.
 #
 # So the plainest job (orders as files, a table that changes on some days, once a day, no option set) gives all orders
-# but the newest: its watermark is a millisecond before it, until a later one comes. Guide [09](09_tables.ipynb) has
-# tables.
+# but the newest, whose watermark is a millisecond before it until a later one comes, and those of the minute before the
+# run, which is `clock_skew`. Guide [09](09_tables.ipynb) has tables.
 #
 # `Trigger.available_now(then=cj.Trigger.processing_time("10 seconds"))` reads the history in this way and then goes on
 # live in the same query; `query.await_history()` waits for the first part.

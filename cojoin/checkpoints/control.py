@@ -234,11 +234,12 @@ def plan_clock_message(
     planned = _Planned.read(files)
     if planned is None or not planned.is_committed:
         return False
+    # All batches are committed, so the messages of earlier ones were read. Listed before the check: those of a run that
+    # takes over after it stay.
+    read = [name for name in files.names(CONTROL_FOLDER) if name.startswith(_CLOCK_FILE)]
     check()
-    for name in files.names(CONTROL_FOLDER):
-        # All batches are committed, so the messages of earlier ones were read.
-        if name.startswith(_CLOCK_FILE):
-            files.delete(f"{CONTROL_FOLDER}/{name}")
+    for name in read:
+        files.delete(f"{CONTROL_FOLDER}/{name}")
     name = f"{CONTROL_FOLDER}/{_CLOCK_FILE}{epoch}-{planned.batch_id + 1}.parquet"
     nothing = {"input": 1, "partitions": {}, "rows": 0, "processing_time": now}
     table = _messages([json.dumps(nothing).encode()])

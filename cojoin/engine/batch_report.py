@@ -362,9 +362,10 @@ class BatchReport:
     def _late_commits(self) -> list[str]:
         """Return a sentence for each table with commits that broke its promise."""
         return [
-            f"{_rows(each.late_commits)} of {each.name!r} are of commits with a time up to which its table was known "
-            f"already, the newest one version {each.late_commit[0]} of {format_time(each.late_commit[1])} UTC: a "
-            f"larger clock_skew= of its source waits longer for such writers"
+            f"Since the query's first batch, {_rows(each.late_commits)} of {each.name!r} were of commits with a time "
+            f"up to which its table was known already, the newest one version {each.late_commit[0]} of "
+            f"{format_time(each.late_commit[1])} UTC: clock_skew= of its source should be as long as its writers' "
+            f"clocks are slow"
             for each in self.inputs
             if each.late_commit is not None
         ]

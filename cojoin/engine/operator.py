@@ -399,7 +399,11 @@ def _of_readings(spec: InputSpec, watermark: InputWatermark) -> dict[str, Any]:
         **({} if held_by is None else {"held_by": held_by}),
         **({} if idleness is None else {"has_idleness": True, "idle_after_ms": idleness.timeout_ms}),
         **({} if quiet_since is None else {"quiet_since": quiet_since}),
-        **({} if watermark.promise is None else {"promise": {**watermark.promise, "watermark": watermark.promised}}),
+        **(
+            {"promise": {**watermark.promise, "watermark": watermark.promised}}
+            if watermark.promise is not None and spec.watermark.generator.takes_promises
+            else {}
+        ),
     }
 
 

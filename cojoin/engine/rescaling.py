@@ -137,7 +137,13 @@ def _summed(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         rejected.update(each["rejected"])
     sums = {name: sum(each[name] for each in counts) for name in ("rows_in", "done", "late_applied")}
     rare = {name: sum(each.get(name, 0) for each in counts) for name in RARE_COUNTERS}
-    return {**sums, "rejected": dict(rejected), **{name: count for name, count in rare.items() if count}}
+    commits = [each["late_commit"] for each in counts if "late_commit" in each]
+    return {
+        **sums,
+        "rejected": dict(rejected),
+        **{name: count for name, count in rare.items() if count},
+        **({"late_commit": max(commits)} if commits else {}),
+    }
 
 
 def assemble(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:

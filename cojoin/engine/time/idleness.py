@@ -86,10 +86,9 @@ class IdlenessTimer:
         """Return whether the channel has been quiet for the timeout at a complete reading.
 
         Args:
-            moment: The moment of the reading in epoch milliseconds. Where it is before that of an earlier reading, the
-                clock went back, and the quiet time begins anew.
+            moment: The moment of the reading in epoch milliseconds, which is not before that of an earlier one.
         """
-        if self.quiet_since is None or moment < self.quiet_since:
+        if self.quiet_since is None:
             self.quiet_since = moment
         return moment - self.quiet_since >= self._timeout
 

@@ -69,7 +69,8 @@ class InputWatermark:
         self.promised = NONE
         """The watermark that the newest complete reading of a table has promised; ``NONE`` where none has."""
         self.promise: dict[str, int] | None = None
-        """The reading on which that rests, as JSON values."""
+        """The newest reading with a promise, as JSON values."""
+        self._asked_at = NONE
         self.source_agrees: bool | None = None
         """Whether the times by which the source is read are near the newest rows' event times; None before any row."""
 
@@ -138,13 +139,20 @@ class InputWatermark:
         A promise speaks for all of the input's partitions, so none of them is silent.
         """
         promised = NONE if reading.up_to is None else self._of_source(reading.up_to + 1)
+        is_older, self._asked_at = reading.asked_at < self._asked_at, reading.asked_at
         if promised > NONE:
-            if promised > self.promised:
-                self.promised, self.promise = promised, reading.as_dict()
+            self.promised = max(self.promised, promised)
+            if not is_older:
+                self.promise = reading.as_dict()
             for partition in self._merge.statuses():
                 self._wake(partition)
             self._declared = None if self._declared == "idle" else self._declared
         if self._idleness is None:
+            return
+        if is_older:
+            # The clock went back, or the run that took the moment was taken over: counting begins with the next one.
+            for timer in self._known_timers():
+                timer.quiet_since = None
             return
         for partition, status in self._merge.statuses().items():
             if self._timer(partition).is_idle_at_reading(reading.asked_at) and status == "active":
@@ -304,6 +312,7 @@ class InputWatermark:
             **({"quiet_since": quiet} if quiet else {}),
             **({} if never_spoke is None else {"never_spoke_since": never_spoke}),
             **({} if self.promise is None else {"promised": [self.promised, self.promise]}),
+            **({} if self._asked_at == NONE else {"asked_at": self._asked_at}),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -328,6 +337,7 @@ class InputWatermark:
         self.source_agrees = snapshot.get("source_agrees")
         self._held = snapshot.get("held")
         self.promised, self.promise = snapshot.get("promised", (NONE, None))
+        self._asked_at = snapshot.get("asked_at", NONE)
 
     def _restore_marks(self, marks: Mapping[str, int], former: Mapping[str, Any] | None) -> None:
         """Restore the marks, as far as they are this strategy's.
@@ -340,7 +350,9 @@ class InputWatermark:
         self._marks, self._is_changed = dict(marks), former != own
         if own["generator"] == "bounded_out_of_orderness":
             self._marks = dict(self._largest) if former != own else self._marks
-        elif (former is None and own["generator"] == "punctuated") or (former and marks_of(former) != marks_of(own)):
+        elif (former is None and own["generator"] in {"punctuated", "own"}) or (
+            former and marks_of(former) != marks_of(own)
+        ):
             # Each partition keeps the watermark that its marks have made.
             self._marks = {}
 

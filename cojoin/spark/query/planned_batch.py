@@ -155,7 +155,9 @@ def _changed_since_planned(
     batch_id = planned_batch(files)
     added = added_columns(stored["query"], description)
     settings = stored.get("settings") or plan_settings(plan)
-    is_same = stored["query"].get("output") == description["output"] and not any(added)
+    is_same = not any(added) and all(
+        stored["query"].get(name) == description.get(name) for name in ("output", "side_outputs")
+    )
     if batch_id is None or (is_same and settings == plan_settings(plan)):
         return None
     try:

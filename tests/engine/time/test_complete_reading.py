@@ -121,9 +121,18 @@ def test_a_month_without_a_run_is_one_quiet_time() -> None:
 def test_a_clock_that_went_back_begins_the_quiet_time_anew() -> None:
     watermark = read(InputWatermark(DAILY), 1_000 * DAY, a=0)
     watermark = read(watermark, 2 * DAY)
-    assert watermark.status() == "active"
     watermark = read(watermark, 3 * DAY)
-    assert (watermark.status(), watermark.quiet_since()) == ("idle", 2 * DAY)
+    assert watermark.status() == "active"
+    watermark = read(watermark, 4 * DAY)
+    assert (watermark.status(), watermark.quiet_since()) == ("idle", 3 * DAY)
+
+
+def test_a_moment_of_a_run_that_was_taken_over_counts_no_quiet_time() -> None:
+    """Its message may be read after those of later runs, and after rows that came later than its moment."""
+    watermark = read(InputWatermark(DAILY), 10 * DAY, a=0, b=0)
+    watermark = read(watermark, 9 * DAY)
+    watermark = read(watermark, 10 * DAY + 1)
+    assert (watermark.status(), watermark.quiet_since()) == ("active", None)
 
 
 def test_a_run_without_an_end_says_nothing_of_quiet_time() -> None:
