@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cojoin.checkpoints.identity import SourceDescription
+    from cojoin.checkpoints.lease import Lease
     from cojoin.engine.plan import Plan
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.triggers import Trigger
@@ -110,22 +111,28 @@ class Transition:
         added = added_columns(stored["query"], description)
         return cls(plan, planned, last_planned, added, description, is_noted=False, follows_clock=had_clock)
 
-    def note(self, files: Store, sources: Sequence[SourceDescription], epoch: int) -> int | None:
+    def note(self, files: Store, sources: Sequence[SourceDescription], lease: Lease) -> int | None:
         """Write down that batches are planned from now on as the query is now.
 
         Args:
             files: The checkpoint.
             sources: The descriptions of the inputs' sources.
-            epoch: The epoch of the run's lease.
+            lease: The run's lease.
 
         Returns:
             The epoch of the run that has written the description last; None where nothing is to be written.
+
+        Raises:
+            QueryFailedError: A later run has begun, whose description stays.
         """
         if self.is_noted:
             return None
+        lease.check()
         # The planned batch has run as the query is now, so its state has the new columns.
         last = self.last_planned if self.planned is None else self.planned.batch_id - 1
-        note_sources(files, sources, epoch, query=self.description, settings=plan_settings(self.plan), last_batch=last)
+        note_sources(
+            files, sources, lease.epoch, query=self.description, settings=plan_settings(self.plan), last_batch=last
+        )
         return int(check_description(files, 0).get("epoch", 0))
 
 

@@ -379,8 +379,7 @@ def _after_planned(
     if side is not None and transition.added[1]:
         TableLoads(side, files, checkpoint.lease.check).check_all_taken(checkpoint.last_report)
     # After the start was written down: who reads it from now on, believes that a run with the clock has done so.
-    checkpoint.lease.check()
-    noted = transition.note(files, described, checkpoint.lease.epoch)
+    noted = transition.note(files, described, checkpoint.lease)
     checkpoint = checkpoint if noted is None else replace(checkpoint, described=noted)
     return new, inputs, checkpoint, starts
 
