@@ -216,7 +216,7 @@ def _column_changes(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iter
 
 @dataclass(frozen=True)
 class _Cures:
-    """What to do about a column that is gone, has another type, was added, may not be null, or is in another place."""
+    """The cure for a column that is gone, has another type, was added, may not be null, or is in another place."""
 
     lost: str
     other: str

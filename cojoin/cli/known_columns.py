@@ -2,7 +2,7 @@
 
 All columns of a topic are known where its schema is typed; without one, Kafka's own and the further ones are. Of files,
 the typed columns are known, to which Spark adds those of partitioned folders. Of a table only the columns that the
-options name are known. What is wrong with known columns is wrong with all of them, so the errors are those of the join.
+options name are known. An error in these is an error of the whole, so the errors are those of the join.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["check_known_columns"]
 
 
 def check_known_columns(left: SideArguments, right: SideArguments, join: AsofJoin) -> None:
-    """Check what is known of both inputs' columns.
+    """Check the known columns of both inputs.
 
     Args:
         left: The left input.
@@ -49,7 +49,7 @@ def check_known_columns(left: SideArguments, right: SideArguments, join: AsofJoi
 
 
 class _Known:
-    """What is known of an input's columns, and whether these are all."""
+    """The known columns of an input, and whether these are all."""
 
     def __init__(self, side: SideArguments, option: str) -> None:
         columns, self.has_all = pa.schema([]), False

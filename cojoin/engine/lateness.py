@@ -366,7 +366,7 @@ def _span(millis: int) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent with three significant digits; what is not all or nothing is never shown as such.
+    """Return a share in percent with three significant digits; only all is 100 %, and only nothing 0 %.
 
     >>> _percent(0.0602), _percent(0.999), _percent(1), _percent(0.9999999), _percent(0.00001234)
     ('6.02 %', '99.9 %', '100 %', '99.99999 %', '0.00123 %')

@@ -393,7 +393,7 @@ class Operator(RestorableOperator):
 
 
 def _of_readings(spec: InputSpec, watermark: InputWatermark) -> dict[str, Any]:
-    """Return what a report says of what holds an input, its idleness and its promise; nothing of what it lacks."""
+    """Return a report's values of how an input is held, of its idleness and of its promise, where it has them."""
     idleness, held_by, quiet_since = spec.watermark.idleness, watermark.held_by(), watermark.quiet_since()
     return {
         **({} if held_by is None else {"held_by": held_by}),

@@ -39,7 +39,7 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
         }
         for spec in plan.inputs
     ]
-    # Which runs look at the clock, is for who reads what these runs have left.
+    # Later runs read from it which runs look at the clock.
     return {"inputs": inputs, "time": asdict(plan.time), "needs_clock": plan.needs_clock}
 
 

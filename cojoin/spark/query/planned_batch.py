@@ -36,7 +36,7 @@ __all__ = ["PlannedBatch", "Transition"]
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch that is planned, and as what it was.
+    """A batch that is planned, with the plan and inputs that it had then.
 
     Attributes:
         batch_id: The batch.

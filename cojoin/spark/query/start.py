@@ -378,7 +378,7 @@ def _after_planned(
     side = _static_side(new.plan, new.sources[1], options)
     if side is not None and transition.added[1]:
         TableLoads(side, files, checkpoint.lease.check).check_all_taken(checkpoint.last_report)
-    # After the start was written down: who reads it from now on, believes that a run with the clock has done so.
+    # After the run's start was written: later runs take it from here that a run with the clock has written its own.
     noted = transition.note(files, described, checkpoint.lease)
     checkpoint = checkpoint if noted is None else replace(checkpoint, described=noted)
     return new, inputs, checkpoint, starts
