@@ -108,7 +108,7 @@ def is_of_spark(source: Any) -> bool:
 
 
 def not_an_input(source: Any, what: str) -> str:
-    """Return the message for a value that is no input's rows.
+    """Return the message for a value that can't be an input's rows.
 
     Args:
         source: The value.

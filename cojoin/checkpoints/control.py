@@ -200,11 +200,7 @@ def plan_readings(
         # The run before this one has read it, in a batch that was committed, and planned others since.
         check()
         files.delete(f"{CONTROL_FOLDER}/reading-{number}.parquet")
-    rest: dict[str, Any] = {"partitions": {}, "rows": 0, "processing_time": 0}
-    table = _messages(
-        json.dumps({"input": number, **rest, "reading": reading.as_dict()}).encode()
-        for number, reading in sorted(readings.items())
-    )
+    table = _messages(_control(number, reading=reading.as_dict()) for number, reading in sorted(readings.items()))
     check()
     name = f"{CONTROL_FOLDER}/reading-{epoch}.parquet"
     if planned.follow_with(files, name, table, check, interval, processing_time=now):
@@ -241,8 +237,7 @@ def plan_clock_message(
     for name in read:
         files.delete(f"{CONTROL_FOLDER}/{name}")
     name = f"{CONTROL_FOLDER}/{_CLOCK_FILE}{epoch}-{planned.batch_id + 1}.parquet"
-    nothing = {"input": 1, "partitions": {}, "rows": 0, "processing_time": now}
-    table = _messages([json.dumps(nothing).encode()])
+    table = _messages([_control(1, processing_time=now)])
     return planned.follow_with(files, name, table, check, interval, processing_time=now)
 
 
@@ -313,6 +308,12 @@ class _Planned:
         return files.create(
             f"{OFFSETS}/{self.batch_id + 1}", "\n".join([version, metadata, *sources[:-1], offset]).encode()
         )
+
+
+def _control(number: int, processing_time: int = 0, **further: Any) -> bytes:
+    """Return a control row of an input of which nothing was seen, as a map task writes one."""
+    values = {"input": number, "partitions": {}, "rows": 0, "processing_time": processing_time, **further}
+    return json.dumps(values).encode()
 
 
 def _messages(payloads: Iterable[bytes]) -> pa.Table:

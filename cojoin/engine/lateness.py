@@ -1,4 +1,4 @@
-"""How late rows come: how far each row is behind the rows that arrived before it, for choosing a watermark's bound.
+"""The lateness of rows: by how much each is behind the rows that arrived before it, for choosing a watermark's bound.
 
 A row's *lateness* is the largest timestamp among the earlier arrivals of its source partition, less its own timestamp,
 in milliseconds; 0 if that is negative or if nothing has arrived before it. With ``for_bounded_out_of_orderness(b)`` the
@@ -249,7 +249,7 @@ class LatenessCounter:
 
 @dataclass(frozen=True, repr=False)
 class Lateness:
-    """How late rows come, made by ``lateness``: which share of them is late with which bound.
+    """The lateness of rows, made by ``lateness``: which share of them is late with which bound.
 
     Attributes:
         order: In which order the rows arrived, in words.

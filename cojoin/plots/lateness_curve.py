@@ -30,7 +30,7 @@ _TICKS = {
     31_536_000_000: "1 y",
 }
 _SOON, _LONG = 100.0, 10_000
-"""Where the axis begins if the largest lateness is a long one, and how long that is, in milliseconds."""
+"""The axis's beginning if the largest lateness is a long one, and how long that is, in milliseconds."""
 
 _SHARES = ((0.99, "99 %"), (0.999, "99.9 %"), (1.0, "all rows"))
 

@@ -5,7 +5,8 @@ A run over what is there fixes its end when it begins: it reads all that its sou
 the plan of the run's last micro-batch, so a batch that is run again finds the same one. Two things follow from it.
 
 - *Quiet time*: a source partition that had no row between two complete readings was quiet for the time between their
-  moments, and ``with_idleness`` counts that (``idleness``). If the clock went back in between, counting begins anew.
+  moments, and ``with_idleness`` counts that (``idleness``). If the clock went back in between, counting begins with
+  the next reading.
 - *The promise of a table*: where event time is the time of a table's commits, every commit after its newest version has
   a later time than the moment, except for what other writers' clocks are slow (``clock_skew``). So the input's
   watermark is the moment less this allowance, and never below that version's own time. It is the only watermark that
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["CLOCK_SKEW_MS", "CompleteReading"]
 
 CLOCK_SKEW_MS = 60_000
-"""How far the clocks of a table's writers may be behind this one, in milliseconds, if the user says nothing."""
+"""The default of ``clock_skew``: by how much a table's writers' clocks may be behind this one, in milliseconds."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["HeldBy", "InputWatermark"]
 
 HeldBy: TypeAlias = Literal["max_drift", "silence"]
-"""How a partition that holds the input back has got a watermark later than its rows: its source gave it.
+"""The origin of a holding partition's watermark that is later than its rows: its source gave it.
 
 - *max_drift*: in this micro-batch. Kafka's is ``max_drift`` before the time up to which all partitions are read.
 - *silence*: in an earlier one. Since then the source gave none, as in a live query.

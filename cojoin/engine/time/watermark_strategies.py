@@ -310,7 +310,7 @@ class WatermarkStrategy:
         Of runs over what is there (``Trigger.available_now()``), each of which reads its sources to their ends, the
         time in between counts, too: a partition without a row from one such run to the next was quiet from the moment
         at which the first looked at its source to that of the other. So ``with_idleness("1 day")`` works in a daily
-        job. A run that failed or was stopped does not count. If the clock went back, the quiet time begins anew.
+        job. A run that failed or was stopped does not count. If the clock went back, counting begins with the next run.
 
         An input that has never sent anything holds the watermark back, however long; Flink's is idle after the timeout.
         A topic that is still empty, or whose first file is not listed yet, can't be told from one that is slow to

@@ -51,7 +51,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class Transition:
-    """How a query goes on from what the run before has left.
+    """A query's way on from the checkpoint that the run before has left.
 
     Attributes:
         plan: What the workers execute.

@@ -1,4 +1,4 @@
-"""What a run over what is there knows of time at its end: the complete reading of each input, for its last batch.
+"""The end of a run over what is there: the complete reading of each input, which its last batch applies.
 
 The moment is read from the clock once, when the run is about to fix its end: before Spark asks the sources for what
 they have, and before a table is asked for its newest version. So whatever the run reads was there at this moment or

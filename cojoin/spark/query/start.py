@@ -384,6 +384,12 @@ def _after_planned(
     return new, inputs, checkpoint, starts
 
 
+def _control_input(new: NewQuery) -> DataFrame:
+    """Return the control input of a query's key groups."""
+    has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
+    return open_control(new.spark, new.files, group_labels(new.plan.key_groups), CONTROL_TAG, has_loads=has_loads)
+
+
 def _run_planned(
     query: Query,
     new: NewQuery,
@@ -399,8 +405,7 @@ def _run_planned(
     files, plan = new.files, new.plan
     outputs = open_outputs(new.spark, new.sinks, checkpoint, plan)
     cadence = SnapshotCadence.of(options.checkpoint_interval)
-    has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
-    control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
+    control = _control_input(new)
     # The planned batch is the first of no run that starts now.
     resumed = starts if plan.follows_clock else frozenset()
     writer: BatchWriter | None = None
@@ -450,8 +455,7 @@ def _run(
         retained = options.retained_checkpoints
         writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)
     resumed = starts if plan.follows_clock else frozenset()
-    has_loads = any(isinstance(each, StaticTable) for each in new.opened_sources)
-    control = open_control(new.spark, files, group_labels(plan.key_groups), CONTROL_TAG, has_loads=has_loads)
+    control = _control_input(new)
     told_by = setting_of(checkpoint.query_id) if writer is None else None
 
     def written(phase: Phase = "main") -> DataStreamWriter:
@@ -497,7 +501,7 @@ def _run_alone(stream: DataStreamWriter) -> None:
         QueryFailedError: It failed.
     """
     try:
-        # Other triggers would plan a second one, which reads all sources anew.
+        # Other triggers would plan a second batch, which reads all sources again.
         stream.trigger(once=True).start().awaitTermination()
     except PySparkException as error:
         raise QueryFailedError(explain(error)) from error

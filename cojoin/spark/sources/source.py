@@ -37,7 +37,7 @@ class NewestCommit(NamedTuple):
     """Its own time, in epoch milliseconds."""
 
     clock_skew_ms: int
-    """How far the clocks of other writers may be behind, in milliseconds."""
+    """By how much the clocks of other writers may be behind, in milliseconds."""
 
 
 PlacedAt: TypeAlias = "Callable[[pa.Table], list[int]]"
