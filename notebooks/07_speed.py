@@ -259,10 +259,10 @@ for run in ("first, cold", "second", "third"):
 pd.DataFrame(measured, columns=["round", "plain Spark, rows a second", "asof_join, rows a second", "times the floor"])
 
 # %% [markdown]
-# Most of the join's seconds here are its start and its two batches, whatever these hold. Tests of the project do the
-# same with 200,000 trades, on a warm JVM: through files into Delta and parquet, read by the workers or by Spark, by a
-# ready join or a function, and through Kafka. None may take half as long again, beside plain Spark, as when its bound was
-# set (`python -m benchmarks.guards`).
+# Most of the join's seconds here are its start and its two batches, whatever these hold. `python -m benchmarks.guards`
+# does the same with 200,000 trades, on a warm JVM: through files into Delta and parquet, read by the workers or by Spark,
+# by a ready join or a function, and through Kafka. It fails where one takes half as long again, beside plain Spark, as
+# when its bound was set.
 #
 # ## What does a job cost?
 #
@@ -439,7 +439,7 @@ pd.DataFrame(
 # | `python -m benchmarks.join` | the table of engines; `--install all` first, `--only asof plain` picks some |
 # | `python -m benchmarks.join.waterfall` | where each batch's time goes, with `--picture` |
 # | `python -m benchmarks.join.row_path` | rows through a function, without Spark |
-# | `python -m benchmarks.guards` | each way beside plain Spark, small; sets the bounds of the tests |
+# | `python -m benchmarks.guards` | each way beside plain Spark, small, and a bound for each |
 # | `python -m benchmarks.growth` | how a batch's time grows with rows, keys, key groups, columns, skew, batches |
 # | `python -m benchmarks.state.sizes` | a batch beside states of 10 MB to 1 GB |
 # | `python -m benchmarks.stores` | the same join on local files and on S3's protocol |

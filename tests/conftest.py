@@ -150,17 +150,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long tests before the others that need no session; the groups, which are larger, come first anyway.
-
-    The guards come last in their groups, when the session is warm.
-    """
-    items.sort(key=_place)
-
-
-def _place(item: pytest.Item) -> int:
-    if item.nodeid.startswith(_LONG):
-        return 0
-    return 2 if item.nodeid.startswith("tests/benchmarks/guards/") else 1
+    """Put the long tests before the others that need no session; the groups, which are larger, come first anyway."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
 def pytest_collection_finish() -> None:

@@ -34,7 +34,7 @@ class Bound:
         return cls(**json.loads(_FILE.read_text())[way])
 
 
-def excess(way: str, ratios: Iterator[float], tries: int = 2) -> str:
+def excess(way: str, ratios: Iterator[float], tries: int = 5) -> str:
     """Return what is wrong if no try is within the bound, else nothing; a try is made only where it is needed."""
     bound, seen = Bound.of(way), []
     for _, ratio in zip(range(tries), ratios, strict=False):

@@ -28,17 +28,18 @@ _SIZE = Size(200_000, 40_000, 2_000, 4)
 class JoinGuard:
     """Runs the ways in a session, each before its floor, so that a cold session never makes a way look fast."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, size: Size = _SIZE) -> None:
         """Make the data.
 
         Args:
             spark: The session.
             folder: An empty folder for data and results.
+            size: How much there is to join.
         """
-        self._spark, self._folder = spark, folder
+        self._spark, self._folder, self._size = spark, folder, size
         self._data, self._numbers = folder / "data", count()
         self._floors: dict[str, float] = {}
-        generate(_SIZE, self._data)
+        generate(size, self._data)
 
     def ratios(self, way: str) -> Iterator[float]:
         """Yield the way's time over its floor's.
@@ -51,14 +52,19 @@ class JoinGuard:
         name = BY_NAME[way].floor
         floor = self._floors.get(name)
         while True:
-            own = self._seconds(way)
+            own = self.seconds(way)
             if floor is None:
-                floor = self._floors[name] = self._seconds(name)
+                floor = self._floors[name] = self.seconds(name)
             print(f"{way}: {own:.2f} s, {name}: {floor:.2f} s", flush=True)
             yield own / floor
             floor = None
 
-    def _seconds(self, name: str) -> float:
+    def seconds(self, name: str) -> float:
+        """Run a way or a floor once and return its seconds.
+
+        Raises:
+            AssertionError: Its result is wrong.
+        """
         contender = BY_NAME[name]
         job = Job(name, contender.sink, self._data, self._folder / f"{next(self._numbers)}")
         job.work.mkdir()
@@ -71,7 +77,7 @@ class JoinGuard:
         seconds = time.perf_counter() - started
         files = result_files(job.out, job.sink)
         if contender.answer is None:
-            assert count_rows(files) == _SIZE.trades + _SIZE.versions
+            assert count_rows(files) == self._size.trades + self._size.versions
         else:
             assert not (faults := find_faults(self._data, files)), faults
         return seconds

@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplayGuard"]
 
-_TRADES, _VERSIONS, _KEYS, _BATCHES = 100_000, 10_000, 2_000, 2
+_TRADES, _KEYS, _BATCHES = 100_000, 2_000, 2
 
 
 class ReplayGuard:
     """Replays two topics and then runs plain Spark, so that a cold session never makes the replay look fast."""
 
-    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, trades: int = _TRADES) -> None:
         """Fill the topics.
 
         Args:
             spark: The session, with Spark's own Kafka source.
             broker: Where the topics go.
             folder: An empty folder for results.
+            trades: How many trades; for each ten there is a customer's version.
         """
         self._spark, self._folder, self._numbers = spark, folder, count()
-        history = make_history(_TRADES, _VERSIONS, keys=_KEYS)
+        history = make_history(trades, trades // 10, keys=_KEYS)
         topics = "guarded-trades", "guarded-customers"
-        self._replay = prepare(broker, history, folder, -(-_TRADES // _BATCHES), topics)
+        self._replay = prepare(broker, history, folder, -(-trades // _BATCHES), topics)
 
     def ratios(self) -> Iterator[float]:
         """Yield the replay's time over plain Spark's, measured anew each time.
@@ -46,11 +47,16 @@ class ReplayGuard:
             AssertionError: A result is wrong.
         """
         while True:
-            own, floor = (self._seconds(name) for name in ("aligned", "plain"))
+            own, floor = (self.seconds(name) for name in ("aligned", "plain"))
             print(f"replay: {own:.2f} s, plain: {floor:.2f} s", flush=True)
             yield own / floor
 
-    def _seconds(self, name: str) -> float:
+    def seconds(self, name: str) -> float:
+        """Run a replay, or plain Spark, once and return its seconds.
+
+        Raises:
+            AssertionError: Its result is wrong.
+        """
         work = self._folder / f"{next(self._numbers)}"
         work.mkdir()
         started = time.perf_counter()

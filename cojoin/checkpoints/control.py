@@ -32,6 +32,7 @@ from cojoin.checkpoints.offset_log import (
     NOTHING_READ,
     OFFSETS,
     PUT_BACK,
+    log_offset,
     newest_id,
     planned_lines,
 )
@@ -215,7 +216,8 @@ def plan_clock_message(
     """Plan a batch after the last committed one that only has the key groups called, so that they look at the clock.
 
     Spark calls key groups without rows only by their timeouts (``plan_look_at_the_clock``). Where the state has none,
-    since the query that began it did not need the clock, a message calls them: that of a map task that saw nothing.
+    since the query that began it, or the run before, did not need the clock, a message calls them: that of a map task
+    that saw nothing.
 
     Args:
         files: The checkpoint.
@@ -351,8 +353,7 @@ def register_messages(
     if (log_id + 1) % interval == 0:
         entries, name = [*_lines_before(files, f"{_SOURCES}/{source}", log_id), *entries], f"{name}{_COMPACT}"
     files.write_checked(name, "\n".join([LOG_VERSION, *entries]), check)
-    # Spark compares offsets as texts: by another one it would plan a batch in which nothing is new.
-    return json.dumps({"logOffset": log_id}, separators=(",", ":"))
+    return log_offset(log_id)
 
 
 def _as_listed(url: str) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "describe_written",
     "described_at",
     "known_sources",
+    "note_last_batch",
     "note_sources",
     "read_query",
 ]
@@ -173,7 +174,7 @@ def note_sources(
         epoch: The epoch of the lease.
         query: The description of the query, whose columns may have been added to; None where it stays.
         settings: The settings with which its batches are planned; None where those that are there stay.
-        last_batch: The last batch that was planned before; None where there is none.
+        last_batch: The last batch of the description that is there; None where no batch has it.
 
     Returns:
         The query's id.
@@ -185,13 +186,39 @@ def note_sources(
         if last_batch is not None:
             # Whether Spark's state has timeouts was decided with the first batch.
             content["query"]["needs_clock"] = stored["query"].get("needs_clock", False)
-        if last_batch is not None and content["query"] != stored["query"]:
-            content["former"] = [*stored.get("former", ()), {"until": last_batch, "query": stored["query"]}]
+    if last_batch is not None and content["query"] != stored["query"]:
+        content["former"] = _ended(stored, last_batch)
     content = _content(content, sources)
     # A description of release 0.5.0 differs by its missing checksum, so it gets one here.
     if files.read(_FILE) != to_text(_FILE, _FORM, content):
         write_document(files, _FILE, _FORM, content | {"epoch": epoch})
     return str(stored["query_id"])
+
+
+def note_last_batch(files: Store, epoch: int, last_batch: int) -> None:
+    """Write which batch is the last one of the description that is there; the next one runs in the form of another.
+
+    Only the holder of the lease may call this. A run that is interrupted before it calls ``note_sources`` leaves it for
+    the next one.
+
+    Args:
+        files: The checkpoint.
+        epoch: The epoch of the lease.
+        last_batch: The batch.
+    """
+    stored = read_query(files)
+    content = _content({**stored, "former": _ended(stored, last_batch)}, stored["sources"])
+    write_document(files, _FILE, _FORM, content | {"epoch": epoch})
+
+
+def _ended(stored: Mapping[str, Any], last_batch: int) -> list[Mapping[str, Any]]:
+    """Return the former descriptions, with the present one as the last."""
+    former = list(stored.get("former", ()))
+    if former and former[-1]["query"] == stored["query"]:
+        noted = former.pop()["until"]
+        # An interrupted run has written it, unless batches of this description came after it.
+        last_batch = noted if last_batch == noted + 1 else last_batch
+    return [*former, {"until": last_batch, "query": stored["query"]}]
 
 
 def described_at(stored: Mapping[str, Any], batch_id: int) -> dict[str, Any]:

@@ -34,6 +34,7 @@ __all__ = [
     "PUT_BACK",
     "begin_after",
     "check_offsets",
+    "log_offset",
     "newest_id",
     "plan_first_batch",
     "plan_look_at_the_clock",
@@ -113,7 +114,7 @@ def plan_first_batch(
     """
     # Without this file, Spark takes the logs for damaged.
     files.write_checked(_METADATA, json.dumps({"id": str(uuid.uuid4())}), check)
-    offsets = [*sources, json.dumps({"logOffset": control})]
+    offsets = [*sources, log_offset(control)]
     files.write_checked(f"{OFFSETS}/0", "\n".join([LOG_VERSION, planned_entry(spark, files), *offsets]), check)
 
 
@@ -158,6 +159,14 @@ def planned_batch(files: Store) -> int | None:
     """Return the batch that is planned and not committed, which Spark runs first; None where there is none."""
     newest, committed = newest_id(files, OFFSETS), newest_id(files, COMMITS)
     return newest if newest is not None and newest != committed else None
+
+
+def log_offset(number: int) -> str:
+    """Return the offset of the control input's log as Spark writes it.
+
+    Spark compares offsets as texts: by another one it would plan a batch in which nothing is new.
+    """
+    return json.dumps({"logOffset": number}, separators=(",", ":"))
 
 
 def check_offsets(files: Store, batch_id: int, expected: Sequence[str]) -> None:

@@ -227,8 +227,8 @@ class _Cures:
 _ANEW = "take the state into a new checkpoint with restore_from="
 _TAKEN_UP = "start(..., evolve=True) takes it up: rows that wait have null there"
 _INPUT_CURES = _Cures(
-    "add it again, such as with ALTER TABLE ... ADD COLUMN ({column} {before})",
-    f"cast it to that type, or, where it has become wider, {_ANEW}",
+    "add it again: to a table with ALTER TABLE ... ADD COLUMN ({column} {before}), for files in schema=",
+    f"cast it to that type, for files in schema=, or, where it has become wider, {_ANEW}",
     f"{_TAKEN_UP}; or drop it from the input",
     "select {columns}",
 )

@@ -155,6 +155,13 @@ class InputReport:
         read, total = self.snapshot_rows
         return f"{self.name}: {read:,} of {total:,} rows of the snapshot read"
 
+    def distance(self) -> str:
+        """Return how far the watermark is behind the newest row, where its bound says so, as the end of a sentence."""
+        lag = self.lag
+        if lag is None or lag <= 1 or self.held_by or len(self.partitions) > 1:
+            return ""
+        return f", {format_span(lag - 1)} behind its newest row"
+
     @property
     def lag(self) -> int | None:
         """How many milliseconds the watermark is behind the largest timestamp; None before there is a watermark."""
@@ -302,16 +309,20 @@ class BatchReport:
         state = "caught up" if goes_on else "paused"
         if not waiting:
             return f"{state}: no row waits; the watermark is {format_time(self.watermark)}"
-        who = (
-            f"for the watermark of {self.holding_input!r}, which is"
-            if self.holding_input
-            else "while all source partitions are idle, with the watermark at"
-        )
+        holder = self._holder()
+        if holder is None:
+            who = f"while all source partitions are idle, with the watermark at {format_time(self.watermark)}"
+        elif holder.watermark >= self.watermark:
+            who = f"for the watermark of {holder.name!r}, which is {format_time(self.watermark)}"
+            who += holder.distance()
+        else:
+            # It was idle, and the others went on.
+            who = f"for the watermark, which is {format_time(self.watermark)}, until {holder.name!r} has passed it"
         wait, they_come = (
             ("waits", "it comes") if sum(each.buffered for each in self.inputs) == 1 else ("wait", "they come")
         )
         out = "as new rows move it" if goes_on else "when the next run moves it"
-        text = f"{state}: {' and '.join(waiting)} {wait} {who} {format_time(self.watermark)}; {they_come} out {out}"
+        text = f"{state}: {' and '.join(waiting)} {wait} {who}; {they_come} out {out}"
         drifting = [
             f"The timestamps of {each.name!r}'s records are later than their event times by more than its max_drift, "
             f"so its silent partitions hold time"
@@ -320,12 +331,15 @@ class BatchReport:
         ]
         return ". ".join([text + self._what_else_moves_it(goes_on=goes_on), *drifting])
 
+    def _holder(self) -> InputReport | None:
+        return next((each for each in self.inputs if each.name == self.holding_input), None)
+
     def _what_else_moves_it(self, *, goes_on: bool) -> str:
         """Return what lets the waiting rows out besides new rows, as the end of a sentence; a setting that is not set.
 
         It is one setting, since whoever reads a line in a log wants to know what to do.
         """
-        holder = next((each for each in self.inputs if each.name == self.holding_input), None)
+        holder = self._holder()
         if holder is None:
             open_ = [each for each in self.inputs if each.status != "finished"]
             furthest = max(mark for each in open_ for mark in (each.watermark, *each.partitions.values()))

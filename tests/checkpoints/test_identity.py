@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 import cojoin as cj
-from cojoin.checkpoints.identity import claim_checkpoint, describe_query, described_at, note_sources, read_query
+from cojoin.checkpoints.identity import (
+    claim_checkpoint,
+    describe_query,
+    described_at,
+    note_last_batch,
+    note_sources,
+    read_query,
+)
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.joins.asof import AsofJoin
 from tests.spark.refused import refused
@@ -154,3 +161,14 @@ def test_a_former_description_is_that_of_the_batches_before(files: Store) -> Non
     stored = read_query(files)
     assert [described_at(stored, batch) for batch in (0, 3, 4, 7, 8)] == [query(), query(), noted, noted, more]
     assert len(stored["former"]) == 2
+    # Batch 10 runs as it was planned, by a run that is interrupted before it has written what the query is now.
+    note_last_batch(files, 3, 9)
+    assert described_at(read_query(files), 9) == described_at(read_query(files), 10) == more
+    newest = query(schema=SCHEMA.append(pa.field("newest", pa.string())))
+    note_sources(files, [None, None], query=newest, last_batch=10)
+    stored = read_query(files)
+    assert [described_at(stored, batch) for batch in (7, 8, 9, 10)] == [noted, more, more, newest]
+    # Here the query has stayed as it was, and planned two batches more.
+    note_last_batch(files, 4, 11)
+    note_sources(files, [None, None], query=query(), last_batch=14)
+    assert [described_at(read_query(files), batch) for batch in (9, 10, 14, 15)] == [more, newest, newest, query()]

@@ -137,6 +137,7 @@ def test_what_others_did_since_is_not_taken_back(spark: SparkSession, table: str
     assert trades(spark, table) == before
 
 
+@pytest.mark.slow  # A dozen of SQL's statements.
 def test_rows_that_others_appended_stay_where_nothing_is_taken_back(spark: SparkSession, table: str) -> None:
     write(spark, table, 9, query=None)
     write(spark, table, 8, query="77aa")

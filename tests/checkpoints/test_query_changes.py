@@ -43,16 +43,16 @@ def processed(output: str, **more: Any) -> dict[str, Any]:
         (
             NOTED.remove(2),
             (
-                "input 'trades' has lost column 'note'; add it again, such as with ALTER TABLE ... ADD COLUMN (note "
+                "input 'trades' has lost column 'note'; add it again: to a table with ALTER TABLE ... ADD COLUMN (note "
                 "string "
-                "AFTER `event_time`)"
+                "AFTER `event_time`), for files in schema="
             ),
         ),
         (
             NOTED.set(3, pa.field("amount", pa.int64())),
             (
                 "input 'trades' has the column amount bigint, in the checkpoint it is amount double; cast it to that "
-                "type, "
+                "type, for files in schema=, "
                 f"or, where it has become wider, {ANEW}"
             ),
         ),
@@ -60,7 +60,7 @@ def processed(output: str, **more: Any) -> dict[str, Any]:
             NOTED.set(3, pa.field("amount", pa.float32())).append(pa.field("more", pa.int32(), nullable=False)),
             (
                 "input 'trades' has the column amount float, in the checkpoint it is amount double; cast it to that "
-                "type, "
+                "type, for files in schema=, "
                 f"or, where it has become wider, {ANEW}; input 'trades' has the column 'more' more, which may not be "
                 f"null, "
                 "and earlier rows have none; declare it without NOT NULL"

@@ -91,6 +91,17 @@ def test_the_last_line_of_a_pause_says_what_waits_and_for_whom() -> None:
     )
 
 
+def test_the_last_line_of_a_pause_says_how_far_the_bound_holds_time_back() -> None:
+    trades, customers = report().inputs
+    bounded = replace(customers, max_timestamp=customers.watermark + 86_400_001)
+    told = replace(report(), inputs=(trades, bounded)).ending()
+    assert "which is 1970-01-01 00:00:00.002, 1 d 0 h behind its newest row; they come" in told
+    several = replace(bounded, partitions={'["a"]': 2, '["b"]': 8})
+    assert "behind" not in replace(report(), inputs=(trades, several)).ending(), "another partition has that row"
+    passed = replace(report(), watermark=7).ending()
+    assert "wait for the watermark, which is 1970-01-01 00:00:00.007, until 'customers' has passed it; they" in passed
+
+
 def test_one_row_waits_and_comes_out() -> None:
     trades, customers = report().inputs
     one = replace(report(), inputs=(replace(trades, buffered=0), customers)).ending()

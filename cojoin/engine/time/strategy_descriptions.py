@@ -132,6 +132,10 @@ def marks_of(described: Mapping[str, Any]) -> str:
 
 
 def _own_text(generator: WatermarkGenerator) -> str:
-    """Return a user's generator as a text that is the same in each process."""
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr(generator))
-    return type(generator).__qualname__.rpartition(".")[2] + "()" if text.startswith("<") else text
+    """Return a user's generator as a text that is the same in each process, and another one for other attributes."""
+    text = repr(generator)
+    if type(generator).__repr__ is object.__repr__:
+        values = sorted(getattr(generator, "__dict__", {}).items())
+        attributes = ", ".join(f"{name}={value!r}" for name, value in values)
+        text = f"{type(generator).__qualname__.rpartition('.')[2]}({attributes})"
+    return re.sub(r" at 0x[0-9a-f]+", "", text)

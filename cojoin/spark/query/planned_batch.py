@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cojoin.checkpoints.identity import check_description, note_sources
+from cojoin.checkpoints.identity import check_description, note_last_batch, note_sources
 from cojoin.checkpoints.offset_log import OFFSETS, newest_id, planned_batch
 from cojoin.checkpoints.query_changes import added_columns
 from cojoin.engine.operator import OUTPUT
@@ -111,6 +111,12 @@ class Transition:
         added = added_columns(stored["query"], description)
         return cls(plan, planned, last_planned, added, description, is_noted=False, follows_clock=had_clock)
 
+    def begin(self, files: Store, lease: Lease) -> None:
+        """Write down that the planned batch is the first one whose state has the columns that were added."""
+        if self.planned is not None and any(self.added):
+            lease.check()
+            note_last_batch(files, lease.epoch, self.planned.batch_id - 1)
+
     def note(self, files: Store, sources: Sequence[SourceDescription], lease: Lease) -> int | None:
         """Write down that batches are planned from now on as the query is now.
 
@@ -203,9 +209,9 @@ def _check_clock(root: str, plan: Plan, trigger: Trigger) -> None:
     if not needs or plan.has_timeouts or (trigger.is_bounded and trigger.then is None):
         return
     msg = (
-        f"checkpoint {root}: {'; '.join(needs)}: this needs micro-batches while no rows come, for which Spark's state "
-        f"must have timeouts, and the query that began the checkpoint had nothing that needs them. Run it with "
-        f"Trigger.available_now(), whose runs end with a look at the clock, or take the state into a new checkpoint "
-        f"with restore_from="
+        f"checkpoint {root}: {'; '.join(needs)}: a query that runs on needs micro-batches while no rows come for this, "
+        f"and a checkpoint has them only where the query that began it needed them. Run it with "
+        f"Trigger.available_now() without then=, whose runs end with a look at the clock, or take the state into a new "
+        f"checkpoint with restore_from="
     )
     raise CheckpointError(msg)

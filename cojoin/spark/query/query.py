@@ -87,6 +87,7 @@ class Query:
         *,
         span: tuple[int, int] | None = None,
         outside: Outside,
+        resumes_clock: bool = False,
     ) -> None:
         self._spark, self._plan, self._trigger = spark, plan, trigger
         self._files, self._progress_table = checkpoint.files, checkpoint.progress
@@ -94,6 +95,8 @@ class Query:
         self._manifests = checkpoint.manifests if is_connect(spark) else None
         self._report, self._lease = checkpoint.last_report, checkpoint.lease
         self._span, self._outside = span, outside
+        # By its timeouts Spark calls key groups without rows; calls that need no clock have dropped them.
+        self._has_timeouts = plan.has_timeouts and not resumes_clock
         self._end: RunEnd | None = None
         self._batches = 0
         self._error: BaseException | None = None
@@ -182,7 +185,9 @@ class Query:
     def stop(self, *, savepoint: bool = False) -> Checkpoint | None:
         """Stop the query, which can be started again from its checkpoint.
 
-        An error that has stopped the query before is not raised here.
+        An error that has stopped the query before is not raised here. A bounded run must be stopped by this method:
+        Spark does not report that a stream was stopped by Spark's own handle of it, so the run would be taken for one
+        that has read all there is. Where that interrupts a batch, the run fails or goes no further.
 
         Args:
             savepoint: Whether to take a savepoint of the last finished batch, once the query has stopped.
@@ -269,7 +274,7 @@ class Query:
             return plan_readings(self._files, epoch, readings, now, check, compact_interval(self._spark))
         if not self._plan.needs_clock:
             return False
-        if self._plan.has_timeouts:
+        if self._has_timeouts:
             return plan_look_at_the_clock(self._files, now)
         return plan_clock_message(self._files, now, epoch, check, compact_interval(self._spark))
 
@@ -290,6 +295,9 @@ class Query:
             self._flush_progress()
             self._history = self._report
         self._has_history.set()
+        if self._plan.needs_clock and not self._has_timeouts:
+            now, lease = int(1000 * time.time()), self._lease
+            plan_clock_message(self._files, now, lease.epoch, lease.check, compact_interval(self._spark))
         # Without need of the clock, a state with timeouts is that of an earlier run of the query.
         with _empty_batches(self._spark, run=self._plan.needs_clock):
             self._begin(trigger.apply(stream))

@@ -159,7 +159,15 @@ def start_query(
             checkpoint = _open_checkpoint(new, query_id, lease, restoration)
             streams = InputStreams.of(inputs)
             outside = Outside(options.name or query_id, plan, checkpoint, sources, streams.lines, options.on_progress)
-            query = Query(spark, new.plan, options.trigger, checkpoint, span=span, outside=outside)
+            query = Query(
+                spark,
+                new.plan,
+                options.trigger,
+                checkpoint,
+                span=span,
+                outside=outside,
+                resumes_clock=not transition.follows_clock,
+            )
             with outside.ended_by_errors():
                 new, inputs, checkpoint, starts = _after_planned(
                     query, new, streams, transition, inputs, emit, options, checkpoint, places, described
@@ -372,6 +380,7 @@ def _after_planned(
         # Nothing comes after the batch that ends all inputs.
         return replace(new, plan=planned.plan), planned.inputs, checkpoint, starts
     if planned is not None:
+        transition.begin(files, checkpoint.lease)
         as_planned = replace(new, plan=planned.plan)
         _run_planned(query, as_planned, streams, starts, planned.inputs, emit, options, checkpoint, places)
         checkpoint = replace(checkpoint, last=checkpoint.manifests.last())

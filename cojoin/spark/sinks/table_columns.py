@@ -60,7 +60,10 @@ def misfits(table: StructType, output: StructType, where: str, *, casts: bool, m
     if missing and not merges:
         added = ", ".join(f"{back_quoted(field.name)} {field.dataType.simpleString()}" for field in missing)
         names = f"column{'s' * (len(missing) > 1)} {', '.join(repr(field.name) for field in missing)}"
-        yield f"the table has no {names}: ALTER TABLE {where} ADD COLUMNS ({added})"
+        yield (
+            f'the table has no {names}: give the sink options={{"mergeSchema": "true"}}, or run: '
+            f"ALTER TABLE {where} ADD COLUMNS ({added})"
+        )
     for field in output.fields:
         found = there.pop(field.name.lower(), None)
         if found is not None and not _fits(found.dataType, field.dataType, casts=casts, merges=merges):

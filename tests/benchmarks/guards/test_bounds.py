@@ -36,6 +36,6 @@ def test_a_disturbed_try_is_made_again() -> None:
     assert excess("asof", iter([9.0, 1.8])) == ""
 
 
-def test_two_tries_over_the_bound_are_told() -> None:
-    said = "asof took 9.00 and 2.00 times as long as its floor; it was 1.23 when the bound of 1.85 was set"
-    assert excess("asof", iter([9.0, 2.0, 1.0])) == said
+def test_five_tries_over_the_bound_are_reported() -> None:
+    said = "asof took 9.00 and 2.00 and 3.00 and 4.00 and 5.00 times as long as its floor; it was 1.23 when the bound "
+    assert excess("asof", iter([9.0, 2.0, 3.0, 4.0, 5.0, 1.0])) == f"{said}of 1.85 was set"

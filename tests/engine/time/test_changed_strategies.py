@@ -42,6 +42,17 @@ class Halved(WatermarkGenerator):
         return 2 * mark - self.less
 
 
+class Bare(WatermarkGenerator):
+    """Has attributes, and no text of its own."""
+
+    def __init__(self, less: int) -> None:
+        self.less = less
+
+    def watermark(self, mark: int, processing_time: int) -> int:
+        del processing_time
+        return mark - self.less
+
+
 class Plain(WatermarkGenerator):
     def watermark(self, mark: int, processing_time: int) -> int:
         del processing_time
@@ -198,5 +209,7 @@ def test_a_description_is_data_and_gives_the_strategy_again(name: str) -> None:
                 described_strategy(described, OF.no_watermarks())
         else:
             assert described_strategy(described, OF.no_watermarks()) == strategy
+    with pytest.raises(StrategyIsCodeError, match=r"Bare\(less=3\)"):
+        described_strategy(describe_strategy(OF.for_generator(Bare(3))), OF.for_generator(Bare(4)))
     assert as_written(STRATEGIES[name]).startswith(name.removesuffix(")"))
     assert as_written(strategy).endswith(".with_idleness('1 minute', returning='skip')")

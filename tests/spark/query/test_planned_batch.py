@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +192,9 @@ def test_a_query_that_runs_on_has_the_clock_that_its_first_batch_gave_it(tmp_pat
     live = cj.Trigger.processing_time("1 second")
     timed = replace(PLAN, right=replace(PLAN.right, watermark=strategy))
     files = claimed(tmp_path, PLAN, planned=0, committed=0)
-    with refused(f"input 'customers': watermark={as_written(strategy)}: this needs", kind=cj.CheckpointError):
+    with refused(
+        f"input 'customers': watermark={as_written(strategy)}: a query that runs on needs", kind=cj.CheckpointError
+    ):
         transition(files, timed, live)
     assert not transition(files, timed).plan.has_timeouts
     files = claimed(tmp_path / "timed", timed, planned=0, committed=0)
@@ -229,7 +232,7 @@ def test_idleness_may_come_to_a_checkpoint_and_go(shop: Shop) -> None:
     with refused(
         "input 'orders': watermark=for_bounded_out_of_orderness('5 seconds').with_idleness('1 millisecond', "
         "even_if_silent=True)",
-        "Trigger.available_now(), whose runs end with a look at the clock",
+        "Trigger.available_now() without then=, whose runs end with a look at the clock",
         kind=cj.CheckpointError,
     ):
         shop.run(watermark=idle, options={"trigger": cj.Trigger.processing_time("1 second")})
@@ -261,8 +264,17 @@ def test_a_state_with_timeouts_serves_a_query_that_needs_none(shop: Shop) -> Non
     finally:
         query.stop()
     assert shop.out() == [(1, 1), (2, 1), (3, 2)]
-    query = shop.start(shop.joined(watermark=idle).asof_join(), trigger=cj.Trigger.processing_time("100 ms"))
-    query.stop()
+    # No key group has a timeout by now, so that Spark would call none before a row comes.
+    shop.run(watermark=FIVE.with_idleness("1 ms", even_if_silent=True))
+    assert shop.out() == [(1, 1), (2, 1), (3, 2)]
+    shop.add("orders", (5, 7, 200))
+    shop.run()
+    soon = FIVE.with_idleness("1 second", even_if_silent=True)
+    query = shop.start(shop.joined(watermark=soon).asof_join(), trigger=cj.Trigger.processing_time("100 ms"))
+    try:
+        wait_until(lambda: [each.status for each in query.progress.inputs] == ["idle", "idle"])
+    finally:
+        query.stop()
 
 
 class Noted(cj.KeyedCoProcessFunction):
@@ -312,6 +324,48 @@ def test_a_nightly_jobs_orders_get_a_column(spark: SparkSession, shop: Shop) -> 
         found = table(spark, shop.folder / f"{name} out")
         assert [row[0] for row in rows(found, "order_id")] == [3, 4, 5, 6]
         assert ("note" in found.columns) is (name == "with")
+
+
+@pytest.mark.slow
+def test_two_starts_of_one_minute_take_up_a_column_once(shop: Shop) -> None:
+    shop.run()
+    shop.add("orders", (4, 7, 41, "gift"), (5, 7, 90, "call"))
+    shop.add("customers", (3, 7, 100))
+    with refused("DiskFullError", kind=cj.QueryFailedError):
+        shop.run(options={"rejected": fail})
+    strategies = FIVE, FIVE.with_idleness("1 hour")
+    jobs = [shop.joined(ddl=NOTED, watermark=strategy).asof_join() for strategy in strategies]
+
+    def start(job: cj.Joined) -> str:
+        try:
+            shop.start(job, evolve=True).await_termination()
+        except (cj.CheckpointError, cj.QueryFailedError) as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(start, jobs))
+    assert "" in ended, ended
+    shop.add("orders", (6, 7, 95, "ring"), (7, 7, 200, None))
+    shop.add("customers", (4, 7, 130))
+    shop.run(ddl=NOTED, options={"evolve": True})
+    found = shop.out("order_id", "version", "note")
+    assert [row[:2] for row in found] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2), (6, 2)]
+    assert found[-1][2] == "ring"
+
+
+@pytest.mark.slow
+def test_an_output_that_got_a_column_is_cut_back_to_a_savepoint_of_before(spark: SparkSession, shop: Shop) -> None:
+    shop.run()
+    saved = cj.savepoint(spark, f"{shop.folder}/checkpoint")
+    shop.add("orders", (4, 7, 41, "gift"), (5, 7, 90, "call"))
+    shop.add("customers", (3, 7, 100))
+    shop.run(ddl=NOTED, options={"evolve": True})
+    before = shop.out("order_id", "version", "note")
+    assert [row[0] for row in before] == [1, 2, 3, 4]
+    given = {"checkpoint": f"{shop.folder}/again", "restore_from": saved, "cut_back_output": True}
+    shop.run(ddl=NOTED, options=given)
+    assert shop.out("order_id", "version", "note") == before
 
 
 def test_a_functions_output_gets_a_column(shop: Shop) -> None:

@@ -129,6 +129,7 @@ def position(checkpoint: Path) -> tuple[int, int]:
     return found["reservoirVersion"], found["index"]
 
 
+@pytest.mark.slow  # The five days of ``tests/spark/query/test_run_end.py`` have a MERGE on every push.
 def test_a_table_with_a_merge_each_day_lets_each_days_rows_out(spark: SparkSession, tmp_path: Path) -> None:
     """The plainest job there is."""
     table = DailyTable(spark, tmp_path)
@@ -163,7 +164,7 @@ COMMITS: dict[str, tuple[str, list[str], dict[str, int]]] = {
 """How the customers are laid out, what is committed on a day, and which files the last of these commits names."""
 
 
-@pytest.mark.slow  # Two runs each; the one above shows it on every push.
+@pytest.mark.slow  # Two runs each.
 @pytest.mark.parametrize(("kind", "limit"), [each for kind in COMMITS for each in drawn([(kind, 1), (kind, 1_000)], 1)])
 def test_what_was_read_to_its_end_holds_nothing_whatever_the_commit(
     spark: SparkSession, tmp_path: Path, kind: str, limit: int
