@@ -11,9 +11,9 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.session_settings import check_delta, check_session
+from cojoin.session.stores import open_store
 from cojoin.storage.locations import as_location, without_login
-from cojoin.storage.session_settings import check_delta, check_session
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.delta_jvm.newest_batch import FENCE
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.errors import CheckpointError
+from cojoin.session.session_settings import is_connect
+from cojoin.session.stores import open_store
 from cojoin.storage.locations import literally
-from cojoin.storage.newest_batch import FENCE
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cojoin.storage.table_version import TableVersion
+    from cojoin.delta_jvm.table_version import TableVersion
 
 __all__ = [
     "Commit",

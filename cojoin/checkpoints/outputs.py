@@ -17,9 +17,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.delta_log import later_commits, session_with_long_history
+from cojoin.delta_jvm.table_version import read_table, table_in_sql
 from cojoin.errors import CheckpointError
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table, table_in_sql
+from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

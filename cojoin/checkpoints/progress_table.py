@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.delta_jvm.delta_files import WrittenFile, append_files, is_loaded, plain_defaults, table_log
+from cojoin.delta_jvm.first_commit import create_table, is_worth_it
+from cojoin.delta_jvm.newest_batch import NO_BATCH
+from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
-from cojoin.storage.delta_files import WrittenFile, append_files, is_loaded, plain_defaults, table_log
+from cojoin.session.session_settings import is_connect
 from cojoin.storage.file_statistics import file_statistics
-from cojoin.storage.first_commit import create_table, is_worth_it
-from cojoin.storage.newest_batch import NO_BATCH
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.transactions import TableTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

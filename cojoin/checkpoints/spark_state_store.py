@@ -28,8 +28,8 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError, CodecError
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.sealed import for_workers
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

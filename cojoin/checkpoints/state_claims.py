@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from cojoin.storage.delta_files import commit_applications, table_log
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.table_version import read_table
+from cojoin.delta_jvm.delta_files import commit_applications, table_log
+from cojoin.delta_jvm.table_version import read_table
+from cojoin.session.session_settings import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from cojoin.checkpoints.snapshots import Snapshots, named
 from cojoin.checkpoints.state_claims import end_again, end_savepoints, is_conflict
 from cojoin.checkpoints.state_table import STATE_TABLE
+from cojoin.delta_jvm.delta_files import commit_applications, partition_files, table_log
+from cojoin.delta_jvm.table_version import quoted_table
 from cojoin.errors import CheckpointError
-from cojoin.storage.delta_files import commit_applications, partition_files, table_log
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.table_version import quoted_table
+from cojoin.session.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

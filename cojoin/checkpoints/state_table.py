@@ -22,12 +22,12 @@ from cojoin.checkpoints.snapshot_record import Snapshot, SnapshotKind
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_claims import has_claim
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
 from cojoin.storage.locations import literally
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

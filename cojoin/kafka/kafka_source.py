@@ -34,8 +34,8 @@ from cojoin.kafka.records import FAULT, MARK, NEWEST
 from cojoin.kafka.topic_ids import difference, merged
 from cojoin.kafka.topic_monitor import TopicMonitor
 from cojoin.kafka.topics import Topics
+from cojoin.session.session_settings import active_session, parallel_tasks
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.session_settings import active_session, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

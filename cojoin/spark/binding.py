@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from cojoin.engine.input_columns import check_pair
 from cojoin.engine.time.durations import milliseconds
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.spark.batch.plan_text import plan_text
+from cojoin.session.plan_text import plan_text
+from cojoin.session.session_settings import active_session, is_connect, parallel_tasks, pipeline_refusals
+from cojoin.session.warming import warm_up
 from cojoin.spark.bound_input import BoundInput, SparkAdvice
-from cojoin.spark.session.warming import warm_up
 from cojoin.spark.sources.sources import Source
 from cojoin.spark.spark_execution import SparkExecution
-from cojoin.storage.session_settings import active_session, is_connect, parallel_tasks, pipeline_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.engine.values.xx_hashes import is_hashed
+from cojoin.session.session_settings import is_connect, is_left_to_spark
 from cojoin.spark.batch.direct_reader import folders_with_values
 from cojoin.spark.batch.parquet_columns import is_plain, misfit
 from cojoin.spark.batch.written_files import local_path
 from cojoin.spark.sources.source import Source
 from cojoin.storage.parquet_footers import read_footer
-from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

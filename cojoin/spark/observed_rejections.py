@@ -26,8 +26,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.engine.batch_report import rejections
 from cojoin.engine.inputs import Reason
 from cojoin.errors import MissingRowsWarning
+from cojoin.session.session_settings import is_connect
 from cojoin.spark.batch.call import STATISTICS
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

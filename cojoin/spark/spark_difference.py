@@ -23,13 +23,13 @@ from cojoin.engine.input import Input
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.sealed import for_workers
+from cojoin.session.session_settings import is_connect
 from cojoin.spark.batch.comparing_call import COUNTS, DIFFERING_DDL, OTHER_CONTROL_TAG, ComparingCall
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.bound_input import BoundInput
-from cojoin.spark.query.failures import explain
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

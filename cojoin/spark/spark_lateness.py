@@ -22,12 +22,12 @@ from cojoin.engine.input import Input
 from cojoin.engine.lateness import Lateness, LatenessCounter, arrival_order
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.sealed import for_workers
+from cojoin.session.session_settings import check_session, parallel_tasks
 from cojoin.spark.bound_input import BoundInput
-from cojoin.spark.query.failures import explain
 from cojoin.spark.sources.arrival_columns import with_arrival
 from cojoin.spark.sources.source import Source
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import check_session, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -22,9 +22,9 @@ from cojoin.errors import ConfigurationError
 from cojoin.kafka.archive.archive_columns import folder_columns, layout_of
 from cojoin.kafka.archive.archive_counts import check_shares, counted, counted_blocks
 from cojoin.kafka.archive.archive_index import ArchivedPartition, ArchiveIndex, Blocks, Piece
-from cojoin.spark.query.failures import explain
+from cojoin.session.failures import explain
+from cojoin.session.stores import places_of
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.stores import places_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from cojoin.storage.java_classes import java_class
-from cojoin.storage.session_settings import is_connect, is_set
+from cojoin.session.java_classes import java_class
+from cojoin.session.session_settings import is_connect, is_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

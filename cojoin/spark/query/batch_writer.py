@@ -22,14 +22,14 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.due_snapshots import DueSnapshots
+from cojoin.delta_jvm.delta_files import WrittenFile, keep_checksums_small
+from cojoin.session.session_settings import is_connect
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
 from cojoin.spark.batch.batch_facts import FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY
 from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import write_files
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
-from cojoin.storage.delta_files import WrittenFile, keep_checksums_small
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.engine.plan import Plan
+    from cojoin.session.shared_places import SharedPlaces
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
     from cojoin.spark.query.table_loads import TableLoads
-    from cojoin.spark.session.shared_places import SharedPlaces
 
 __all__ = ["BatchWriter"]
 

@@ -37,14 +37,14 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.offset_log import NOTHING_READ, source_offsets
+from cojoin.delta_jvm.delta_files import table_log
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.session.offset_log import NOTHING_READ, source_offsets
+from cojoin.session.plan_text import plan_text
+from cojoin.session.session_settings import is_connect
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
-from cojoin.spark.batch.plan_text import plan_text
 from cojoin.spark.sources.changed_files import files_in_commit
-from cojoin.storage.delta_files import table_log
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from cojoin.delta_jvm.table_version import read_table, table_path
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.session.shared_places import SharedPlaces
-from cojoin.spark.session.worker_check import has_other_hosts
+from cojoin.session.session_settings import is_connect
+from cojoin.session.shared_places import SharedPlaces
+from cojoin.session.stores import open_store
+from cojoin.session.worker_check import has_other_hosts
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import is_path, unpatterned
 from cojoin.storage.place_tokens import Place
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table, table_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,16 +22,16 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from cojoin.checkpoints.offset_log import source_offsets
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.formats import format_time
 from cojoin.errors import CheckpointError
-from cojoin.spark.restore.source_logs import entries
+from cojoin.session.offset_log import source_offsets
+from cojoin.session.session_settings import is_connect
+from cojoin.session.source_logs import entries
+from cojoin.session.stores import open_store
 from cojoin.spark.sources.source import Source
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import unpatterned
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

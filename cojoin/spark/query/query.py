@@ -20,16 +20,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
 from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, plan_drain, plan_readings
-from cojoin.checkpoints.offset_log import plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.offset_log import plan_look_at_the_clock
+from cojoin.session.session_settings import is_connect
+from cojoin.session.source_logs import compact_interval
 from cojoin.spark.progress.line import ProgressLine
-from cojoin.spark.query.failures import explain
 from cojoin.spark.query.query_display import query_display
-from cojoin.spark.restore.source_logs import compact_interval
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -28,7 +28,6 @@ from cojoin.checkpoints.identity import (
 )
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
-from cojoin.checkpoints.offset_log import check_offsets
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.query_changes import check_output_meaning, check_same_query
 from cojoin.checkpoints.run_starts import resumed_batches
@@ -40,10 +39,17 @@ from cojoin.engine.operator import REJECTED
 from cojoin.engine.plan_settings import plan_settings
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
+from cojoin.session.connect_server import check_server
+from cojoin.session.failures import explain
+from cojoin.session.offset_log import check_offsets
+from cojoin.session.sealed import for_workers
+from cojoin.session.session_settings import is_connect
+from cojoin.session.shared_places import begun
+from cojoin.session.source_logs import check_logs
+from cojoin.session.stores import open_store
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.query.batch_writer import BatchWriter
-from cojoin.spark.query.failures import explain
 from cojoin.spark.query.feed_positions import check_feeds
 from cojoin.spark.query.history import HistoryHolds, InputStreams
 from cojoin.spark.query.opened_outputs import open_outputs
@@ -60,14 +66,8 @@ from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
 from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
-from cojoin.spark.restore.source_logs import check_logs
-from cojoin.spark.session.connect_server import check_server
-from cojoin.spark.session.shared_places import begun
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.document_text import IDENTITY
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,10 +77,10 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.identity import SourceDescription
     from cojoin.engine.plan import Plan
+    from cojoin.session.shared_places import SharedPlaces
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase, Trigger
-    from cojoin.spark.session.shared_places import SharedPlaces
     from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store

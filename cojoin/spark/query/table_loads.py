@@ -31,13 +31,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import CONTROL_FOLDER
-from cojoin.checkpoints.offset_log import COMMITS, newest_id
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
+from cojoin.session import source_logs
+from cojoin.session.failures import explain
+from cojoin.session.offset_log import COMMITS, newest_id
 from cojoin.spark.batch.loaded_table import closing_messages, packed_load
-from cojoin.spark.query.failures import explain
 from cojoin.spark.query.present_validity import check_rows_validity
-from cojoin.spark.restore import source_logs
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from cojoin.checkpoints.inspect.key_state import STATE
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.values.schema_evolution import differences
 from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.session.arrow_types import arrow_schema
 from cojoin.spark.savepoints.state_packing import Part
 from cojoin.spark.savepoints.state_shapes import (
     DOMAIN,
@@ -30,7 +31,6 @@ from cojoin.spark.savepoints.state_shapes import (
     nullable_type,
     waits,
 )
-from cojoin.storage.arrow_types import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.written_state import WrittenState
+from cojoin.delta_jvm.table_version import table_in_sql
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.texts import back_quoted
@@ -23,7 +24,6 @@ from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.spark.restore.restoration import Restoration
 from cojoin.spark.savepoints.erasure import Remainder
 from cojoin.storage.locations import is_path, literally, without_login
-from cojoin.storage.table_version import table_in_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

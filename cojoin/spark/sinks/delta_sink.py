@@ -25,19 +25,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
+from cojoin.delta_jvm.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
+from cojoin.delta_jvm.table_version import read_table, table_in_sql
+from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.session_settings import is_connect
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.stored_markers import StoredMarkers
 from cojoin.spark.sinks.table_columns import misfits
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.table_version import read_table, table_in_sql
-from cojoin.storage.transactions import TableTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
+    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.sinks.batch_marker import BatchMarker
-    from cojoin.storage.delta_files import WrittenFile
 
 __all__ = ["DeltaSink", "DeltaWriter"]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.stores import open_store
 from cojoin.spark.batch.written_files import FileTarget, check_seen, local_path
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.storage.document_text import Form
 from cojoin.storage.documents import read_document, write_document
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.sinks.batch_marker import BatchMarker
-    from cojoin.storage.delta_files import WrittenFile
     from cojoin.storage.store import Store
 
 __all__ = ["ParquetSink", "ParquetWriter"]

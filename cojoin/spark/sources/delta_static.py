@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from cojoin.delta_jvm.table_version import quoted_table, read_table
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.arrow_types import arrow_type
+from cojoin.session.session_settings import active_session
 from cojoin.spark.sources.format_options import as_options
 from cojoin.spark.sources.source import Source
-from cojoin.storage.arrow_types import arrow_type
 from cojoin.storage.locations import without_login
-from cojoin.storage.session_settings import active_session
-from cojoin.storage.table_version import quoted_table, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

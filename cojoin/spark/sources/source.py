@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from cojoin.errors import ConfigurationError
+from cojoin.session.session_settings import active_session, check_delta
+from cojoin.session.stores import open_store
 from cojoin.spark.sources.secrets import without_login
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import active_session, check_delta
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

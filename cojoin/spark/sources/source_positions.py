@@ -15,10 +15,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.delta_log import commit_versions, session_with_long_history
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.errors import CheckpointError
+from cojoin.session.stores import open_store
 from cojoin.storage.locations import is_path
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
