@@ -103,6 +103,16 @@ def test_the_engine_knows_no_spark() -> None:
     assert {module: found - allowed for module, found in roots.items() if found - allowed} == {}
 
 
+def test_the_stores_know_no_spark() -> None:
+    below = [module for module in MODULES if f"{module}.".startswith("cojoin.storage.")]
+    spark = {module: {name for name in imports(MODULES[module]) if _is_sparks(name)} for module in below}
+    assert {module: found for module, found in spark.items() if found} == {}
+
+
+def _is_sparks(name: str) -> bool:
+    return name.split(".", maxsplit=1)[0] in {"pyspark", "py4j", "delta"}
+
+
 def test_nothing_imports_upward() -> None:
     place = {module: LAYERS.index(layer(module)) for module in MODULES if module != "cojoin"}
     upward = {(module, name) for module in place for name in used(module) if place[name] > place[module]}

@@ -26,13 +26,13 @@ _MODULE = re.compile(
 )
 _JAVA = re.compile(r"(org\.apache\.(?!kafka)|io\.delta\.|scala\.|java\.)[\w.$]+")
 
-PRIVATE = {"checkpoints": 7, "delta_jvm": 7, "kafka": 1, "spark": 27, "testing": 2}
+PRIVATE = {"testing": 2}
 """Private attributes, and imports of modules that are not public, by top folder."""
 
-JAVA = {"delta_jvm": 10, "spark": 3}
+JAVA = {"delta_jvm": 10}
 """Texts that are the name of a class of the JVM."""
 
-IS_CONNECT = {"checkpoints": 4, "debugging": 1, "delta_jvm": 7, "spark": 21}
+IS_CONNECT: dict[str, int] = {}
 """Questions for the kind of a session."""
 
 

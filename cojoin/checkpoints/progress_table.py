@@ -25,7 +25,7 @@ from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
-from cojoin.session.session_settings import is_connect
+from cojoin.session.kinds import adapter_of
 from cojoin.storage.file_statistics import file_statistics
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ProgressTable:
 
     def flush_early(self) -> None:
         """Write the batches of the group beside other work, where this takes more than a moment."""
-        if is_connect(self._spark) or is_loaded(self._spark):
+        if not adapter_of(self._spark).has_delta_classes or is_loaded(self._spark):
             self.flush()
 
     def flush(self) -> None:

@@ -20,8 +20,8 @@ from urllib.parse import unquote
 
 from cojoin.errors import QueryFailedError
 from cojoin.session.arrow_types import spark_schema
-from cojoin.session.java_classes import java_class
-from cojoin.session.session_settings import check_delta, is_connect, is_set
+from cojoin.session.java_classes import java_class, java_session
+from cojoin.session.kinds import adapter_of
 from cojoin.session.stores import open_store
 from cojoin.storage.locations import is_path
 
@@ -130,10 +130,11 @@ def table_log(session: SparkSession, location: str) -> Any:
     Returns:
         The log; None where the location is a name that no table has.
     """
-    check_delta(session)
-    _LOADED.add(session.sparkContext.applicationId)
+    adapter = adapter_of(session)
+    adapter.check_delta()
+    _LOADED.add(adapter.application_id)
     # Delta's Python package has no access to the log.
-    log, inner = java_class(session, "org.apache.spark.sql.delta.DeltaLog"), session._jsparkSession  # noqa: SLF001
+    log, inner = java_class(session, "org.apache.spark.sql.delta.DeltaLog"), java_session(session)
     if is_path(location):
         return log.forTable(inner, location)
     if not session.catalog.tableExists(location):
@@ -143,7 +144,7 @@ def table_log(session: SparkSession, location: str) -> Any:
 
 def is_loaded(session: SparkSession) -> bool:
     """Return whether cojoin has used Delta's log in this application, so that its classes are loaded."""
-    return session.sparkContext.applicationId in _LOADED
+    return adapter_of(session).application_id in _LOADED
 
 
 def has_no_log(session: SparkSession, location: str) -> bool:
@@ -166,7 +167,7 @@ def keep_checksums_small(session: SparkSession) -> None:
     A value that the user has set stays. Where the session's time zone is not UTC, Delta reads the whole list again
     after each commit to compare the two: a Spark job each time, which takes up to half the time of a small batch.
     """
-    if not is_set(session, _FILES_IN_CHECKSUM):
+    if not adapter_of(session).is_set(_FILES_IN_CHECKSUM):
         session.conf.set(_FILES_IN_CHECKSUM, "false")
 
 
@@ -209,7 +210,7 @@ def append_files(
     if shape_of(transaction.metadata()) != plain_shape(schema):
         msg = "its columns or properties were changed while the batch was running; start the query again"
         raise QueryFailedError(msg)
-    transaction.registerSQLMetrics(session._jsparkSession, _metrics(session, files))  # noqa: SLF001
+    transaction.registerSQLMetrics(java_session(session), _metrics(session, files))
     return commit_applications(
         session, transaction, applications, query_id=query_id, metadata=metadata, added=added_files(files)
     )
@@ -257,7 +258,7 @@ def partition_files(session: SparkSession, transaction: Any, condition: str) -> 
     Returns:
         The action that removes each file, as a line of the Delta log, by the file's path below the table's folder.
     """
-    parse = session._jsparkSession.sessionState().sqlParser().parseExpression  # noqa: SLF001
+    parse = java_session(session).sessionState().sqlParser().parseExpression
     found = transaction.filterFiles(java_class(session, _PYTHON_UTILS).toSeq([parse(condition)]), False)
     files = [found.apply(position) for position in range(found.size())]
     return {unquote(str(each.path())): str(each.remove().json()) for each in files}
@@ -278,10 +279,8 @@ def plain_shape(schema: pa.Schema) -> Shape:
 
 def plain_defaults(session: SparkSession) -> bool:
     """Return whether a session's default properties make new tables plain, to which files can be committed."""
-    if is_connect(session):
-        # Only Delta's classes can commit files, and Spark's own writer makes no use of this.
-        return False
-    return _HARMLESS.issuperset(_defaults(session))
+    # Only Delta's classes can commit files, and Spark's own writer makes no use of this.
+    return adapter_of(session).has_delta_classes and _HARMLESS.issuperset(_defaults(session))
 
 
 def has_defaults(session: SparkSession) -> bool:
@@ -291,9 +290,8 @@ def has_defaults(session: SparkSession) -> bool:
 
 def _defaults(session: SparkSession) -> list[str]:
     """Return the names of the properties for which a session has defaults."""
-    # All names in one call: one call per name takes a tenth of a second.
-    settings: str = session._jsparkSession.conf().getAll().keySet().mkString("\n")  # noqa: SLF001
-    return [f"delta.{name.removeprefix(_DEFAULTS)}" for name in settings.splitlines() if name.startswith(_DEFAULTS)]
+    names = adapter_of(session).setting_names()
+    return [f"delta.{name.removeprefix(_DEFAULTS)}" for name in names if name.startswith(_DEFAULTS)]
 
 
 def _nullable(schema: pa.Schema) -> dict[str, Any]:
@@ -364,6 +362,6 @@ def _metrics(session: SparkSession, files: Sequence[WrittenFile]) -> Any:
     create = java_class(session, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
     made = {}
     for name, count in counts.items():
-        made[name] = create(session._jsc.sc(), name)  # noqa: SLF001
+        made[name] = create(java_session(session).sparkContext(), name)
         made[name].set(count)
     return java_class(session, _PYTHON_UTILS).toScalaMap(made)

@@ -14,7 +14,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from cojoin.delta_jvm.delta_files import added_files, has_defaults, is_loaded, new_table, written_versions
-from cojoin.session.session_settings import is_connect
+from cojoin.session.kinds import adapter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,8 @@ def is_worth_it(session: SparkSession, store: Store) -> bool:
         session: The session; a setting of it may give new tables other properties, which only Delta knows to apply.
         store: The store, which must create a file atomically.
     """
-    return not is_connect(session) and store.swaps and not is_loaded(session) and not has_defaults(session)
+    commits = adapter_of(session).has_delta_classes and store.swaps
+    return commits and not is_loaded(session) and not has_defaults(session)
 
 
 def create_table(

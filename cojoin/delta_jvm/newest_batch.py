@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.delta_jvm.delta_files import has_no_log, table_log
-from cojoin.delta_jvm.table_version import read_table, table_path
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.errors import QueryFailedError
-from cojoin.session.session_settings import is_connect
+from cojoin.session.kinds import adapter_of
 from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class NewestBatch:
 
     def now(self) -> TableNow | None:
         """Return the table at its newest version; None where there is no table."""
-        if is_connect(self._spark):
+        if not adapter_of(self._spark).has_delta_classes:
             table = read_table(self._spark, self._location)
             return None if table is None else TableNow(table.table_id, table.version, table.log_path, table.transaction)
         if has_no_log(self._spark, self._location):
@@ -160,8 +160,9 @@ class NewestBatch:
         return TableNow.of(log, transaction)
 
     def _log_path(self) -> str | None:
-        if is_connect(self._spark):
-            path = table_path(self._spark, self._location)
+        adapter = adapter_of(self._spark)
+        if not adapter.has_delta_classes:
+            path = adapter.table_location(self._location)
             return None if path is None else f"{path.rstrip('/')}/_delta_log"
         log = table_log(self._spark, self._location)
         return None if log is None else str(log.logPath().toString())

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from cojoin.delta_jvm.delta_files import table_log
-from cojoin.session.java_classes import java_class
-from cojoin.session.session_settings import is_connect
+from cojoin.session.java_classes import java_class, java_session
+from cojoin.session.kinds import adapter_of
 from cojoin.session.stores import open_store
 from cojoin.storage.locations import is_path, is_relative, literally
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["TableVersion", "log_path", "quoted_table", "read_log", "read_table", "table_in_sql", "table_path"]
+__all__ = ["TableVersion", "log_path", "quoted_table", "read_log", "read_table", "table_in_sql"]
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)*\.(parquet|json)")
@@ -36,7 +36,6 @@ _ACTIONS = (
     "metaData struct<id: string, partitionColumns: array<string>, schemaString: string>, "
     "txn struct<appId: string, version: bigint>"
 )
-_NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND")
 
 
 class TableVersion(ABC):
@@ -89,8 +88,9 @@ def read_table(session: SparkSession, location: str, *, again: bool = True) -> T
     Returns:
         The table; None where there is no such table.
     """
-    if is_connect(session):
-        path = table_path(session, location)
+    adapter = adapter_of(session)
+    if not adapter.has_delta_classes:
+        path = adapter.table_location(location)
         return None if path is None else read_log(session, path)
     log = table_log(session, location)
     if log is None:
@@ -98,29 +98,11 @@ def read_table(session: SparkSession, location: str, *, again: bool = True) -> T
     if again:
         # The log in this JVM's cache may be that of a table that was deleted and created again since.
         java_class(session, "org.apache.spark.sql.delta.DeltaLog").invalidateCache(
-            session._jsparkSession,  # noqa: SLF001 - Delta's Python package has no access to the log
+            java_session(session),
             java_class(session, "org.apache.hadoop.fs.Path")(location) if is_path(location) else log.dataPath(),
         )
         log = table_log(session, location)
     return _JvmTable(log) if log.tableExists() else None
-
-
-def table_path(session: SparkSession, location: str) -> str | None:
-    """Return the folder of a Delta table by path or name, in a session of Spark Connect; None if no table has the name.
-
-    Args:
-        session: The session.
-        location: The table's path, with a ``/``, or its name.
-    """
-    if is_path(location):
-        return location
-    try:
-        found = session.sql(f"DESCRIBE DETAIL {location}").select("location").first()
-    except PySparkException as error:
-        if any(each in str(error) for each in _NO_TABLE):
-            return None
-        raise
-    return None if found is None else str(found[0])
 
 
 def log_path(session: SparkSession, location: str) -> str | None:
@@ -130,8 +112,9 @@ def log_path(session: SparkSession, location: str) -> str | None:
         session: The session.
         location: The table's path, with a ``/``, or its name.
     """
-    if is_connect(session):
-        path = table_path(session, location)
+    adapter = adapter_of(session)
+    if not adapter.has_delta_classes:
+        path = adapter.table_location(location)
         return None if path is None else f"{path.rstrip('/')}/_delta_log"
     log = table_log(session, location)
     return None if log is None else str(log.logPath().toString())

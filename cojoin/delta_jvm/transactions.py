@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from cojoin.delta_jvm.delta_files import append_files, commit_applications, table_log
 from cojoin.delta_jvm.newest_batch import NO_BATCH, NewestBatch, TableNow
 from cojoin.errors import QueryFailedError
-from cojoin.session.session_settings import is_connect
+from cojoin.session.kinds import adapter_of
+from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -124,7 +122,7 @@ class TableTransactions:
                     metadata=metadata,
                     former=former,
                 )
-            except (Py4JError, PySparkException) as error:
+            except SPARK_ERRORS as error:
                 if not _is_conflict(error, is_new=is_new):
                     raise
                 continue
@@ -146,7 +144,7 @@ class TableTransactions:
         """
         if self._epoch is None:
             return
-        if is_connect(self._spark):
+        if not adapter_of(self._spark).has_delta_classes:
             if self._newest.now() is None and create is not None:
                 create(None, self._fence_ids)
             self._fence_by_writer()
@@ -166,7 +164,7 @@ class TableTransactions:
                     return
                 transaction.readTxn().__getattr__("$plus$eq")(self._newest.fence_id)
                 commit_applications(self._spark, transaction, self._fence_ids, query_id=query_id)
-            except (Py4JError, PySparkException) as error:
+            except SPARK_ERRORS as error:
                 if not _is_conflict(error, is_new=is_new):
                     raise
                 continue

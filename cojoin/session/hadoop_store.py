@@ -15,11 +15,9 @@ import hashlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from cojoin.errors import CheckpointError
 from cojoin.session.java_classes import java_class
+from cojoin.session.spark_errors import JAVA_ERRORS, java_message
 from cojoin.storage.locations import without_login
 from cojoin.storage.store import (
     Store,
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HadoopStore", "qualified"]
 
-# PySpark converts some of Java's errors into its own, wherever they are raised.
-_JavaErrors = (Py4JJavaError, PySparkException)
 _TRIES = 5
 # What says something of the file itself; other errors, such as those of rights or of the network, do not.
 _DAMAGE = ("BlockMissingException", "BlockLengthException", "EOFException", "Corrupt")
@@ -61,7 +57,7 @@ def _system_and_root(spark: SparkSession, root: str, what: str) -> tuple[Any, An
         path = java_class(spark, "org.apache.hadoop.fs.Path")(root)
         system = path.getFileSystem(configuration)
         return system, system.makeQualified(path)
-    except _JavaErrors as error:
+    except JAVA_ERRORS as error:
         msg = (
             f"{what} {without_login(root)!r}: Spark has no file system for it ({_said(error)}); expected a path that "
             f"Spark reaches, such as '/lake/{what}'. An object store needs its connector's package in "
@@ -132,7 +128,7 @@ class HadoopStore(Store):
                 return bytes(self._to_bytes(stream)), ""
             finally:
                 stream.close()
-        except _JavaErrors as error:
+        except JAVA_ERRORS as error:
             # A local file's checksum is a second file: during a replacement, the two may not match.
             said = _said(error)
             if any(kind in said for kind in ("FileNotFoundException", "ChecksumException")):
@@ -158,7 +154,7 @@ class HadoopStore(Store):
                 stream.close()
         former = self._former(target)
         for _ in range(_TRIES):
-            with contextlib.suppress(*_JavaErrors):
+            with contextlib.suppress(*JAVA_ERRORS):
                 # Another process that replaces the file at the same moment may have renamed it since.
                 if self._system.exists(target):
                     self._system.delete(former, False)
@@ -206,7 +202,7 @@ class HadoopStore(Store):
                 place = place.getParent()
         if made:
             self._make(self._root, "")
-            with contextlib.suppress(*_JavaErrors):
+            with contextlib.suppress(*JAVA_ERRORS):
                 # Not recursive: the file system keeps a directory in which another process has written meanwhile.
                 for each in made:
                     self._system.delete(each, False)
@@ -238,7 +234,7 @@ class HadoopStore(Store):
 
     def delete_empty_directory(self, name: str) -> None:
         """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
-        with contextlib.suppress(*_JavaErrors):
+        with contextlib.suppress(*JAVA_ERRORS):
             # Not recursive: the file system keeps a directory in which another process has written meanwhile.
             self._system.delete(self._path(name), False)
 
@@ -280,7 +276,7 @@ class HadoopStore(Store):
         """Raise an error of the JVM as a ``CheckpointError`` with the file system's message on one line."""
         try:
             yield
-        except _JavaErrors as error:
+        except JAVA_ERRORS as error:
             raise self._refused(name, what, _said(error)) from error
 
     def _places(self, name: str) -> Iterator[Any]:
@@ -300,6 +296,5 @@ class HadoopStore(Store):
 
 def _said(error: BaseException) -> str:
     """Return the first line of Java's message, without the package of the error's class."""
-    said = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
-    kind, colon, text = said.strip().partition("\n")[0].partition(": ")
+    kind, colon, text = java_message(error).strip().partition("\n")[0].partition(": ")
     return f"{kind.rpartition('.')[2]}{colon}{text}"

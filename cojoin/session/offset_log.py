@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import uuid
 from typing import TYPE_CHECKING
 
-import pyspark
-
 from cojoin.errors import CheckpointError
-from cojoin.session.java_classes import java_class
-from cojoin.session.session_settings import is_connect
+from cojoin.session.kinds import adapter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,8 +45,6 @@ NOTHING_READ = "-"
 
 OFFSETS, COMMITS = "spark/offsets", "spark/commits"
 LOG_VERSION = "v1"
-# Spark 4.1 moved the classes of its logs.
-_PACKAGE = "org.apache.spark.sql.execution.streaming" + ("" if pyspark.__version__[:4] == "4.0." else ".checkpointing")
 PUT_BACK = (
     "put it back from a backup of the checkpoint, or restore a snapshot into a new checkpoint with restore_from= "
     "(`cojoin checkpoints list` shows them)"
@@ -77,27 +71,7 @@ def planned_entry(spark: SparkSession, files: Store) -> str:
         files: A directory that Spark reaches, for the checkpoint of a query that only shows the line; with Spark
             Connect it can't be had in another way.
     """
-    # Only Spark knows which settings a query keeps from its first batch on.
-    if is_connect(spark):
-        return _shown_entry(spark, files)
-    metadata = java_class(spark, f"{_PACKAGE}.OffsetSeqMetadata")
-    entry = json.loads(metadata.apply(0, int(1000 * time.time()), spark._jsparkSession.conf()).json())  # noqa: SLF001
-    entry["conf"] = {
-        name: spark.conf.get(name, value) if value is None else value for name, value in entry["conf"].items()
-    }
-    return json.dumps(entry)
-
-
-def _shown_entry(spark: SparkSession, files: Store) -> str:
-    name = f"control/shown-{uuid.uuid4().hex}"
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    query = rows.writeStream.format("noop").option("checkpointLocation", files.path(name)).trigger(once=True).start()
-    try:
-        query.awaitTermination()
-        line = (files.read(f"{name}/offsets/0") or "").splitlines()[1]
-    finally:
-        files.delete_directory(name)
-    return json.dumps({**json.loads(line), "batchTimestampMs": int(1000 * time.time())})
+    return adapter_of(spark).planned_metadata(files)
 
 
 def plan_first_batch(

@@ -1,55 +1,27 @@
-"""Checks of a Spark session: whether cojoin can use it, of which kind it is, and whether a setting was set.
+"""Checks before a Spark session is used, and the settings of it that are cojoin's own.
 
-A session is either one of this process, with its own JVM, or one of Spark Connect, whose JVM is a server's. Without the
-check, the first use of an unusable one fails with an error of Java's or of the transport's.
+Without the check, the first use of an unusable session fails with an error of Java's or of the transport's.
 """
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.errors import ConfigurationError, EnvironmentSetupError
-from cojoin.session.java_classes import java_class
-from cojoin.session.spark_versions import delta_package, spark_version
+from cojoin.errors import ConfigurationError
+from cojoin.session.kinds import adapter_of
+from cojoin.session.spark_versions import spark_version
+from cojoin.storage.locations import is_relative
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "DELTA_SETTINGS",
-    "active_session",
-    "check_delta",
-    "check_session",
-    "hadoop_setting",
-    "is_connect",
-    "is_left_to_spark",
-    "is_set",
-    "parallel_tasks",
-    "pipeline_refusals",
-]
+    from pyspark.sql import SparkSession
 
-_CONNECT = "pyspark.sql.connect"
-_MANY: dict[str, int] = {}
-_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-DELTA_SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
-}
-"""The settings that a session needs for Delta's tables."""
-
-_WITH_DELTA: set[str] = set()
-"""The applications whose JVMs have Delta's classes."""
-
-_CHECKED: set[str] = set()
-"""The sessions of Spark Connect whose servers were asked for their version."""
+__all__ = ["check_full", "check_session", "is_left_to_spark", "pipeline_refusals"]
 
 _IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 """Spark's name of the error for a call within a pipeline's function that would need the server."""
@@ -68,36 +40,26 @@ def check_session(session: Any, what: str) -> None:
         EnvironmentSetupError: cojoin does not work with this process's PySpark.
     """
     spark_version()
-    if is_connect(session):
-        _check_server(session, what)
-        return
-    if not isinstance(session, SparkSession):
-        msg = f"{what}: expected a SparkSession, got {type(session).__name__}"
-        raise ConfigurationError(msg)
-    context = session.sparkContext._jsc  # noqa: SLF001 - PySpark has no other way to ask
-    if context is None or context.sc().isStopped():
-        raise _stopped(what)
+    adapter_of(session).check(what)
 
 
-def _check_server(session: Any, what: str) -> None:
-    if session.is_stopped:
-        raise _stopped(what)
-    if session.session_id in _CHECKED:
-        return
-    try:
-        server = str(session.version)
-    except PySparkException as error:
-        reason = str(error).strip().partition("\n")[0]
-        msg = f"{what}: its Spark Connect server does not answer: {reason}; see that it runs, and connect again"
-        raise ConfigurationError(msg) from error
-    ours = pyspark.__version__
-    if server.split(".")[:2] != ours.split(".")[:2]:
+def check_full(session: Any, role: str, path: str | None) -> None:
+    """Check that a path is not relative: to a server, that would be another folder than to this process.
+
+    Args:
+        session: The session; in one of another kind, any path is right.
+        role: What the path belongs to, for the message.
+        path: The path; None where there is none.
+
+    Raises:
+        ConfigurationError: It is relative.
+    """
+    if path is not None and not adapter_of(session).shares_paths and is_relative(path):
         msg = (
-            f"{what}: its Spark Connect server is of version {server}, and PySpark in this process of version {ours}; "
-            f"install pyspark=={server} here, since functions are sent to the server as they are in this process"
+            f"{role}: expected a full path, got {path!r}: with Spark Connect, a relative one is another folder for the "
+            f"server than for this process, for which it is {str(Path(path).absolute())!r}"
         )
         raise ConfigurationError(msg)
-    _CHECKED.add(session.session_id)
 
 
 @contextmanager
@@ -124,60 +86,6 @@ def pipeline_refusals(what: str) -> Iterator[None]:
         raise ConfigurationError(msg) from error
 
 
-def check_delta(session: Any) -> None:
-    """Check that a session's JVM has Delta's classes; without them its first use of a table ends with Java's stack.
-
-    Args:
-        session: The session; in one of Spark Connect the server has the classes, and says itself what it lacks.
-
-    Raises:
-        EnvironmentSetupError: It has not; the message names the package.
-    """
-    if is_connect(session) or session.sparkContext.applicationId in _WITH_DELTA:
-        return
-    loader = java_class(session, "java.lang.Thread").currentThread().getContextClassLoader()
-    try:
-        loader.loadClass(_DELTA_CATALOG)
-    except Py4JJavaError:
-        package = delta_package(session.version)
-        msg = (
-            f"this Spark {session.version} has no Delta: expected the jars of {package}, found no {_DELTA_CATALOG}; "
-            f"start the program with spark-submit --packages {package} (where there is no way to a Maven repository, "
-            f"with --jars and that package's jars), and with a session of cojoin.spark_session() or the settings "
-            f"spark.sql.extensions={DELTA_SETTINGS['spark.sql.extensions']} and "
-            f"spark.sql.catalog.spark_catalog={_DELTA_CATALOG}. Started as a plain Python program, "
-            f"cojoin.spark_session() fetches the package itself"
-        )
-        raise EnvironmentSetupError(msg) from None
-    _WITH_DELTA.add(session.sparkContext.applicationId)
-
-
-def _stopped(what: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
-    )
-
-
-def active_session() -> Any:
-    """Return the active session of this thread, of either kind; None if there is none."""
-    found = SparkSession.getActiveSession()
-    if found is None and f"{_CONNECT}.session" in sys.modules:
-        found = sys.modules[f"{_CONNECT}.session"].SparkSession.getActiveSession()
-    return found
-
-
-def parallel_tasks(session: SparkSession) -> int:
-    """Return how many tasks run at the same time: Spark's default parallelism, the number of all cores."""
-    if not is_connect(session):
-        return max(1, int(session.sparkContext.defaultParallelism))
-    session_id = str(session.session_id)
-    if session_id not in _MANY:
-        # Spark Connect does not say it, but a range has that many partitions.
-        tasks = session.range(0, 1 << 20).select(F.spark_partition_id().alias("task"))
-        _MANY[session_id] = max(1, int(tasks.distinct().count()))
-    return _MANY[session_id]
-
-
 def is_left_to_spark(session: SparkSession, name: str) -> bool:
     """Return whether a setting such as ``spark.cojoin.parquet`` leaves to Spark what the workers would do themselves.
 
@@ -195,34 +103,3 @@ def is_left_to_spark(session: SparkSession, name: str) -> bool:
         )
         raise ConfigurationError(msg)
     return found == "spark"
-
-
-def is_set(session: SparkSession, name: str) -> bool:
-    """Return whether a setting was set explicitly; PySpark's own API does not distinguish that from a default.
-
-    Args:
-        session: The session.
-        name: The setting.
-    """
-    if is_connect(session):
-        return any(row.key == name for row in session.sql("SET").collect())
-    return bool(session._jsparkSession.conf().contains(name))  # noqa: SLF001
-
-
-def is_connect(session: Any) -> bool:
-    """Return whether a session is one of Spark Connect, which has no JVM in this process."""
-    return type(session).__module__.startswith(_CONNECT)
-
-
-def hadoop_setting(session: SparkSession, name: str) -> str | None:
-    """Return a setting of Hadoop's, such as ``fs.s3a.endpoint``; None if it is not set.
-
-    Args:
-        session: The session. In one of Spark Connect, only what Spark's own configuration sets is known.
-        name: The setting, without ``spark.hadoop.``.
-    """
-    if is_connect(session):
-        found = session.conf.get(f"spark.hadoop.{name}", None)
-    else:
-        found = session._jsc.hadoopConfiguration().get(name)  # noqa: SLF001 - PySpark has no way to it
-    return None if found is None or found == "" else str(found)

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.worker_check import ask_workers, check_workers, known_executors
+from cojoin.session.kinds import adapter_of
+from cojoin.session.worker_check import ask_workers, check_workers
 from cojoin.storage.place_tokens import Fault, ListedFile, Tokens, files_there, find_files, this_host, told_faults
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class SharedPlaces:
             ConfigurationError: It has another output or input, or none.
             EnvironmentSetupError: Its Python has not what this process has.
         """
-        executors = known_executors(spark)
+        executors = adapter_of(spark).executors()
         if self._asked and executors <= self._asked:
             return
         # Nobody waits for files that were removed since, as by a table's owner.

@@ -61,7 +61,8 @@ def spark_session(
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - Java is checked before Spark is touched
 
-    from cojoin.session.session_settings import DELTA_SETTINGS, check_delta  # noqa: PLC0415 - as above
+    from cojoin.session.kinds import adapter_of  # noqa: PLC0415 - as above
+    from cojoin.session.spark_versions import DELTA_SETTINGS  # noqa: PLC0415 - as above
 
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -104,7 +105,7 @@ def spark_session(
         session: SparkSession = builder.getOrCreate()
     # An empty string says that the user wants no packages of ours.
     if (conf or {}).get("spark.jars.packages") != "":
-        check_delta(session)
+        adapter_of(session).check_delta()
     return session
 
 

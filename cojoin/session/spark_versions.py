@@ -12,9 +12,15 @@ import pyspark
 
 from cojoin.errors import EnvironmentSetupError
 
-__all__ = ["check_kafka", "delta_package", "kafka_package", "spark_version"]
+__all__ = ["DELTA_SETTINGS", "check_kafka", "delta_package", "kafka_package", "spark_version"]
 
 DELTA_VERSION = "4.4.0"
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""The settings that a session needs for Delta's tables."""
+
 _OLDEST, _NEWEST = (4, 0, 1), (4, 2, 0)
 """The versions that delta-spark's own metadata allows."""
 

@@ -11,8 +11,8 @@ import importlib
 import threading
 from typing import TYPE_CHECKING
 
+from cojoin.session.kinds import adapter_of
 from cojoin.session.sealed import for_workers, installed
-from cojoin.session.session_settings import is_connect, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,10 +43,11 @@ def import_modules() -> None:
 
 def warm_up(session: SparkSession) -> None:
     """Start the workers of an application, at its first call, without waiting for them; not with Spark Connect."""
-    if is_connect(session):
+    adapter = adapter_of(session)
+    if not adapter.runs_batches:
         # A query's process beside the server must start within ten seconds, and gets the cores for itself.
         return
-    application = session.sparkContext.applicationId
+    application = adapter.application_id
     if application in _WARM:
         return
     _WARM.add(application)
@@ -60,5 +61,5 @@ def _start_workers(session: SparkSession) -> None:
 
     ready = for_workers(imported)
     with contextlib.suppress(Exception):
-        tasks = session.range(0, 64, 1, parallel_tasks(session))
+        tasks = session.range(0, 64, 1, adapter_of(session).parallel_tasks())
         tasks.mapInArrow(ready, "id long").mapInArrow(ready, "id long").write.format("noop").mode("overwrite").save()

@@ -20,18 +20,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.serializers import CloudPickleSerializer
 
 from cojoin.errors import EnvironmentSetupError
+from cojoin.session.kinds import adapter_of
 from cojoin.session.sealed import Sealed, ours, refusal, worker_trouble
-from cojoin.session.session_settings import is_connect, parallel_tasks
+from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["ask_workers", "check_workers", "has_other_hosts", "known_executors"]
+__all__ = ["ask_workers", "check_workers"]
 
 _ASKED: dict[str, frozenset[str]] = {}
 """The executors that were asked, by application; none of a session of Spark Connect, whose executors are not known."""
@@ -50,10 +49,11 @@ def check_workers(session: Any) -> None:
     Raises:
         EnvironmentSetupError: As ``ask_workers``.
     """
-    if not is_connect(session) and not has_other_hosts(session):
+    adapter = adapter_of(session)
+    if adapter.has_child_workers:
         return
-    asked = _ASKED.get(_application(session))
-    if asked is None or not known_executors(session) <= asked:
+    asked = _ASKED.get(adapter.application_id)
+    if asked is None or not adapter.executors() <= asked:
         ask_workers(session)
 
 
@@ -71,7 +71,8 @@ def ask_workers(session: Any, question: Callable[[], Any] | None = None) -> list
         EnvironmentSetupError: A worker has no cojoin, another version or other sources of it, another Python or another
             pyarrow; or the job has failed.
     """
-    executors, told = known_executors(session), []
+    adapter, told = adapter_of(session), []
+    executors = adapter.executors()
     sent = None if question is None else CloudPickleSerializer().dumps(Sealed(question))
     for linger in _LINGERS:
         told += _answers(session, len(executors) - 1, sent, linger)
@@ -80,31 +81,13 @@ def ask_workers(session: Any, question: Callable[[], Any] | None = None) -> list
     refused = sorted({each["refused"] for each in told if each["refused"] is not None})
     if refused:
         raise EnvironmentSetupError(_refused(session, ". Also ".join(refused)))
-    _ASKED[_application(session)] = executors
+    _ASKED[adapter.application_id] = executors
     return [each["answer"] for each in told]
-
-
-def has_other_hosts(session: Any) -> bool:
-    """Return whether a session's workers may be on other hosts, or have other disks, than its driver."""
-    master = str(session.conf.get("spark.master", ""))
-    return master != "local" and not master.startswith("local[")
-
-
-def known_executors(session: Any) -> frozenset[str]:
-    """Return the executors that the driver knows, and the driver, by their addresses; none with Spark Connect."""
-    if is_connect(session):
-        return frozenset()
-    status = session.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no way to them
-    return frozenset(str(status.keySet().mkString("\n")).splitlines())
-
-
-def _application(session: Any) -> str:
-    return str(session.session_id if is_connect(session) else session.sparkContext.applicationId)
 
 
 def _answers(session: Any, executors: int, sent: bytes | None, linger: float) -> list[dict[str, Any]]:
     """Return what the tasks of one job say, of which each lingers so long, so that no core runs two."""
-    expected, tasks = ours(), max(parallel_tasks(session), executors)
+    expected, tasks = ours(), max(adapter_of(session).parallel_tasks(), executors)
 
     # Not sealed: it returns its findings, so Spark does not try its task again elsewhere.
     def asked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,16 +105,14 @@ def _answers(session: Any, executors: int, sent: bytes | None, linger: float) ->
 
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(asked, "told string").collect()
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         why = worker_trouble(str(error)) or f"the job that asks them has failed: {_worker_error(error)}"
         raise EnvironmentSetupError(_refused(session, why)) from error
     return [json.loads(row.told) for row in rows]
 
 
 def _refused(session: Any, why: str) -> str:
-    master = "" if is_connect(session) else session.sparkContext.master
-    where = f"the workers of {master}" if master else "the Spark Connect server's workers"
-    return f"{where} must have what this process has, since they execute its queries: {why}"
+    return f"{adapter_of(session).workers} must have what this process has, since they execute its queries: {why}"
 
 
 def _worker_error(error: Exception) -> str:

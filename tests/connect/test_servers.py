@@ -22,7 +22,7 @@ pytestmark = pytest.mark.connect
 def test_a_server_of_another_version_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = spark.range(1).selectExpr("id", "timestamp_micros(id) at")
     server = spark.version
-    monkeypatch.setattr("cojoin.session.session_settings._CHECKED", set())
+    monkeypatch.setattr("cojoin.session.connect_session._CHECKED", set())
     monkeypatch.setattr(pyspark, "__version__", "4.0.5")
     with pytest.raises(cj.ConfigurationError) as refused:
         cj.connect(cj.Input(frame, key="id", event_time="at"), cj.Input(frame, key="id", event_time="at"))

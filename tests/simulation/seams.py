@@ -222,7 +222,6 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "_POLL_SECONDS": 4.0,
     },
     "cojoin.session.offset_log": {
-        "time": SimulatedTime,
         "planned_entry": lambda *_: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
     },
     "cojoin.checkpoints.outputs": {"read_table": DeltaTables.read_table, "open_store": _open_store},

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.due_snapshots import DueSnapshots
 from cojoin.delta_jvm.delta_files import WrittenFile, keep_checksums_small
-from cojoin.session.session_settings import is_connect
+from cojoin.session.kinds import adapter_of
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
 from cojoin.spark.batch.batch_facts import FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY
 from cojoin.spark.batch.call import STATISTICS
@@ -81,7 +81,7 @@ class BatchWriter(BatchProtocol):
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
-        if not is_connect(emitted.sparkSession):
+        if adapter_of(emitted.sparkSession).has_local_properties:
             known = json.dumps(self.state_before(batch_id))
             emitted.sparkSession.sparkContext.setLocalProperty(STATE_PROPERTY, known)
             if self._places is not None:

@@ -39,11 +39,10 @@ from cojoin.engine.operator import REJECTED
 from cojoin.engine.plan_settings import plan_settings
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
-from cojoin.session.connect_server import check_server
 from cojoin.session.failures import explain
+from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import check_offsets
 from cojoin.session.sealed import for_workers
-from cojoin.session.session_settings import is_connect
 from cojoin.session.shared_places import begun
 from cojoin.session.source_logs import check_logs
 from cojoin.session.stores import open_store
@@ -123,7 +122,7 @@ def start_query(
     sinks = options.sinks(plan, files)
     description = _described(plan, files, options)
     _check_outputs(plan, files, sinks, inputs, evolve=options.evolve)
-    places = shared_places(spark, files, sinks, inputs, is_client=is_connect(spark))
+    places = shared_places(spark, files, sinks, inputs, is_client=not adapter_of(spark).runs_batches)
     with begun(places, spark):
         new = NewQuery(spark, files, plan, description, sources, sinks, options.restore)
         restoration = seen = unfinished(spark, files, options.restore_from)
@@ -140,8 +139,7 @@ def start_query(
             None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
             for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
         ]
-        if is_connect(spark):
-            check_server(spark, files)
+        adapter_of(spark).check_checkpoint(files)
         claim_checkpoint(files, description, described, settings=plan_settings(plan), evolve=options.evolve)
         lease = Lease.acquire(files)
         try:
@@ -419,7 +417,7 @@ def _run_planned(
     resumed = starts if plan.follows_clock else frozenset()
     writer: BatchWriter | None = None
     told_by: str | None = None
-    if is_connect(new.spark):
+    if not adapter_of(new.spark).runs_batches:
         side = _static_side(plan, new.sources[1], options)
         batch: Any = for_workers(_remote(new, streams, options, checkpoint, side))
         told_by = setting_of(checkpoint.query_id)
@@ -459,7 +457,7 @@ def _run(
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
     cadence = SnapshotCadence.of(options.checkpoint_interval)
     writer: BatchWriter | None = None
-    if not is_connect(new.spark):
+    if adapter_of(new.spark).runs_batches:
         rows_only = not any(runs_python(each.frame) for each in inputs)
         retained = options.retained_checkpoints
         writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)

@@ -25,10 +25,10 @@ from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
 from cojoin.session import source_logs
 from cojoin.session.arrow_types import spark_schema
+from cojoin.session.kinds import adapter_of
 from cojoin.session.offset_log import NOTHING_READ
 from cojoin.session.sealed import for_workers
 from cojoin.session.shared_places import SharedPlaces, begun
-from cojoin.session.worker_check import has_other_hosts
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.place_tokens import Place
 
@@ -138,7 +138,7 @@ class NewSavepoint:
         """
         files = self.files
         check_free(files, self.note.by)
-        is_local = isinstance(files, LocalStore) and has_other_hosts(self.spark)
+        is_local = isinstance(files, LocalStore) and adapter_of(self.spark).has_other_hosts
         places = SharedPlaces([Place("checkpoint", files.root.removeprefix("file:"))]) if is_local else None
         with begun(places, self.spark, to_the_end=True):
             self._write(contents, headers, report, check)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.connect_server import check_full
+from cojoin.session.session_settings import check_full
 from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:

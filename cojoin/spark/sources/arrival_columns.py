@@ -18,7 +18,7 @@ from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.row_changes import COMMITTED_AT
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError
-from cojoin.session.session_settings import active_session
+from cojoin.session.kinds import active_session
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:

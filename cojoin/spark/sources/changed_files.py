@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from cojoin.checkpoints.delta_log import commit_versions
 from cojoin.delta_jvm.table_version import log_path
 from cojoin.errors import CheckpointError
-from cojoin.session.session_settings import is_connect
+from cojoin.session.kinds import adapter_of
 from cojoin.session.stores import open_store
 from cojoin.storage.locations import literally
 
@@ -75,7 +75,7 @@ def files_in_commit(spark: SparkSession, location: str, version: int, *, is_feed
     try:
         store = open_store(spark, folder, "Delta log")
     except CheckpointError:
-        if not is_connect(spark):
+        if adapter_of(spark).shares_paths:
             raise
         return None
     text = store.read(f"{version:020d}.json")

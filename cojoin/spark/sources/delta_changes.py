@@ -26,7 +26,7 @@ from cojoin.engine.time.complete_reading import CLOCK_SKEW_MS
 from cojoin.engine.time.durations import milliseconds
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.session.session_settings import active_session
+from cojoin.session.kinds import active_session
 from cojoin.spark.sources.changed_files import files_in_commit, vacuumed_versions
 from cojoin.spark.sources.source import NewestCommit, Source
 from cojoin.storage.locations import is_path
