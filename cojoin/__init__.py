@@ -60,10 +60,10 @@ if TYPE_CHECKING:
         QueryFailedError,
         SchemaError,
     )
+    from cojoin.session.spark_session import spark_session
     from cojoin.spark.query.query import Query
     from cojoin.spark.query.triggers import Trigger
     from cojoin.spark.savepoints.erase import erase
-    from cojoin.spark.session.spark_session import spark_session
     from cojoin.spark.sinks import sinks
     from cojoin.spark.sources import sources
 
@@ -166,7 +166,7 @@ _LAZY = {
     "savepoint": "cojoin.checkpoints.inspect.read",
     "sinks": "cojoin.spark.sinks.sinks",
     "sources": "cojoin.spark.sources.sources",
-    "spark_session": "cojoin.spark.session.spark_session",
+    "spark_session": "cojoin.session.spark_session",
     "testing": "cojoin.testing",
     "write_state": "cojoin.api.write_state",
 }

@@ -60,7 +60,9 @@ _GROUPS = {
         "tests/benchmarks/guards/test_replay.py",
         "tests/kafka/",
         "tests/servers/",
+        "tests/session/",
         "tests/storage/",
+        "tests/delta_jvm/",
         "tests/simulation/test_against_spark.py",
         "tests/checkpoints/",
         "tests/releases/",
@@ -259,7 +261,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         remote.stop()
         return
 
-    from cojoin.spark.session.installed_java import check_java
+    from cojoin.session.installed_java import check_java
     from tests.servers.jars import kafka_settings, s3_jars
 
     check_java()
@@ -303,7 +305,7 @@ def bucket(spark: SparkSession) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """The Kafka broker of all tests; each test makes topics of its own. Some log in, so it is guarded."""
-    from cojoin.storage.spark_versions import spark_version
+    from cojoin.session.spark_versions import spark_version
     from tests.servers.broker import Broker
 
     if spark_version() != "4.2":

@@ -153,7 +153,7 @@ def spark_reads(ddl: str) -> pa.DataType | None:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import _parse_datatype_string
 
-    from cojoin.storage.arrow_types import arrow_type
+    from cojoin.session.arrow_types import arrow_type
 
     try:
         dtype = _parse_datatype_string(ddl)

@@ -30,11 +30,12 @@ LAYERS = (
     "cojoin.testing",
     "cojoin.embedded",
     "cojoin.storage",
+    "cojoin.session",
+    "cojoin.delta_jvm",
     "cojoin.checkpoints",
     "cojoin.checkpoints.inspect",
     "cojoin.comparison",
     "cojoin.metrics",
-    "cojoin.spark.session",
     "cojoin.spark.batch",
     "cojoin.spark.sources",
     "cojoin.spark.sinks",
@@ -100,6 +101,16 @@ def test_the_engine_knows_no_spark() -> None:
     allowed = {*sys.stdlib_module_names, "numpy", "pandas", "pyarrow", "cojoin"}
     roots = {module: {name.split(".")[0] for name in imports(MODULES[module])} for module in ENGINE}
     assert {module: found - allowed for module, found in roots.items() if found - allowed} == {}
+
+
+def test_the_stores_know_no_spark() -> None:
+    below = [module for module in MODULES if f"{module}.".startswith("cojoin.storage.")]
+    spark = {module: {name for name in imports(MODULES[module]) if _is_sparks(name)} for module in below}
+    assert {module: found for module, found in spark.items() if found} == {}
+
+
+def _is_sparks(name: str) -> bool:
+    return name.split(".", maxsplit=1)[0] in {"pyspark", "py4j", "delta"}
 
 
 def test_nothing_imports_upward() -> None:

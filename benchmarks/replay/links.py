@@ -13,7 +13,7 @@ import cojoin as cj
 from benchmarks.session import set_partitions
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
-from cojoin.storage.stores import open_store
+from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,7 +34,7 @@ from benchmarks.state.large_state import measure_what_is_written
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.formats import text_table
-from cojoin.storage.stores import open_store
+from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ from benchmarks.findings import Findings, open_input
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.formats import text_table
-from cojoin.storage.stores import open_store
+from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,7 +32,7 @@ from benchmarks.findings import Findings, open_input
 from benchmarks.session import make_session
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.engine.formats import text_table
-from cojoin.storage.stores import open_store
+from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from cojoin.checkpoints.inspect.read import as_checkpoint
 from cojoin.debugging.debugger import Debugger
 from cojoin.debugging.loaded_key import load_key, near_keys, nothing_of
 from cojoin.errors import ConfigurationError
-from cojoin.storage.session_settings import active_session
+from cojoin.session.kinds import active_session
 
 if TYPE_CHECKING:
     from cojoin.checkpoints.checkpoint import Checkpoint, Moment

@@ -9,9 +9,9 @@ from cojoin.api.joined import Joined
 from cojoin.checkpoints.inspect.query_state import QueryState
 from cojoin.checkpoints.inspect.read import read_state
 from cojoin.errors import ConfigurationError
+from cojoin.session.session_settings import check_session
 from cojoin.spark.savepoints.state_writing import StateParts, write_parts
 from cojoin.storage.locations import as_location
-from cojoin.storage.session_settings import check_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

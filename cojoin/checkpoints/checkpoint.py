@@ -11,9 +11,10 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.display import Display, display_of
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.kinds import adapter_of
+from cojoin.session.session_settings import check_session
+from cojoin.session.stores import open_store
 from cojoin.storage.locations import as_location, without_login
-from cojoin.storage.session_settings import check_delta, check_session
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +78,7 @@ def open_files(spark: SparkSession, path: str) -> Store:
         CheckpointError: The directory is not a checkpoint.
     """
     check_session(spark, "spark")
-    check_delta(spark)
+    adapter_of(spark).check_delta()
     files = open_store(spark, path)
     read_query(files)
     return files

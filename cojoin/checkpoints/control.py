@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.drain_promise import promise_drain, was_promised
-from cojoin.checkpoints.offset_log import (
+from cojoin.errors import CheckpointError
+from cojoin.session.offset_log import (
     COMMITS,
     LOG_VERSION,
     NOTHING_READ,
@@ -36,7 +37,6 @@ from cojoin.checkpoints.offset_log import (
     newest_id,
     planned_lines,
 )
-from cojoin.errors import CheckpointError
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:

@@ -6,26 +6,27 @@ commits from the log, so the commits after a version are returned only where all
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.delta_jvm.newest_batch import FENCE
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.errors import CheckpointError
+from cojoin.session.kinds import adapter_of
+from cojoin.session.stores import open_store
 from cojoin.storage.locations import literally
-from cojoin.storage.newest_batch import FENCE
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
-    from cojoin.storage.table_version import TableVersion
+    from pyspark.sql import SparkSession
+
+    from cojoin.delta_jvm.table_version import TableVersion
 
 __all__ = [
     "Commit",
@@ -88,28 +89,9 @@ def commit_versions(spark: SparkSession, table: TableVersion) -> list[int]:
     return sorted(int(found[1]) for name in names if (found := _COMMIT_FILE.fullmatch(name)))
 
 
-@contextlib.contextmanager
-def session_with_long_history(spark: SparkSession) -> Iterator[SparkSession]:
-    """Allow time travel as far back as a table's log goes during the block, in the session that is yielded.
-
-    Args:
-        spark: The session. A copy of it is yielded where that can be had; with Spark Connect it is the session itself,
-            whose setting is put back afterwards.
-    """
-    if not is_connect(spark):
-        copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001 - there is no public way
-        copy.conf.set(_LOOKING_BACK, "false")
-        yield copy
-        return
-    before = spark.conf.get(_LOOKING_BACK, None)
-    spark.conf.set(_LOOKING_BACK, "false")
-    try:
-        yield spark
-    finally:
-        if before is None:
-            spark.conf.unset(_LOOKING_BACK)
-        else:
-            spark.conf.set(_LOOKING_BACK, before)
+def session_with_long_history(spark: SparkSession) -> AbstractContextManager[SparkSession]:
+    """Return a context with a session that allows time travel as far back as a table's log goes."""
+    return adapter_of(spark).with_setting(_LOOKING_BACK, "false")
 
 
 def later_commits(spark: SparkSession, location: str, version: int) -> list[Commit]:

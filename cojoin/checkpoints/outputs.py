@@ -13,13 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from cojoin.checkpoints.delta_log import later_commits, session_with_long_history
+from cojoin.delta_jvm.table_version import read_table, table_in_sql
 from cojoin.errors import CheckpointError
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table, table_in_sql
+from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,7 +159,7 @@ def cut_back(spark: SparkSession, found: CutBack) -> None:
     try:
         with session_with_long_history(spark) as session:
             session.sql(statement)
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         said = str(error).strip().partition("\n")[0]
         target = "no rows" if version is None else f"version {version}"
         msg = f"Delta table {location}: could not be cut back to {target}: {said}; name a new table for the output"

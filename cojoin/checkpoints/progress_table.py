@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.delta_jvm.delta_files import WrittenFile, append_files, is_loaded, plain_defaults, table_log
+from cojoin.delta_jvm.first_commit import create_table, is_worth_it
+from cojoin.delta_jvm.newest_batch import NO_BATCH
+from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
-from cojoin.storage.delta_files import WrittenFile, append_files, is_loaded, plain_defaults, table_log
+from cojoin.session.kinds import adapter_of
 from cojoin.storage.file_statistics import file_statistics
-from cojoin.storage.first_commit import create_table, is_worth_it
-from cojoin.storage.newest_batch import NO_BATCH
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.transactions import TableTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +102,7 @@ class ProgressTable:
 
     def flush_early(self) -> None:
         """Write the batches of the group beside other work, where this takes more than a moment."""
-        if is_connect(self._spark) or is_loaded(self._spark):
+        if not adapter_of(self._spark).has_delta_classes or is_loaded(self._spark):
             self.flush()
 
     def flush(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.offset_log import OFFSETS, newest_id
+from cojoin.session.offset_log import OFFSETS, newest_id
 from cojoin.storage.document_text import Form, damaged
 from cojoin.storage.documents import read_document, write_document
 

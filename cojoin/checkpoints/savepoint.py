@@ -11,9 +11,6 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from cojoin.checkpoints.checkpoint import Checkpoint
 from cojoin.checkpoints.identity import read_query
 from cojoin.checkpoints.lease_record import read_lease
@@ -24,6 +21,7 @@ from cojoin.checkpoints.state_claims import end_savepoints, is_conflict, next_sa
 from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.errors import CheckpointError
+from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +71,7 @@ def take_savepoint(spark: SparkSession, files: Store) -> Checkpoint:
                     is_taken = is_of_a_run or _make_final(spark, files, manifest.batch_id)
                 if is_taken:
                     return Checkpoint(files.root, manifest.batch_id)
-            except (CheckpointError, PySparkException, Py4JError):
+            except (CheckpointError, *SPARK_ERRORS):
                 # A query that goes on cleans the state of former batches, also while it is read here.
                 if committed_batches(files)[-1:] == committed[-1:]:
                     raise
@@ -111,7 +109,7 @@ def _write(spark: SparkSession, files: Store, manifest: Manifest, key_groups: in
         taken = table.write(rows, manifest, "savepoint", key_groups, remembered=False, claim=claim)
     except BeingRemovedError:
         return False
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         if is_conflict(error):
             # A cleaning has taken it for interrupted, or another savepoint was taken.
             return False

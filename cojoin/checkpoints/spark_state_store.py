@@ -16,8 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import SegmentFolder
@@ -28,8 +26,9 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError, CodecError
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.sealed import for_workers
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
+from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -138,7 +137,7 @@ def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
         store = spark.read.format("statestore").option("batchId", batch_id).load(files.path("spark"))
         # Spark Connect looks at the files only when it is asked something.
         _ = store.columns
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         raise _missing(files, batch_id) from error
     return store.selectExpr("key.key_group AS label", "value.groupState.state AS content").where("content IS NOT NULL")
 
@@ -146,7 +145,7 @@ def _load(spark: SparkSession, files: Store, batch_id: int) -> DataFrame:
 def _collect(frame: DataFrame, files: Store, batch_id: int) -> list[Any]:
     try:
         rows: list[Any] = frame.collect()
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         if "STATE_STORE" in str(error) or "FileNotFound" in str(error):
             raise _missing(files, batch_id) from error
         raise

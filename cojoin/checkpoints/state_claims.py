@@ -15,12 +15,10 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
-from cojoin.storage.delta_files import commit_applications, table_log
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.table_version import read_table
+from cojoin.delta_jvm.delta_files import commit_applications, table_log
+from cojoin.delta_jvm.table_version import read_table
+from cojoin.session.kinds import adapter_of
+from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +126,7 @@ def fence_runs(spark: SparkSession, path: str, epoch: int) -> None:
 
 def _write(spark: SparkSession, path: str, claim: Claim) -> None:
     """Write a claim without rows, unless its application has written it or a later one."""
-    if is_connect(spark):
+    if not adapter_of(spark).has_delta_classes:
         if read_table(spark, path) is not None:
             rows = spark.read.format("delta").load(path).limit(0)
             writer = rows.write.format("delta").mode("append")
@@ -140,7 +138,7 @@ def _write(spark: SparkSession, path: str, claim: Claim) -> None:
             return
         try:
             commit_applications(spark, transaction, {claim.app_id: claim.version}, query_id="")
-        except (Py4JError, PySparkException) as error:
+        except SPARK_ERRORS as error:
             if not is_conflict(error) or number == _TRIES - 1:
                 raise
             continue

@@ -12,16 +12,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from cojoin.checkpoints.snapshots import Snapshots, named
 from cojoin.checkpoints.state_claims import end_again, end_savepoints, is_conflict
 from cojoin.checkpoints.state_table import STATE_TABLE
+from cojoin.delta_jvm.delta_files import commit_applications, partition_files, table_log
+from cojoin.delta_jvm.table_version import quoted_table
 from cojoin.errors import CheckpointError
-from cojoin.storage.delta_files import commit_applications, partition_files, table_log
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.table_version import quoted_table
+from cojoin.session.kinds import adapter_of
+from cojoin.session.spark_errors import SPARK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -132,7 +130,8 @@ class StateCleaner:
         partitions = {_folder(*each): each for each in gone}
         # Files without a commit, or of a commit that was replaced, are not in the log.
         listed = [f"{folder}/{name}" for folder in partitions for name in self._files.names(f"{STATE_TABLE}/{folder}")]
-        log = None if is_connect(self._spark) else table_log(self._spark, self._path)
+        has_classes = adapter_of(self._spark).has_delta_classes
+        log = table_log(self._spark, self._path) if has_classes else None
         transaction = None if log is None else log.startTransaction()
         conditions = " OR ".join(f"({_condition(*each)})" for each in gone)
         is_there = transaction is not None and transaction.readVersion() >= 0
@@ -173,7 +172,7 @@ class StateCleaner:
         if actions or claims:
             try:
                 commit_applications(self._spark, transaction, claims, query_id="", added=actions)
-            except (Py4JError, PySparkException) as error:
+            except SPARK_ERRORS as error:
                 if claims and is_conflict(error):
                     return False
                 raise

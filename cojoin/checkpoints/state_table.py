@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.lease_record import holder
@@ -22,12 +20,13 @@ from cojoin.checkpoints.snapshot_record import Snapshot, SnapshotKind
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, are_whole, read_content, seal_of
 from cojoin.checkpoints.snapshots import BeingRemovedError, Snapshots
 from cojoin.checkpoints.state_claims import has_claim
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, CodecError, QueryFailedError
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
+from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.storage.locations import literally
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,7 +135,7 @@ class StateTable:
             writer = writer.option("txnAppId", claim.app_id).option("txnVersion", str(claim.version))
         try:
             writer.save(self._path)
-        except (PySparkException, Py4JError):
+        except SPARK_ERRORS:
             # Where another run has taken over, that is the reason, and this says so.
             check()
             raise
@@ -200,7 +199,7 @@ class StateTable:
         They are read from that commit's data files, in one small job. To read the table would take several jobs, and
         most of a small snapshot's time; it is read only where the files can't be read or lack a key group.
         """
-        with contextlib.suppress(PySparkException, Py4JError):
+        with contextlib.suppress(*SPARK_ERRORS):
             paths = [literally(f"{self._path}/{file}") for file in files]
             rows = self._spark.read.schema(_WITHOUT_CONTENT).parquet(*paths)
             found: list[Row] = rows.collect()
@@ -313,14 +312,14 @@ class StateTable:
             reader = reader.option("versionAsOf", self._version)
         try:
             return reader.load(self._path)
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             msg = f"checkpoint {self._files.root}: {self._unreadable(error)}; restore another checkpoint"
             raise CheckpointError(msg) from error
 
     def _collect(self, frame: DataFrame, snapshot: Snapshot) -> list[Row]:
         try:
             rows: list[Row] = frame.collect()
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             text = str(error)
             if "FILE_NOT_EXIST" in text or "FileNotFound" in text or "does not exist" in text:
                 raise self._gone(snapshot, f"files of its table {STATE_TABLE} are gone, vacuumed or deleted") from error

@@ -15,8 +15,8 @@ from cojoin.checkpoints.state_values import read_value
 from cojoin.engine.values.schema_evolution import evolve, widest
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.sealed import for_workers
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

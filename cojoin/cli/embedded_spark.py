@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from cojoin.cli.interrupts import Interrupts
 from cojoin.errors import CojoinError, EnvironmentSetupError
-from cojoin.spark.session.installed_java import check_java
-from cojoin.spark.session.jars import jar_settings
-from cojoin.spark.session.spark_session import spark_session
-from cojoin.spark.session.submit_settings import settings_of
+from cojoin.session.installed_java import check_java
+from cojoin.session.jars import jar_settings
+from cojoin.session.spark_session import spark_session
+from cojoin.session.submit_settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -193,7 +193,7 @@ class _Run:
     def _read_so_far(self) -> list[Source]:
         """Return the sources; those of topics, which may have grown since, end at the query's offset."""
         from cojoin.checkpoints.manifest import Manifests  # noqa: PLC0415
-        from cojoin.storage.stores import open_store  # noqa: PLC0415 - Java is checked before Spark
+        from cojoin.session.stores import open_store  # noqa: PLC0415 - Java is checked before Spark
 
         last = Manifests(open_store(self._spark, self._arguments.checkpoint)).last()
         if last is None:

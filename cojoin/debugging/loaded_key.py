@@ -27,9 +27,9 @@ from cojoin.engine import rescaling
 from cojoin.engine.state.ttl import without_accesses
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.texts import back_quoted
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import key_group
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -25,16 +25,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.state_rows import having
-from cojoin.checkpoints.offset_log import NOTHING_READ, planned_entry
 from cojoin.engine.values.tables import concat
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.query.failures import explain
+from cojoin.session import source_logs
+from cojoin.session.failures import explain
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import NOTHING_READ, planned_entry
+from cojoin.session.stores import open_store
 from cojoin.spark.query.history import snapshot_of
-from cojoin.spark.restore import source_logs
 from cojoin.storage.locations import literally
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,7 +210,7 @@ class ReplayedRows:
             _plan(self.spark, place, leaves)
             try:
                 # With Spark Connect the function is called in another process.
-                to = write if is_connect(self.spark) else take
+                to = take if adapter_of(self.spark).runs_batches else write
                 stream = whole.writeStream.foreachBatch(to).option("checkpointLocation", place.path("spark"))
                 stream.queryName(f"cojoin debug {uuid.uuid4().hex[:8]}").trigger(once=True).start().awaitTermination()
                 if to is write:

@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
         msg = f"module 'cojoin.kafka' has no attribute {name!r}"
         raise AttributeError(msg)
     if _MODULES[name] in _NEEDS_THE_DATA_SOURCE:
-        from cojoin.storage.spark_versions import check_kafka  # noqa: PLC0415
+        from cojoin.session.spark_versions import check_kafka  # noqa: PLC0415
 
         check_kafka()
     return getattr(import_module(f"cojoin.kafka.{_MODULES[name]}"), name)

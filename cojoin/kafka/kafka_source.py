@@ -34,8 +34,8 @@ from cojoin.kafka.records import FAULT, MARK, NEWEST
 from cojoin.kafka.topic_ids import difference, merged
 from cojoin.kafka.topic_monitor import TopicMonitor
 from cojoin.kafka.topics import Topics
+from cojoin.session.kinds import active_session, adapter_of
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.session_settings import active_session, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -322,7 +322,7 @@ class KafkaSource(Source):
         index = self._archived(again=True)
         name = f"{_FORMAT}-{uuid.uuid4().hex[:8]}"
         ids = self._checked(is_new=False)
-        reading = replace(self.reading(parallel_tasks(spark)), topic_ids=ids, packing=packing)
+        reading = replace(self.reading(adapter_of(spark).parallel_tasks()), topic_ids=ids, packing=packing)
         spark.dataSource.register(data_source(name, reading))
         reader: Any = spark.readStream if streaming else spark.read
         layout = None if index is None else index.layout

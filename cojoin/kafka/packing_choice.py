@@ -13,8 +13,9 @@ import pyarrow as pa
 from cojoin.engine.values.types import parse_type, type_to_ddl
 from cojoin.engine.values.xx_hashes import is_hashed
 from cojoin.kafka.formats.settled_json import is_settled_type
+from cojoin.session.kinds import active_session
+from cojoin.session.session_settings import is_left_to_spark
 from cojoin.spark.batch.arrow_limits import limits_bytes
-from cojoin.storage.session_settings import active_session, is_left_to_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,8 +23,8 @@ from cojoin.kafka.alignment import UnreadInput, confirmed_positions, next_slice,
 from cojoin.kafka.connected_input import ConnectedInput
 from cojoin.kafka.positions import offset_of, positions_of, unread_of
 from cojoin.kafka.tasks import Task, make_tasks
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.sealed import Sealed, sealed_call
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import Sealed, sealed_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -21,8 +21,8 @@ from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.formats.debezium_envelope import CHANGED_AT, Placeholder, change_row, change_sides, payload_of
 from cojoin.kafka.formats.debezium_json import DebeziumJson
 from cojoin.kafka.records import DECODED, DECODED_KEY, FAULT, HEADERS, KEY, MARK, NEWEST, TIME, TOMBSTONE, VALUE, Record
+from cojoin.session.pickling import pickling_error
 from cojoin.spark.batch.packing import READY_COLUMNS
-from cojoin.spark.batch.pickling import pickling_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cojoin.errors import ConfigurationError, QueryFailedError
 from cojoin.kafka.token_texts import call_problem, function_name, is_token_text, without_tokens
-from cojoin.spark.batch.pickling import pickling_error
+from cojoin.session.pickling import pickling_error
 from cojoin.storage.locations import MASK
 
 if TYPE_CHECKING:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,17 +9,15 @@ from typing import TYPE_CHECKING
 from cojoin.engine.input_columns import check_pair
 from cojoin.engine.time.durations import milliseconds
 from cojoin.errors import ConfigurationError, SchemaError
-from cojoin.spark.batch.plan_text import plan_text
+from cojoin.session.kinds import active_session, adapter_of
+from cojoin.session.session_settings import pipeline_refusals
+from cojoin.session.warming import warm_up
 from cojoin.spark.bound_input import BoundInput, SparkAdvice
-from cojoin.spark.session.warming import warm_up
 from cojoin.spark.sources.sources import Source
 from cojoin.spark.spark_execution import SparkExecution
-from cojoin.storage.session_settings import active_session, is_connect, parallel_tasks, pipeline_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
 
     from cojoin.engine.input import Input
 
@@ -38,9 +34,6 @@ _CALL_MS = 1.5, 4.0
 
 _LONG_SECONDS = 5
 """The estimated seconds per micro-batch from which the user is warned."""
-
-_SIZE, _UNITS = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B"), ("", *"KMGTPE")
-"""The size of a plan in its text, and the units of 1024 bytes."""
 
 
 def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[SparkExecution, int, list[str]]:
@@ -71,15 +64,7 @@ def bind_inputs(left: Input, right: Input, key_groups: int | None) -> tuple[Spar
 
 def _size(bound: BoundInput) -> int:
     """Return the size of a static input in bytes, as Spark estimates it; of an unknown one, Spark says the largest."""
-    if is_connect(bound.frame.sparkSession):
-        return _told_size(bound.frame)
-    return int(bound.frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())  # noqa: SLF001 - no public way
-
-
-def _told_size(frame: DataFrame) -> int:
-    """Return the size of a DataFrame in bytes according to the text of its plan, which Spark Connect gives."""
-    found = _SIZE.search(plan_text(frame, "cost"))
-    return sys.maxsize if found is None else int(float(found[1]) * 1024 ** _UNITS.index(found[2] or ""))
+    return adapter_of(bound.frame.sparkSession).plan_bytes(bound.frame)
 
 
 def _check(left: BoundInput, right: BoundInput) -> None:
@@ -178,7 +163,7 @@ def _cost(key_groups: int, left: BoundInput) -> Iterator[str]:
     """Yield a warning if the calls of all key groups, with or without rows, take long."""
     if key_groups * max(_CALL_MS) < 1000 * _LONG_SECONDS:
         return
-    cores = parallel_tasks(left.frame.sparkSession)
+    cores = adapter_of(left.frame.sparkSession).parallel_tasks()
     low, high = (key_groups * each / cores / 1000 for each in _CALL_MS)
     if high >= _LONG_SECONDS:
         yield (

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,6 +19,12 @@ from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.engine.values.advice import Advice
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, SchemaError
+from cojoin.session.arrow_types import arrow_type
+from cojoin.session.failures import explain
+from cojoin.session.kinds import active_session
+from cojoin.session.sealed import for_workers
+from cojoin.session.session_settings import check_full, check_session
+from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.batch.direct_reader import DirectReader, file_ranges
 from cojoin.spark.batch.grouping import Grouping
 from cojoin.spark.batch.packing import (
@@ -34,13 +39,8 @@ from cojoin.spark.batch.packing import (
     key_group,
 )
 from cojoin.spark.direct_reading import is_parquet, root_of, why_through_spark
-from cojoin.spark.query.failures import explain
-from cojoin.spark.session.connect_server import check_full
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.arrow_types import arrow_type
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import active_session, check_session
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -356,7 +356,7 @@ def _open(source: Any, what: str) -> DataFrame:
             frame = source.open()
             # Spark Connect looks at the source only when it is asked something.
             _ = frame.columns
-        except (PySparkException, Py4JJavaError) as error:
+        except JAVA_ERRORS as error:
             reason = explain(error)
             if "DELTA_SCHEMA_NOT_SET" in reason:
                 reason = "there is no Delta table, or an empty one without columns"

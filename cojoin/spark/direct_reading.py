@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from cojoin.engine.values.types import parse_schema, type_to_ddl
 from cojoin.engine.values.xx_hashes import is_hashed
+from cojoin.session.kinds import adapter_of
+from cojoin.session.session_settings import is_left_to_spark
 from cojoin.spark.batch.direct_reader import folders_with_values
 from cojoin.spark.batch.parquet_columns import is_plain, misfit
-from cojoin.spark.batch.written_files import local_path
 from cojoin.spark.sources.source import Source
 from cojoin.storage.parquet_footers import read_footer
-from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,9 +68,9 @@ def is_parquet(source: Any) -> bool:
 
 def root_of(session: SparkSession, source: Source) -> str | None:
     """Return the folder of a source as a path that the workers reach; None if it is none."""
-    if is_connect(session) or _PATTERN.search(str(source.location)):
+    if _PATTERN.search(str(source.location)):
         return None
-    return local_path(session, str(source.location))
+    return adapter_of(session).local_path(str(source.location))
 
 
 def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_computed: bool) -> str | None:
@@ -85,7 +85,7 @@ def why_through_spark(source: Source, frame: DataFrame, spec: InputSpec, *, is_c
     session, schema = frame.sparkSession, spec.source_schema
     if is_left_to_spark(session, "spark.cojoin.parquet"):
         return "spark.cojoin.parquet is spark"
-    if is_connect(session):
+    if not adapter_of(session).shares_paths:
         return "the session is one of Spark Connect"
     if is_computed:
         return "its event time is an expression"

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import sys
 import uuid
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.batch_report import rejections
 from cojoin.engine.inputs import Reason
 from cojoin.errors import MissingRowsWarning
+from cojoin.session.kinds import adapter_of
 from cojoin.spark.batch.call import STATISTICS
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,11 +46,8 @@ class _Waiting(NamedTuple):
     line: Mapping[str, Any]
 
 
-class _Listener:
-    """A ``QueryExecutionListener`` of Spark's, which the JVM calls in a thread of its own."""
-
-    class Java:
-        implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
+class _Warner:
+    """Warns of the DataFrames of one session, in the thread in which the JVM calls a listener."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, _Waiting] = {}
@@ -65,24 +60,18 @@ class _Listener:
             self.waiting.pop(oldest, None)
         return name
 
-    def onSuccess(self, function: str, execution: Any, duration: int) -> None:  # noqa: N802 - as the JVM calls it
-        """Warn of what an action has counted, if a DataFrame waits for it."""
-        del function, duration
-        # An error would only be Spark's log's.
-        with contextlib.suppress(Exception):
-            counts = execution.observedMetrics() if self.waiting else None
-            if counts is None or counts.isEmpty():
-                return
-            for name in list(self.waiting):
-                found = counts.get(name)
-                if found.isDefined() and (each := self.waiting.pop(name, None)) is not None:
-                    _tell(json.loads(found.get().json()), each)
+    def awaited(self) -> list[str]:
+        """Return the names under which counts are awaited."""
+        return list(self.waiting)
 
-    def onFailure(self, function: str, execution: Any, error: Any) -> None:  # noqa: N802 - as the JVM calls it
-        """Leave an action that has failed: a later one is the first."""
+    def take(self, name: str, counts: Mapping[str, int | None]) -> None:
+        """Warn of what an action has counted."""
+        each = self.waiting.pop(name, None)
+        if each is not None:
+            _tell(counts, each)
 
 
-_LISTENERS: WeakKeyDictionary[SparkSession, _Listener] = WeakKeyDictionary()
+_WARNERS: WeakKeyDictionary[SparkSession, _Warner] = WeakKeyDictionary()
 
 
 def with_rejections_told(emitted: DataFrame, names: Sequence[str], depth: int) -> DataFrame:
@@ -96,7 +85,7 @@ def with_rejections_told(emitted: DataFrame, names: Sequence[str], depth: int) -
         depth: How many calls are between this one and the user's line.
     """
     session = emitted.sparkSession
-    if is_connect(session):
+    if not adapter_of(session).has_listeners:
         return emitted
     frame = sys._getframe(depth + 1)  # noqa: SLF001 - as warnings finds the user's line
     line = {
@@ -105,15 +94,15 @@ def with_rejections_told(emitted: DataFrame, names: Sequence[str], depth: int) -
         "registry": frame.f_globals.setdefault("__warningregistry__", {}),
         "module": frame.f_globals.get("__name__"),
     }
-    return emitted.observe(_listener(session).add(_Waiting(tuple(names), line)), *_sums())
+    return emitted.observe(_warner(session).add(_Waiting(tuple(names), line)), *_sums())
 
 
-def _listener(session: SparkSession) -> _Listener:
-    if session not in _LISTENERS:
-        ensure_callback_server_started(session.sparkContext._gateway)  # noqa: SLF001 - as foreachBatch does
-        _LISTENERS[session] = listener = _Listener()
-        session._jsparkSession.listenerManager().register(listener)  # noqa: SLF001 - PySpark has no way to it
-    return _LISTENERS[session]
+def _warner(session: SparkSession) -> _Warner:
+    if session not in _WARNERS:
+        warner = _Warner()
+        adapter_of(session).add_listener(warner.awaited, warner.take)
+        _WARNERS[session] = warner
+    return _WARNERS[session]
 
 
 def _sums() -> list[Column]:
@@ -137,8 +126,8 @@ def _tell(found: Mapping[str, int | None], each: _Waiting) -> None:
 
 @atexit.register
 def _wait() -> None:
-    for session, listener in list(_LISTENERS.items()):
+    for session, warner in list(_WARNERS.items()):
         # The session may have been stopped.
         with contextlib.suppress(Exception):
-            if listener.waiting:
-                session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_AT_EXIT_MS)  # noqa: SLF001
+            if warner.waiting:
+                adapter_of(session).await_listeners(_AT_EXIT_MS)

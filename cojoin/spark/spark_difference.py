@@ -23,13 +23,13 @@ from cojoin.engine.input import Input
 from cojoin.engine.values.row_digest import add_digests, rows_digest
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.kinds import adapter_of
+from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.comparing_call import COUNTS, DIFFERING_DDL, OTHER_CONTROL_TAG, ComparingCall
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.bound_input import BoundInput
-from cojoin.spark.query.failures import explain
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,11 +111,7 @@ class _Kept:
 
 def _release(emitted: DataFrame) -> None:
     # The session may have been stopped in the meantime, and its files with it.
-    if is_connect(emitted.sparkSession):
-        stopped = emitted.sparkSession.is_stopped
-    else:
-        stopped = emitted.sparkSession.sparkContext._jsc is None  # noqa: SLF001 - no public way
-    if not stopped:
+    if not adapter_of(emitted.sparkSession).is_stopped:
         emitted.unpersist()
 
 

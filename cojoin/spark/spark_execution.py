@@ -15,17 +15,18 @@ from pyspark.sql.types import StructType
 
 from cojoin.engine.operator import REJECTED
 from cojoin.errors import ConfigurationError
+from cojoin.session.arrow_types import arrow_schema
+from cojoin.session.kinds import adapter_of
+from cojoin.session.pickling import check_picklable
+from cojoin.session.sealed import for_workers
+from cojoin.session.session_settings import is_left_to_spark, pipeline_refusals
 from cojoin.spark.batch.call import EMITTED_DDL, STATE_DDL, StaticCall, StreamingCall
-from cojoin.spark.batch.pickling import check_picklable
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import OUTPUT_SETTING
 from cojoin.spark.observed_rejections import with_rejections_told
 from cojoin.spark.query.present_validity import check_present_validity
 from cojoin.spark.query.start import start_query
 from cojoin.spark.sinks.delta_sink import DeltaSink
-from cojoin.storage.arrow_types import arrow_schema
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import check_delta, is_left_to_spark, pipeline_refusals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,7 +120,7 @@ class SparkExecution:
         plan = replace(plan, stamps_rejected=options.rejected is None or isinstance(options.rejected, DeltaSink))
         # A value that it can't have is an error now, and not in the first batch.
         is_left_to_spark(spark, OUTPUT_SETTING)
-        check_delta(spark)
+        adapter_of(spark).check_delta()
 
         def emit(plan: Plan, inputs: tuple[BoundInput, BoundInput], *arguments: Any) -> DataFrame:
             return SparkExecution(*inputs).emitted(plan, *arguments)

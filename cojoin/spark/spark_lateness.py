@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -22,12 +21,14 @@ from cojoin.engine.input import Input
 from cojoin.engine.lateness import Lateness, LatenessCounter, arrival_order
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.kinds import adapter_of
+from cojoin.session.sealed import for_workers
+from cojoin.session.session_settings import check_session
+from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.bound_input import BoundInput
-from cojoin.spark.query.failures import explain
 from cojoin.spark.sources.arrival_columns import with_arrival
 from cojoin.spark.sources.source import Source
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import check_session, parallel_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +68,7 @@ def spark_lateness(
     if isinstance(source, Source):
         try:
             frame, arrival = with_arrival(source.of_input(_NAME), arrival, _WHAT)
-        except (PySparkException, Py4JJavaError) as error:
+        except JAVA_ERRORS as error:
             msg = f"{_WHAT}: {source.title} can't be read: {explain(error)}"
             raise ConfigurationError(msg) from error
         partition = partition or source.partition
@@ -160,7 +161,7 @@ def _by_range(rows: DataFrame, known: int) -> DataFrame:
     earlier = Window.partitionBy("p").orderBy("b").rowsBetween(Window.unboundedPreceding, -1)
     before = F.max("t").over(earlier).alias("t")
     firsts = largest.select("b", "p", F.lit(_FIRST).alias("a"), before, F.lit(0).alias("w"))
-    tasks = max(parallel_tasks(rows.sparkSession), count)
+    tasks = max(adapter_of(rows.sparkSession).parallel_tasks(), count)
     whole = cut.union(firsts.where("t IS NOT NULL"))
     return whole.repartition(tasks, "b").sortWithinPartitions("b", "p", "a")
 

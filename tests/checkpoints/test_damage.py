@@ -20,16 +20,16 @@ from cojoin.checkpoints.lease import Lease, end
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import ended, holder
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.offset_log import check_offsets, source_offsets
 from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.cli.arguments import parse_arguments
 from cojoin.cli.checkpoints import _Command
 from cojoin.cli.command_secrets import secrets_of
+from cojoin.session.hadoop_store import HadoopStore
+from cojoin.session.offset_log import check_offsets, source_offsets
+from cojoin.session.stores import open_store
 from cojoin.spark.restore.restoration import Restoration, unfinished
-from cojoin.storage.hadoop_store import HadoopStore
-from cojoin.storage.stores import open_store
 from tests.checkpoints.damages import DAMAGES, SEED, changed, told_of
 from tests.spark.refused import refused
 

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 import cojoin as cj
 from cojoin.checkpoints.delta_log import later_commits
 from cojoin.checkpoints.outputs import CutBack, check_output, cut_back
-from cojoin.storage.delta_files import table_log
+from cojoin.delta_jvm.delta_files import table_log
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

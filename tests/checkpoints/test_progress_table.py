@@ -9,8 +9,8 @@ import pytest
 from cojoin.checkpoints import progress_table
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
-from cojoin.storage import delta_files
-from cojoin.storage.stores import open_store
+from cojoin.delta_jvm import delta_files
+from cojoin.session.stores import open_store
 from tests.checkpoints.reports import MOMENT, manifest
 from tests.spark.data import table
 

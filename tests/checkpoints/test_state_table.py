@@ -17,9 +17,9 @@ from cojoin.checkpoints.state_claims import Claim, fence_runs, is_conflict, next
 from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
+from cojoin.delta_jvm.delta_files import commit_applications, table_log
 from cojoin.errors import CheckpointError, QueryFailedError
-from cojoin.storage.delta_files import commit_applications, table_log
-from cojoin.storage.stores import open_store
+from cojoin.session.stores import open_store
 from tests.checkpoints.reports import manifest
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import duckdb
 import pytest
 
 import cojoin as cj
-from cojoin.spark.session.submit_settings import find_spark_home
-from cojoin.storage.spark_versions import spark_version
+from cojoin.session.spark_versions import spark_version
+from cojoin.session.submit_settings import find_spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +173,7 @@ def test_in_a_pipelines_function_the_cause_is_told(
     with in_a_function(spark):
         # Whether the server was asked for its version before, or not.
         for known in (set(), {spark.session_id}):  # type: ignore[attr-defined]
-            monkeypatch.setattr("cojoin.storage.session_settings._CHECKED", known)
+            monkeypatch.setattr("cojoin.session.connect_session._CHECKED", known)
             for source in (trades, frame):
                 left, right = (cj.Input(source, key="customer", event_time="at", name=name) for name in ("a", "b"))
                 with pytest.raises(cj.ConfigurationError, match=REFUSED) as refused:

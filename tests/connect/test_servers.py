@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 import cojoin as cj
-from cojoin.spark.session.worker_check import check_workers
-from cojoin.storage.sealed import installed
+from cojoin.session.sealed import installed
+from cojoin.session.worker_check import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.connect
 def test_a_server_of_another_version_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = spark.range(1).selectExpr("id", "timestamp_micros(id) at")
     server = spark.version
-    monkeypatch.setattr("cojoin.storage.session_settings._CHECKED", set())
+    monkeypatch.setattr("cojoin.session.connect_session._CHECKED", set())
     monkeypatch.setattr(pyspark, "__version__", "4.0.5")
     with pytest.raises(cj.ConfigurationError) as refused:
         cj.connect(cj.Input(frame, key="id", event_time="at"), cj.Input(frame, key="id", event_time="at"))
@@ -36,10 +36,10 @@ def test_a_server_whose_workers_have_other_sources_is_refused(
     """The server's are right here, and this process's are said to be others."""
     frame = spark.range(1).selectExpr("id", "timestamp_micros(id) at")
     there = installed()
-    monkeypatch.setattr("cojoin.spark.session.worker_check._ASKED", {})
+    monkeypatch.setattr("cojoin.session.worker_check._ASKED", {})
     check_workers(spark)
     monkeypatch.setattr(sys, "_cojoin_installed", there | {"sources": "0123456789abcdef"}, raising=False)
-    monkeypatch.setattr("cojoin.spark.session.worker_check._ASKED", {})
+    monkeypatch.setattr("cojoin.session.worker_check._ASKED", {})
     with pytest.raises(cj.EnvironmentSetupError) as refused:
         check_workers(spark)
     assert str(refused.value).startswith("the Spark Connect server's workers must have what this process has")

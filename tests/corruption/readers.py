@@ -12,7 +12,6 @@ from cojoin.checkpoints.control import drain_is_promised
 from cojoin.checkpoints.identity import check_description, read_query
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.offset_log import check_offsets
 from cojoin.checkpoints.run_starts import resumed_batches
 from cojoin.checkpoints.segment_files import SegmentCleaner, SegmentFolder
 from cojoin.checkpoints.snapshot_row import are_whole, read_content
@@ -20,10 +19,11 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.state.segments import Segment
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
+from cojoin.session.offset_log import check_offsets
+from cojoin.session.source_logs import check_logs
 from cojoin.spark.batch.batch_facts import check_state
 from cojoin.spark.batch.restored_state import RestoredState
 from cojoin.spark.restore.restoration import unfinished
-from cojoin.spark.restore.source_logs import check_logs
 from cojoin.spark.sinks.parquet_sink import ParquetSink, ParquetWriter
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.storage.local_store import LocalStore

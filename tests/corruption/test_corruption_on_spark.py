@@ -21,7 +21,7 @@ import cojoin as cj
 from cojoin.cli.day import make_day
 from cojoin.cli.demo import _joined
 from cojoin.errors import CojoinError
-from cojoin.storage.java_classes import java_class
+from cojoin.session.java_classes import java_class
 from tests.corruption.campaign import DAMAGES
 from tests.corruption.payloads import payloads
 from tests.seeds import SEED

@@ -30,8 +30,8 @@ from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.state.segments import SegmentContext, write_segment
 from cojoin.engine.values import codec
+from cojoin.session.source_logs import LogDigests
 from cojoin.spark.restore.restoration import Restoration
-from cojoin.spark.restore.source_logs import LogDigests
 from cojoin.spark.sinks.parquet_sink import _FORM as _OWNER_FORM
 from cojoin.storage.documents import write_document
 from cojoin.storage.local_store import LocalStore

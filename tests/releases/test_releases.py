@@ -19,8 +19,8 @@ from cojoin.checkpoints.identity import note_sources, read_query
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.session.stores import open_store
 from cojoin.spark.restore.restoration import Restoration
-from cojoin.storage.stores import open_store
 from tests.checkpoints.damages import DAMAGES, SEED, told_of
 from tests.releases import queries
 from tests.releases.queries import CASES, DRAIN, Case, Place

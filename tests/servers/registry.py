@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from cojoin.errors import EnvironmentSetupError
-from cojoin.spark.session.jar_folders import cache_folder
+from cojoin.session.jar_folders import cache_folder
 from cojoin.storage.file_lock import locked
 from tests.servers import Server, ServerError, free_ports
 from tests.servers.jars import java

@@ -17,8 +17,8 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.segment_files import FOLDER
 from cojoin.checkpoints.snapshot_row import seal_of
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.delta_jvm.newest_batch import FENCE
 from cojoin.errors import CojoinError
-from cojoin.storage.newest_batch import FENCE
 from tests.simulation import simulated_clock
 from tests.simulation.faults import INJECTED
 from tests.simulation.simulated_delta import active_files, commits_of, rows_in

@@ -100,17 +100,17 @@ MUTANTS = (
     ),
     Mutant(
         "a driver that takes over does not fence the table",
-        "cojoin.storage.transactions:TableTransactions.fence",
+        "cojoin.delta_jvm.transactions:TableTransactions.fence",
         (("if self._epoch is None:", "if True:"),),
     ),
     Mutant(
         "a commit does not look whether the table has the batch",
-        "cojoin.storage.transactions:TableTransactions.append",
+        "cojoin.delta_jvm.transactions:TableTransactions.append",
         (("if is_done(NO_BATCH if seen is None else seen.newest):", "if False:"),),
     ),
     Mutant(
         "a commit does not look at the fence",
-        "cojoin.storage.newest_batch:NewestBatch.look_in",
+        "cojoin.delta_jvm.newest_batch:NewestBatch.look_in",
         (("found.epoch > self._epoch", "False"),),
     ),
     Mutant(

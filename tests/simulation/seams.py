@@ -182,7 +182,7 @@ class _Messages:
 
 
 def _write_progress(table: Any, rows: Any) -> Any:
-    from cojoin.storage.delta_files import WrittenFile
+    from cojoin.delta_jvm.delta_files import WrittenFile
 
     name = f"part-{uuid.uuid4()}.parquet"
     table._files.write_bytes(f"progress/{name}", json.dumps(rows).encode())
@@ -221,8 +221,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
         # A heartbeat is looked at every few seconds, so that a history does not consist of that.
         "_POLL_SECONDS": 4.0,
     },
-    "cojoin.checkpoints.offset_log": {
-        "time": SimulatedTime,
+    "cojoin.session.offset_log": {
         "planned_entry": lambda *_: json.dumps({"batchTimestampMs": int(1000 * scheduler().now)}),
     },
     "cojoin.checkpoints.outputs": {"read_table": DeltaTables.read_table, "open_store": _open_store},
@@ -264,12 +263,12 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.checkpoints.progress_table:ProgressTable": {"_write_file": _write_progress},
     "cojoin.storage.document_text": {"json": _Json, "_content": _content},
-    "cojoin.storage.transactions": {
+    "cojoin.delta_jvm.transactions": {
         "table_log": DeltaTables.table_log,
         "append_files": DeltaTables.append_files,
         "commit_applications": DeltaTables.commit_applications,
     },
-    "cojoin.storage.newest_batch": {
+    "cojoin.delta_jvm.newest_batch": {
         "table_log": DeltaTables.table_log,
         "has_no_log": lambda *_: False,
         "open_store": _open_store,
@@ -289,7 +288,7 @@ _SEAMS: dict[str, dict[str, Any]] = {
     },
     "cojoin.spark.sinks.stored_markers": {"find_commit": DeltaTables.find_commit},
     "cojoin.spark.restore.restoration": {"open_store": _open_store},
-    "cojoin.spark.restore.source_logs": {"compact_interval": lambda _: 10},
+    "cojoin.session.source_logs": {"compact_interval": lambda _: 10},
     "cojoin.spark.restore.restore": {
         "open_store": _open_store,
         "state_messages": _Messages,

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
-from cojoin.storage.newest_batch import FENCE
-from cojoin.storage.table_version import TableVersion
+from cojoin.delta_jvm.newest_batch import FENCE
+from cojoin.delta_jvm.table_version import TableVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from cojoin.storage.delta_files import WrittenFile
+    from cojoin.delta_jvm.delta_files import WrittenFile
     from tests.simulation.simulated_disk import Disk
 
 __all__ = ["NO_SEGMENT", "DeltaLog", "DeltaTables", "Row", "active_files", "commit", "commits_of", "rows_in"]
@@ -257,7 +257,7 @@ class Row:
 
 
 class DeltaTables:
-    """The functions of ``storage.delta_files`` and of ``storage.table_version``, on the disk of the session."""
+    """The functions of ``delta_jvm.delta_files`` and of ``delta_jvm.table_version``, on the disk of the session."""
 
     @staticmethod
     def table_log(session: Any, location: str) -> DeltaLog:

@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.snapshot_row import SnapshotCadence
+from cojoin.delta_jvm.delta_files import WrittenFile
+from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.errors import QueryFailedError
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.delta_files import WrittenFile
-from cojoin.storage.transactions import TableTransactions
+from cojoin.session.arrow_types import spark_schema
 from tests.seeds import SEED
 from tests.simulation import simulated_clock
 from tests.simulation.seams import simulated

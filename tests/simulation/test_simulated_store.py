@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from obstore.store import MemoryStore
 
-from cojoin.storage.hadoop_store import HadoopStore
+from cojoin.session.hadoop_store import HadoopStore
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.object_store import ObjectStore
 from tests.seeds import SEED

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import OutputId
-from cojoin.storage.transactions import TableTransactions
 from tests.spark.data import Folders, asof, connect, customers, rows, table, trades
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN, PAUSE

@@ -17,7 +17,7 @@ import pytest
 import cojoin as cj
 from cojoin.engine.joins import IntervalJoin, TemporalJoin
 from cojoin.engine.time.control_rows import ONE_PARTITION
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session.arrow_types import spark_schema
 from cojoin.testing import Harness, Record, SideRecord
 from tests.flink import join_steps, process_steps, ttl_steps, watermark_steps
 from tests.flink.cases import CASES

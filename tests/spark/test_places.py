@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cojoin as cj
+from cojoin.session.shared_places import SharedPlaces, begun
+from cojoin.session.stores import open_store
 from cojoin.spark.query.output_places import shared_places
-from cojoin.spark.session.shared_places import SharedPlaces, begun
 from cojoin.storage.place_tokens import Place
-from cojoin.storage.stores import open_store
 from tests.spark.data import Folders, asof, connect
 
 if TYPE_CHECKING:

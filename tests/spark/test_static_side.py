@@ -12,9 +12,9 @@ import pytest
 
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
+from cojoin.session.stores import open_store
 from cojoin.spark.query import table_loads
 from cojoin.spark.query.batch_writer import BatchWriter
-from cojoin.storage.stores import open_store
 from tests.spark.functions import LookUp
 from tests.spark.refused import refused
 from tests.spark.saved import DRAIN

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
-from cojoin.storage.hadoop_store import HadoopStore
+from cojoin.session.hadoop_store import HadoopStore
+from cojoin.session.stores import open_store
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.object_store import ObjectStore
 from cojoin.storage.object_store_settings import settings_of
 from cojoin.storage.store import UnreadableFileError
-from cojoin.storage.stores import open_store
 from tests.seeds import SEED
 from tests.servers.s3 import BUCKET, S3Server, settings_for
 

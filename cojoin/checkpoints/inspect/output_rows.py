@@ -17,6 +17,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.delta_jvm.newest_batch import FENCE
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.inputs import rejected_table
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.entries import encode_entries
@@ -24,8 +26,6 @@ from cojoin.engine.values.rows import Row, decode_rows
 from cojoin.engine.values.texts import back_quoted, dump_json, show_text, text_bytes
 from cojoin.engine.values.types import type_to_ddl
 from cojoin.storage.locations import is_path, literally
-from cojoin.storage.newest_batch import FENCE
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ from cojoin.engine.rescaling import key_columns
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.texts import back_quoted
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session.arrow_types import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,7 +27,7 @@ from cojoin.engine.row_changes import RowChanges
 from cojoin.engine.values.encoding import encode_rows
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session.arrow_types import spark_schema
 from cojoin.storage.locations import as_location
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from cojoin.engine.operator import REJECTED
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.rows import hashable
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
 from cojoin.storage.locations import is_path, literally
-from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -20,7 +20,7 @@ from cojoin.engine.values.rows import decode_column
 from cojoin.engine.values.schema_evolution import evolve
 from cojoin.engine.values.tables import concat
 from cojoin.errors import CheckpointError, CodecError, ConfigurationError, did_you_mean
-from cojoin.storage.sealed import for_workers
+from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

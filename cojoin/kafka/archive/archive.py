@@ -13,8 +13,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.values.texts import back_quoted
@@ -22,9 +20,10 @@ from cojoin.errors import ConfigurationError
 from cojoin.kafka.archive.archive_columns import folder_columns, layout_of
 from cojoin.kafka.archive.archive_counts import check_shares, counted, counted_blocks
 from cojoin.kafka.archive.archive_index import ArchivedPartition, ArchiveIndex, Blocks, Piece
-from cojoin.spark.query.failures import explain
+from cojoin.session.failures import explain
+from cojoin.session.spark_errors import JAVA_ERRORS
+from cojoin.session.stores import places_of
 from cojoin.spark.sources.sources import Source
-from cojoin.storage.stores import places_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,7 +116,7 @@ class Archive:
             files = frozenset(frame.inputFiles())
             if known is None or files != known[0]:
                 known = (files, _opened(self.source, frame, wanted, what))
-        except (PySparkException, Py4JJavaError) as error:
+        except JAVA_ERRORS as error:
             msg = f"{what} can't be read: {explain(error)}"
             raise ConfigurationError(msg) from error
         self._known[repr(wanted)] = known

@@ -16,7 +16,7 @@ from cojoin.engine.values.types import parse_schema
 from cojoin.errors import ConfigurationError, SchemaError
 from cojoin.kafka.archive.archive_index import Layout
 from cojoin.kafka.records import HEADERS, KEY, TIME, VALUE
-from cojoin.storage.arrow_types import spark_data_type
+from cojoin.session.arrow_types import spark_data_type
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:

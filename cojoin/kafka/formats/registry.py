@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from cojoin.errors import ConfigurationError
 from cojoin.kafka.token_texts import call_problem, function_name, is_token_text, without_tokens
-from cojoin.spark.batch.pickling import pickling_error
+from cojoin.session.pickling import pickling_error
 from cojoin.spark.sources.secrets import Secrets, without_login
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
+from cojoin.delta_jvm.newest_batch import FencedOffError
 from cojoin.engine.values.types import parse_schema
 from cojoin.errors import CheckpointError, CojoinError, QueryFailedError
 from cojoin.kafka.sink.topic_marker import NO_BATCH, RETIRED, TopicMarker
 from cojoin.kafka.sink.topic_producer import TopicProducer, TopicTarget
 from cojoin.kafka.sink.topic_transactions import FencedError, TopicTransactions
-from cojoin.storage.newest_batch import FencedOffError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -24,7 +24,7 @@ from cojoin.errors import ConfigurationError, did_you_mean
 from cojoin.kafka.formats.record_formats import AvroFormat, JsonSchemaFormat, ProtobufFormat
 from cojoin.kafka.sink.registry_values import RegistryValues
 from cojoin.kafka.sink.value_schema import RegistryFormat, find_schema
-from cojoin.storage.sealed import for_workers
+from cojoin.session.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

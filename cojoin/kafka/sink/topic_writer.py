@@ -30,9 +30,9 @@ from cojoin.kafka.sink.record_encoding import KEY, VALUE, RecordEncoding
 from cojoin.kafka.sink.topic_marker import NO_BATCH, TopicMarker
 from cojoin.kafka.sink.topic_producer import TopicConnection, TopicFacts, TopicTarget
 from cojoin.kafka.sink.topic_transactions import TopicTransactions, layouts_since
+from cojoin.session.sealed import for_workers
 from cojoin.spark.sinks.batch_marker import BatchMarker
 from cojoin.spark.sinks.sink import Position, SinkWriter
-from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

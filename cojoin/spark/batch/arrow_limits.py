@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from cojoin.storage.java_classes import java_class
-from cojoin.storage.session_settings import is_connect, is_set
+from cojoin.session.kinds import adapter_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +59,7 @@ class RowSizes:
 def counted_by_rows(session: SparkSession) -> Iterator[None]:
     """Limit Arrow batches by rows alone in a stream's own session during the block, unless the user has set a limit."""
     rows_before = int(str(session.conf.get(_MAX_ROWS)))
-    if is_set(session, _MAX_BYTES):
+    if adapter_of(session).is_set(_MAX_BYTES):
         yield
         return
     try:
@@ -82,7 +81,4 @@ def limits_bytes(session: SparkSession) -> bool:
 
 def runs_python(frame: DataFrame) -> bool:
     """Return whether the plan of a DataFrame contains a Python function; with Spark Connect it is taken for granted."""
-    if is_connect(frame.sparkSession):
-        return True
-    pattern = java_class(frame.sparkSession, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
-    return bool(frame._jdf.queryExecution().analyzed().containsPattern(pattern))  # noqa: SLF001 - PySpark has no public way
+    return adapter_of(frame.sparkSession).runs_python(frame)

@@ -24,8 +24,8 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.ipc import read_message
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError
+from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import GROUP_COLUMN, LOADED_TAG, PACKED_DDL, Packer, key_group
-from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,8 +20,8 @@ from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values import codec
 from cojoin.engine.values.ipc import binary_column
 from cojoin.errors import CheckpointError
+from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import key_group
-from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

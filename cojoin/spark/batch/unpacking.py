@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.engine.values.ipc import read_message
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.batch_facts import check_places
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -25,23 +25,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cojoin.delta_jvm.delta_files import WrittenFile
 from cojoin.engine.values.ipc import read_message
 from cojoin.engine.values.types import is_tagged
 from cojoin.errors import QueryFailedError
+from cojoin.session.kinds import adapter_of
+from cojoin.session.sealed import for_workers
+from cojoin.session.session_settings import is_left_to_spark
 from cojoin.spark.batch.batch_facts import check_places
-from cojoin.storage.delta_files import WrittenFile
 from cojoin.storage.file_statistics import FloatBounds, columns_with_statistics, file_statistics, leaves
-from cojoin.storage.java_classes import java_class
 from cojoin.storage.place_tokens import CURE, this_host, unseen
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import is_connect, is_left_to_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["OUTPUT_SETTING", "CallFiles", "FileTarget", "can_be_written", "check_seen", "local_path", "write_files"]
+__all__ = ["OUTPUT_SETTING", "CallFiles", "FileTarget", "can_be_written", "check_seen", "write_files"]
 
 OUTPUT_SETTING = "spark.cojoin.output"
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
@@ -53,9 +53,6 @@ _OWN_FILE_ROWS = 50_000
 
 _LINE = b"{"
 """How a file's line of JSON begins; an Arrow message begins with other bytes."""
-
-_ENCRYPTION = "parquet.crypto.factory.class"
-"""The setting of Hadoop's with which Spark encrypts the files that it writes."""
 
 _PLAIN = (
     pa.types.is_integer,
@@ -90,14 +87,14 @@ class FileTarget:
     @classmethod
     def at(cls, session: SparkSession, location: str, schema: pa.Schema) -> FileTarget | None:
         """Return a location as a target; None if the workers can't write the same files there as Spark."""
-        if is_connect(session):
-            # Its Hadoop settings, and whether a path is the same one there, are not known.
+        adapter = adapter_of(session)
+        if not adapter.shares_paths:
             return None
         if is_left_to_spark(session, OUTPUT_SETTING):
             return None
-        if session._jsparkSession.sessionState().newHadoopConf().get(_ENCRYPTION) is not None:  # noqa: SLF001
+        if adapter.encrypts_files():
             return None
-        folder = local_path(session, location)
+        folder = adapter.local_path(location)
         codec = _CODECS.get(str(session.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         return None if folder is None or codec is None or not can_be_written(schema) else cls(folder, schema, codec)
 
@@ -111,14 +108,6 @@ def can_be_written(schema: pa.Schema) -> bool:
     False
     """
     return all(_can_be_written(field.type) for field in schema)
-
-
-def local_path(session: SparkSession, location: str) -> str | None:
-    """Return a location as a path that every worker reaches; None if its scheme is not ``file``."""
-    hadoop = java_class(session, "org.apache.hadoop.fs.Path")(location)
-    system = hadoop.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    qualified = system.makeQualified(hadoop).toUri()
-    return str(qualified.getPath()) if qualified.getScheme() == "file" else None
 
 
 def check_seen(folder: str, files: Sequence[WrittenFile]) -> None:

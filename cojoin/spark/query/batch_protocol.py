@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cojoin.checkpoints.manifest import Manifest
-from cojoin.checkpoints.offset_log import source_offsets
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_claims import Claim
@@ -33,10 +32,11 @@ from cojoin.engine.batch_report import BatchReport
 from cojoin.engine.operator import OUTPUT
 from cojoin.engine.values.row_digest import add_digests
 from cojoin.errors import QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.offset_log import source_offsets
+from cojoin.session.source_logs import LogDigests
 from cojoin.spark.batch.call import SNAPSHOT
 from cojoin.spark.query.cleaning import Cleaning
-from cojoin.spark.query.failures import explain
-from cojoin.spark.restore.source_logs import LogDigests
 from cojoin.spark.sinks.batch_marker import BatchMarker, offsets_digest
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.claimed import ClaimedCheckpoint
     from cojoin.checkpoints.snapshot_record import SnapshotKind
+    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.engine.plan import Plan
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.sink import Sink, SinkWriter
-    from cojoin.storage.delta_files import WrittenFile
 
 __all__ = ["Batch", "BatchProtocol", "OpenOutput"]
 

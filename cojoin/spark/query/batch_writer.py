@@ -22,14 +22,14 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.due_snapshots import DueSnapshots
+from cojoin.delta_jvm.delta_files import WrittenFile, keep_checksums_small
+from cojoin.session.kinds import adapter_of
 from cojoin.spark.batch.arrow_limits import RowSizes, counted_by_rows
 from cojoin.spark.batch.batch_facts import FILES_PROPERTY, PLACES_PROPERTY, STATE_PROPERTY
 from cojoin.spark.batch.call import STATISTICS
 from cojoin.spark.batch.unpacking import unpack
 from cojoin.spark.batch.written_files import write_files
 from cojoin.spark.query.batch_protocol import Batch, BatchProtocol
-from cojoin.storage.delta_files import WrittenFile, keep_checksums_small
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest
     from cojoin.checkpoints.snapshot_row import SnapshotCadence
     from cojoin.engine.plan import Plan
+    from cojoin.session.shared_places import SharedPlaces
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.query.batch_protocol import OpenOutput
     from cojoin.spark.query.table_loads import TableLoads
-    from cojoin.spark.session.shared_places import SharedPlaces
 
 __all__ = ["BatchWriter"]
 
@@ -81,7 +81,7 @@ class BatchWriter(BatchProtocol):
 
     def __call__(self, emitted: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; Spark commits it afterwards."""
-        if not is_connect(emitted.sparkSession):
+        if adapter_of(emitted.sparkSession).has_local_properties:
             known = json.dumps(self.state_before(batch_id))
             emitted.sparkSession.sparkContext.setLocalProperty(STATE_PROPERTY, known)
             if self._places is not None:

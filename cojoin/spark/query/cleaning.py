@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cojoin.checkpoints.segment_files import SegmentCleaner
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.state_cleaner import STATE_LOCK, StateCleaner
-from cojoin.spark.query.failures import explain
+from cojoin.session.failures import explain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.offset_log import COMMITS, newest_id, source_offsets
+from cojoin.session.offset_log import COMMITS, newest_id, source_offsets
 from cojoin.spark.query.history import InputStreams
 
 if TYPE_CHECKING:

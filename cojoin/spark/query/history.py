@@ -28,30 +28,28 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.checkpoints.offset_log import NOTHING_READ, source_offsets
+from cojoin.delta_jvm.delta_files import table_log
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
+from cojoin.session.java_classes import frame_of
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import NOTHING_READ, source_offsets
 from cojoin.spark.batch.batch_facts import HOLDS_PROPERTY, LOADS_PROPERTY, Loads
-from cojoin.spark.batch.plan_text import plan_text
 from cojoin.spark.sources.changed_files import files_in_commit
-from cojoin.storage.delta_files import table_log
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.session.session_adapter import StreamSource
     from cojoin.spark.bound_input import BoundInput
     from cojoin.storage.store import Store
 
@@ -59,7 +57,6 @@ __all__ = ["HistoryHolds", "InputStreams", "is_read_through", "snapshot_of"]
 
 _LOG = logging.getLogger(__name__)
 
-_STREAM = re.compile(r"^[\s:+\-|]*Streaming\w*Relation\w*", re.MULTILINE)
 _NOTHING_READ = (NOTHING_READ, "null")
 _DELTA_FIELDS = {"reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 
@@ -289,7 +286,7 @@ class _Table:
     def _statistics(self, session: SparkSession, version: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the limit before each file of a version is read, and its number of rows; None if they are unknown."""
         # A session of Spark Connect has no access to the statistics of the table's files.
-        if self._location is None or is_connect(session):
+        if self._location is None or not adapter_of(session).has_delta_classes:
             return None
         if self._known is None or self._known[0] != version:
             least, rows = _of_files(session, self._location, version, self._event_time)
@@ -327,38 +324,18 @@ def _logs(bound: BoundInput) -> tuple[tuple[str, bool] | None, ...]:
 
     There is one line for each stream that the plan of its DataFrame reads.
     """
-    if is_connect(bound.frame.sparkSession):
-        found: list[tuple[str, bool] | None] = [None] * _streams_told(bound.frame)
-    else:
-        leaves = bound.frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
-        each = [leaves.apply(at) for at in range(leaves.size())]
-        found = [_log_of(leaf) for leaf in each if leaf.isStreaming()]
+    found = [_log_of(each) for each in adapter_of(bound.frame.sparkSession).stream_sources(bound.frame)]
     if len(found) == 1 and bound.source is not None and bound.source.format == "delta":
         return ((str(bound.source.location), _reads_changes(bound.source.options)),)
     return tuple(found)
 
 
-def _log_of(leaf: Any) -> tuple[str, bool] | None:
-    """Return the same of a stream of the user's own, as a leaf of an analysed plan in the JVM."""
-    try:
-        if leaf.sourceName() != "delta":
-            return None
-        given, options = leaf.dataSource().options().iterator(), {}
-        while given.hasNext():
-            option = given.next()
-            options[str(option._1())] = str(option._2())  # noqa: SLF001 - Scala's names
-    except Py4JError:
-        # It is a stream of another kind, whose offsets are not positions in a Delta table.
+def _log_of(source: StreamSource | None) -> tuple[str, bool] | None:
+    """Return the same of a stream of the user's own; None where it is no Delta table, or not known."""
+    if source is None or source.format != "delta":
         return None
-    path = {name.lower(): value for name, value in options.items()}.get("path")
-    return None if path is None else (path if is_path(path) else f"./{path}", _reads_changes(options))
-
-
-def _streams_told(frame: DataFrame) -> int:
-    """Return the same number according to the text of the plan, which Spark Connect gives."""
-    text = plan_text(frame, "extended")
-    analyzed = text.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
-    return len(_STREAM.findall(analyzed))
+    path = source.options.get("path")
+    return None if path is None else (path if is_path(path) else f"./{path}", _reads_changes(source.options))
 
 
 def _of_files(
@@ -373,7 +350,7 @@ def _of_files(
     defaults = [getattr(log, f"getSnapshotAt$default${number}")() for number in (2, 3, 4)]
     snapshot = log.getSnapshotAt(version, *defaults)
     names_are_files = str(snapshot.metadata().columnMappingMode().name()) == "none"
-    files = DataFrame(snapshot.allFiles().toDF(), session)
+    files = frame_of(session, snapshot.allFiles().toDF())
     deleted = F.coalesce("deletionVector.cardinality", F.lit(0))
     statistics = F.from_json("stats", "numRecords long, minValues map<string, string>")
     rows = (

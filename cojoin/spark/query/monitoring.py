@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.offset_log import NOTHING_READ
-from cojoin.spark.query.failures import explain
+from cojoin.session.failures import explain
+from cojoin.session.offset_log import NOTHING_READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,10 +8,10 @@ from cojoin.checkpoints.drain_promise import keep_former_runs_from_draining
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.checkpoints.state_claims import fence_runs
 from cojoin.checkpoints.state_table import STATE_TABLE
+from cojoin.delta_jvm.newest_batch import FencedOffError
 from cojoin.errors import CheckpointError
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.sinks.sink import OutputId, Position
-from cojoin.storage.newest_batch import FencedOffError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

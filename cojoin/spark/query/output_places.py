@@ -17,22 +17,19 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.session.shared_places import SharedPlaces
-from cojoin.spark.session.worker_check import has_other_hosts
+from cojoin.session.kinds import adapter_of
+from cojoin.session.shared_places import SharedPlaces
+from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.stores import open_store
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import CallableSink, DeltaSink, ParquetSink
 from cojoin.spark.sources.sources import Source
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import is_path, unpatterned
 from cojoin.storage.place_tokens import Place
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table, table_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +75,7 @@ def check_places(spark: SparkSession, files: Store, sinks: Mapping[str, Sink], i
         _refuse(name, shown, place, "the checkpoint", files.root, checkpoint, hidden_counts=False)
     for bound in inputs:
         for location in _locations_read(bound):
-            read = _of_table(spark, location)
+            read = adapter_of(spark).table_location(location)
             if read is None:
                 continue
             place = _resolved(spark, read)
@@ -108,12 +105,12 @@ def shared_places(
         is_client: Whether this process is a client of Spark Connect, which writes to the checkpoint only; the outputs
             may be out of its reach, and the process that writes the batches looks after them.
     """
-    if not has_other_hosts(spark):
+    if not adapter_of(spark).has_other_hosts:
         return None
     written = [Place("checkpoint", files.root)]
     for output, sink in () if is_client else sinks.items():
         location = sink.location if isinstance(sink, DeltaSink) else sink.directory()
-        found = None if location is None else _of_table(spark, location)
+        found = None if location is None else adapter_of(spark).table_location(location)
         if found is not None and not is_path(str(location)) and read_table(spark, str(location)) is None:
             # Spark creates a table by name only where its folder is empty, or not there.
             found = found.rstrip("/").rpartition("/")[0]
@@ -123,7 +120,7 @@ def shared_places(
         Place(f"input {bound.spec.name!r}", unpatterned(found))
         for bound in (() if is_client else inputs)
         for location in (*_locations_read(bound), *_tables_read(bound))
-        if (found := _of_table(spark, location)) is not None
+        if (found := adapter_of(spark).table_location(location)) is not None
     ]
     local = _local(spark, written), _local(spark, read)
     return SharedPlaces(*local) if any(local) else None
@@ -133,7 +130,7 @@ def _local(spark: SparkSession, places: Sequence[Place]) -> tuple[Place, ...]:
     """Return those places that are on the local file system, by their paths without links resolved."""
     found = []
     for place in places:
-        with contextlib.suppress(CheckpointError, Py4JError, PySparkException):
+        with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
             store = open_store(spark, place.path)
             if isinstance(store, LocalStore):
                 found.append(Place(place.what, store.root.removeprefix("file:")))
@@ -181,7 +178,7 @@ def _is_same(
         return (kind is None and topic == stored.get("kafka")) or not is_known
     place = _place(spark, sink)
     usual = _default_place(output)
-    if place == _resolved(spark, _of_table(spark, before) or before):
+    if place == _resolved(spark, adapter_of(spark).table_location(before) or before):
         return True
     if usual is not None and place == _resolved(spark, files.path(usual)) and before.endswith(f"/{usual}"):
         return True
@@ -228,34 +225,16 @@ def _place(spark: SparkSession, sink: Sink) -> str | None:
     if isinstance(sink, ParquetSink):
         return _resolved(spark, sink.path)
     if isinstance(sink, DeltaSink):
-        location = _of_table(spark, sink.location)
+        location = adapter_of(spark).table_location(sink.location)
         return None if location is None else _resolved(spark, location)
     return sink.unique_place()
-
-
-def _of_table(spark: SparkSession, location: str) -> str | None:
-    """Return a table's path, whether it exists or not; None where the catalog can't resolve the table's name."""
-    if is_path(location):
-        return location
-    if is_connect(spark):
-        return table_path(spark, location)
-    state = spark._jsparkSession.sessionState()  # noqa: SLF001 - PySpark does not know where a table would be created
-    try:
-        identifier = state.sqlParser().parseTableIdentifier(location)
-        catalog = state.catalog()
-        if catalog.tableExists(identifier):
-            return str(catalog.getTableMetadata(identifier).location().toString())
-        return str(catalog.defaultTablePath(identifier).toString())
-    except (Py4JError, PySparkException):
-        # It is a catalog of another kind, or the name is wrong, for which opening the table raises an error.
-        return None
 
 
 def _resolved(spark: SparkSession, location: str) -> str:
     """Return a location in full, with symbolic links of the local file system resolved."""
     try:
         root = open_store(spark, location).root
-    except (Py4JError, PySparkException):
+    except SPARK_ERRORS:
         # The file system is not available; opening the location raises an error with the reason.
         return location.rstrip("/")
     scheme, colon, path = root.partition(":")
@@ -276,15 +255,5 @@ def _locations_read(bound: BoundInput) -> list[str]:
         # Sources of other kinds, such as topics, have no path.
         is_stored = type(bound.source) is Source and bound.source.location is not None
         return [str(bound.source.location)] if is_stored else []
-    if is_connect(bound.frame.sparkSession):
-        return []
-    leaves = bound.frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - PySpark has no public way
-    found: list[str] = []
-    for at in range(leaves.size()):
-        leaf = leaves.apply(at)
-        if leaf.getClass().getSimpleName() != "StreamingRelation":
-            continue
-        options = leaf.dataSource().options()
-        if options.contains("path"):
-            found.append(str(options.apply("path")))
-    return found
+    sources = adapter_of(bound.frame.sparkSession).stream_sources(bound.frame)
+    return [each.options["path"] for each in sources if each is not None and "path" in each.options]

@@ -19,19 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
-from cojoin.checkpoints.offset_log import source_offsets
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.formats import format_time
 from cojoin.errors import CheckpointError
-from cojoin.spark.restore.source_logs import entries
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import source_offsets
+from cojoin.session.source_logs import entries
+from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.stores import open_store
 from cojoin.spark.sources.source import Source
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.locations import unpatterned
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +71,7 @@ def files_passed_over(
         number = sum(lines[:at])
         known = entries(files, number)
         if _is_true(options.get(_MISSING, spark.conf.get(_MISSING_SETTING, "false"))):
-            yield _missing(what, [] if is_connect(spark) else known, _planned_from(files, number))
+            yield _missing(what, known if adapter_of(spark).shares_paths else [], _planned_from(files, number))
         if known and not _reads_any_age(options):
             told = _too_old(spark, source, what, known, options)
             if told is not None:
@@ -121,7 +119,7 @@ def _too_old(
     found: dict[str, int] = {}
     is_whole = False
     # Spark says what is wrong with the folder when it reads it.
-    with contextlib.suppress(CheckpointError, Py4JError, PySparkException):
+    with contextlib.suppress(CheckpointError, *SPARK_ERRORS):
         found |= {path: at for path, at in _for_a_second(listed) if at < oldest and path not in read}
         is_whole = next(listed, None) is None
     if not found:
@@ -142,7 +140,7 @@ def _listed(spark: SparkSession, source: Source, options: Mapping[str, str]) -> 
     if _GLOB in options or unpatterned(location) != location:
         return
     store = open_store(spark, location, "source")
-    if not (isinstance(store, LocalStore) and is_connect(spark)):
+    if not isinstance(store, LocalStore) or adapter_of(spark).shares_paths:
         # Of the folders in it Spark reads those that are named by a column's value.
         is_recursive = _is_true(options.get(_RECURSIVE))
         listed = store.times(lambda name: (is_recursive or "=" in name) and not _is_hidden(name))

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 
 from cojoin.checkpoints.control import drain_is_promised, plan_clock_message, plan_drain, plan_readings
-from cojoin.checkpoints.offset_log import plan_look_at_the_clock
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.spark_state_store import committed_batches
 from cojoin.engine.display import display_of
 from cojoin.errors import ConfigurationError, QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import plan_look_at_the_clock
+from cojoin.session.source_logs import compact_interval
+from cojoin.session.spark_errors import JAVA_ERRORS, has_own_class
 from cojoin.spark.progress.line import ProgressLine
-from cojoin.spark.query.failures import explain
 from cojoin.spark.query.query_display import query_display
-from cojoin.spark.restore.source_logs import compact_interval
-from cojoin.storage.session_settings import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +92,7 @@ class Query:
         self._spark, self._plan, self._trigger = spark, plan, trigger
         self._files, self._progress_table = checkpoint.files, checkpoint.progress
         # With Spark Connect, another process writes the batches, and this one reads what it has counted.
-        self._manifests = checkpoint.manifests if is_connect(spark) else None
+        self._manifests = None if adapter_of(spark).runs_batches else checkpoint.manifests
         self._report, self._lease = checkpoint.last_report, checkpoint.lease
         self._span, self._outside = span, outside
         # By its timeouts Spark calls key groups without rows; calls that need no clock have dropped them.
@@ -308,12 +308,10 @@ class Query:
             with self._lock:
                 if not self._stopping:
                     self._stream = stream.start()
-        except Py4JJavaError as error:
-            # Spark writes to the checkpoint before the query runs; a store may refuse that.
-            raise QueryFailedError(explain(error)) from error
-        except PySparkException as error:
-            # With Spark Connect, it is also how an error of the server's arrives.
-            if self._manifests is None or isinstance(error, AnalysisException):
+        except JAVA_ERRORS as error:
+            # Spark writes to the checkpoint before the query runs; a store may refuse that. With Spark Connect, PySpark
+            # has a class for each error of the server's.
+            if has_own_class(error) and (self._manifests is None or isinstance(error, AnalysisException)):
                 raise
             raise QueryFailedError(explain(error)) from error
 

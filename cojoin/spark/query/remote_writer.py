@@ -21,15 +21,15 @@ from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.errors import ConfigurationError
+from cojoin.session.pickling import pickling_error
+from cojoin.session.shared_places import begun
+from cojoin.session.stores import open_store
 from cojoin.spark.batch.batch_facts import BatchFacts
-from cojoin.spark.batch.pickling import pickling_error
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.query.history import HistoryHolds
 from cojoin.spark.query.opened_outputs import open_outputs
 from cojoin.spark.query.output_places import shared_places
 from cojoin.spark.query.table_loads import TableLoads
-from cojoin.spark.session.shared_places import begun
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.lease_record import LeaseRecord
     from cojoin.engine.plan import Plan
+    from cojoin.session.shared_places import SharedPlaces
     from cojoin.spark.query.history import InputStreams
     from cojoin.spark.query.table_loads import StaticSide
-    from cojoin.spark.session.shared_places import SharedPlaces
     from cojoin.spark.sinks.sink import Sink
 
     _Opened: TypeAlias = tuple[BatchWriter, HistoryHolds, TableLoads | None, SharedPlaces | None]

@@ -16,9 +16,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cojoin.checkpoints.offset_log import OFFSETS, newest_id, source_offsets
 from cojoin.engine.formats import format_span
 from cojoin.engine.time.complete_reading import CompleteReading
+from cojoin.session.offset_log import OFFSETS, newest_id, source_offsets
 from cojoin.spark.query.history import is_read_through
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from cojoin.errors import ConfigurationError
+from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.sources.source import Source
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ def check_source_columns(inputs: Sequence[BoundInput]) -> None:
             continue
         try:
             then, now = _columns(bound.frame.schema), _columns(bound.source.open().schema)
-        except (PySparkException, Py4JJavaError):
+        except JAVA_ERRORS:
             # The stream's own error is clearer about a table that can't be read any more.
             continue
         if bound.spec.event_time not in now:

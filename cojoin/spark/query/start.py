@@ -28,7 +28,6 @@ from cojoin.checkpoints.identity import (
 )
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest, Manifests
-from cojoin.checkpoints.offset_log import check_offsets
 from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.query_changes import check_output_meaning, check_same_query
 from cojoin.checkpoints.run_starts import resumed_batches
@@ -40,10 +39,16 @@ from cojoin.engine.operator import REJECTED
 from cojoin.engine.plan_settings import plan_settings
 from cojoin.engine.values.types import schema_to_ddl
 from cojoin.errors import CheckpointError, ConfigurationError, MissingRowsWarning, QueryFailedError
+from cojoin.session.failures import explain
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import check_offsets
+from cojoin.session.sealed import for_workers
+from cojoin.session.shared_places import begun
+from cojoin.session.source_logs import check_logs
+from cojoin.session.stores import open_store
 from cojoin.spark.batch.arrow_limits import runs_python
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.query.batch_writer import BatchWriter
-from cojoin.spark.query.failures import explain
 from cojoin.spark.query.feed_positions import check_feeds
 from cojoin.spark.query.history import HistoryHolds, InputStreams
 from cojoin.spark.query.opened_outputs import open_outputs
@@ -60,14 +65,8 @@ from cojoin.spark.query.table_loads import StaticSide, TableLoads
 from cojoin.spark.restore.new_query import NewQuery
 from cojoin.spark.restore.restoration import Restoration, unfinished
 from cojoin.spark.restore.restore import check_restore, finish_restoration, write_restoration
-from cojoin.spark.restore.source_logs import check_logs
-from cojoin.spark.session.connect_server import check_server
-from cojoin.spark.session.shared_places import begun
 from cojoin.spark.sources.delta_static import StaticTable
 from cojoin.storage.document_text import IDENTITY
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,10 +76,10 @@ if TYPE_CHECKING:
 
     from cojoin.checkpoints.identity import SourceDescription
     from cojoin.engine.plan import Plan
+    from cojoin.session.shared_places import SharedPlaces
     from cojoin.spark.bound_input import BoundInput
     from cojoin.spark.query.query_options import QueryOptions
     from cojoin.spark.query.triggers import Phase, Trigger
-    from cojoin.spark.session.shared_places import SharedPlaces
     from cojoin.spark.sinks.sink import Sink
     from cojoin.spark.sources.sources import Source
     from cojoin.storage.store import Store
@@ -123,7 +122,7 @@ def start_query(
     sinks = options.sinks(plan, files)
     description = _described(plan, files, options)
     _check_outputs(plan, files, sinks, inputs, evolve=options.evolve)
-    places = shared_places(spark, files, sinks, inputs, is_client=is_connect(spark))
+    places = shared_places(spark, files, sinks, inputs, is_client=not adapter_of(spark).runs_batches)
     with begun(places, spark):
         new = NewQuery(spark, files, plan, description, sources, sinks, options.restore)
         restoration = seen = unfinished(spark, files, options.restore_from)
@@ -140,8 +139,7 @@ def start_query(
             None if source is None else source.recognised(spark, f"input {spec.name!r}", of_old)
             for spec, source, of_old in zip(plan.inputs, sources, known, strict=True)
         ]
-        if is_connect(spark):
-            check_server(spark, files)
+        adapter_of(spark).check_checkpoint(files)
         claim_checkpoint(files, description, described, settings=plan_settings(plan), evolve=options.evolve)
         lease = Lease.acquire(files)
         try:
@@ -419,7 +417,7 @@ def _run_planned(
     resumed = starts if plan.follows_clock else frozenset()
     writer: BatchWriter | None = None
     told_by: str | None = None
-    if is_connect(new.spark):
+    if not adapter_of(new.spark).runs_batches:
         side = _static_side(plan, new.sources[1], options)
         batch: Any = for_workers(_remote(new, streams, options, checkpoint, side))
         told_by = setting_of(checkpoint.query_id)
@@ -459,7 +457,7 @@ def _run(
     loads = None if side is None else TableLoads(side, files, checkpoint.lease.check)
     cadence = SnapshotCadence.of(options.checkpoint_interval)
     writer: BatchWriter | None = None
-    if not is_connect(new.spark):
+    if adapter_of(new.spark).runs_batches:
         rows_only = not any(runs_python(each.frame) for each in inputs)
         retained = options.retained_checkpoints
         writer = BatchWriter(plan, checkpoint, outputs, query.take_batch, retained, rows_only, cadence, places)

@@ -26,18 +26,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.control import CONTROL_FOLDER
-from cojoin.checkpoints.offset_log import COMMITS, newest_id
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError
+from cojoin.session import source_logs
+from cojoin.session.failures import explain
+from cojoin.session.offset_log import COMMITS, newest_id
+from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.batch.loaded_table import closing_messages, packed_load
-from cojoin.spark.query.failures import explain
 from cojoin.spark.query.present_validity import check_rows_validity
-from cojoin.spark.restore import source_logs
 from cojoin.storage.locations import literally
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ class TableLoads:
             table = self._newest(session, loaded)
             for told in [] if table is None else self._write(session, table):
                 _LOG.warning("%s", told)
-        except (ConfigurationError, PySparkException, Py4JJavaError) as error:
+        except (ConfigurationError, *JAVA_ERRORS) as error:
             msg = (
                 f"refresh of input {self._side.spec.name!r}: {explain(error)}. The state has version "
                 f"{loaded['version']}; batch {report.batch_id} counts, and nothing is lost. Start the query again once "

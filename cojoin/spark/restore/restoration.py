@@ -13,9 +13,9 @@ from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.values.choices import check_flag
 from cojoin.errors import CheckpointError, QueryFailedError
+from cojoin.session.stores import open_store
 from cojoin.storage.document_text import Form, damaged
 from cojoin.storage.documents import read_document, write_fenced
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,20 +23,20 @@ from cojoin.checkpoints.identity import described_at, read_query
 from cojoin.checkpoints.lease import end
 from cojoin.checkpoints.lease_liveness import is_live
 from cojoin.checkpoints.lease_record import ended, holder
-from cojoin.checkpoints.offset_log import NOTHING_READ, begin_after, plan_first_batch
 from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.checkpoints.stored_state import StoredState
 from cojoin.checkpoints.written_state import WrittenState
 from cojoin.engine import rescaling
 from cojoin.errors import CheckpointError, FunctionError
+from cojoin.session import source_logs
+from cojoin.session.offset_log import NOTHING_READ, begin_after, plan_first_batch
+from cojoin.session.stores import open_store
 from cojoin.spark.batch.restored_state import state_messages
-from cojoin.spark.restore import source_logs
 from cojoin.spark.restore.restoration import Restoration
 from cojoin.spark.sinks.sink import OutputId
 from cojoin.spark.sinks.sinks import DeltaSink, ParquetSink
 from cojoin.storage.document_text import IDENTITY
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -37,14 +37,14 @@ from cojoin.engine.time.watermarks import NONE
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.tables import take_rows
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.sealed import for_workers
+from cojoin.session.stores import open_store
 from cojoin.spark.savepoints.erasure import Erasure
 from cojoin.spark.savepoints.new_savepoint import NewSavepoint, Positions, keep, told_of
 from cojoin.spark.savepoints.remains import list_remains
 from cojoin.spark.savepoints.state_packing import CONTENT_DDL, content_row
 from cojoin.spark.savepoints.written_header import group_headers, written_report
 from cojoin.storage.locations import Location, as_location
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -19,6 +19,8 @@ from cojoin.checkpoints.inspect.key_state import STATE
 from cojoin.engine.state.ttl import split_type
 from cojoin.engine.values.schema_evolution import differences
 from cojoin.errors import ConfigurationError, did_you_mean
+from cojoin.session.arrow_types import arrow_schema
+from cojoin.session.kinds import is_frame
 from cojoin.spark.savepoints.state_packing import Part
 from cojoin.spark.savepoints.state_shapes import (
     DOMAIN,
@@ -30,7 +32,6 @@ from cojoin.spark.savepoints.state_shapes import (
     nullable_type,
     waits,
 )
-from cojoin.storage.arrow_types import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from cojoin.engine.inputs import InputSpec
     from cojoin.engine.state import StateDescriptor
 
-__all__ = ["GivenParts", "StateTarget", "is_frame"]
+__all__ = ["GivenParts", "StateTarget"]
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -198,11 +199,6 @@ class _Chosen:
 
     def select(self) -> DataFrame:
         return self._frame.select(*(column.alias(f"c{at}") for at, column in enumerate(self.columns)))
-
-
-def is_frame(value: Any) -> bool:
-    """Return whether a value is a DataFrame of Spark's, also of Spark Connect."""
-    return isinstance(value, DataFrame) or type(value).__module__.startswith("pyspark.sql.connect")
 
 
 def _chosen(

@@ -17,20 +17,20 @@ from pyspark import StorageLevel
 from cojoin.checkpoints.identity import describe_written
 from cojoin.checkpoints.lease import Lease
 from cojoin.checkpoints.manifest import Manifest
-from cojoin.checkpoints.offset_log import NOTHING_READ
 from cojoin.checkpoints.snapshot_row import STATE_SCHEMA, snapshot_row
 from cojoin.checkpoints.state_table import STATE_TABLE, StateTable
 from cojoin.checkpoints.written_state import WrittenState, check_free, delete_unfinished
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.values import codec
 from cojoin.errors import CheckpointError
-from cojoin.spark.restore import source_logs
-from cojoin.spark.session.shared_places import SharedPlaces, begun
-from cojoin.spark.session.worker_check import has_other_hosts
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session import source_logs
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.kinds import adapter_of
+from cojoin.session.offset_log import NOTHING_READ
+from cojoin.session.sealed import for_workers
+from cojoin.session.shared_places import SharedPlaces, begun
 from cojoin.storage.local_store import LocalStore
 from cojoin.storage.place_tokens import Place
-from cojoin.storage.sealed import for_workers
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -138,7 +138,7 @@ class NewSavepoint:
         """
         files = self.files
         check_free(files, self.note.by)
-        is_local = isinstance(files, LocalStore) and has_other_hosts(self.spark)
+        is_local = isinstance(files, LocalStore) and adapter_of(self.spark).has_other_hosts
         places = SharedPlaces([Place("checkpoint", files.root.removeprefix("file:"))]) if is_local else None
         with begun(places, self.spark, to_the_end=True):
             self._write(contents, headers, report, check)

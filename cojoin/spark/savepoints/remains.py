@@ -10,20 +10,19 @@ import json
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.inspect.output_rows import spelled_values
 from cojoin.checkpoints.written_state import WrittenState
+from cojoin.delta_jvm.table_version import table_in_sql
 from cojoin.engine.operator import OUTPUT, REJECTED
 from cojoin.engine.values.entries import encode_entries
 from cojoin.engine.values.texts import back_quoted
 from cojoin.engine.values.types import parse_schema, type_to_ddl
+from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.restore.restoration import Restoration
 from cojoin.spark.savepoints.erasure import Remainder
 from cojoin.storage.locations import is_path, literally, without_login
-from cojoin.storage.table_version import table_in_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -151,7 +150,7 @@ def _count(spark: SparkSession, kind: str, location: str, condition: str) -> tup
         else:
             frame = reader.load(location) if is_path(location) else reader.table(location)
         return frame.where(F.expr(condition)).count(), ""
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         return None, f"It can't be read: {str(error).strip().splitlines()[0]}"
 
 

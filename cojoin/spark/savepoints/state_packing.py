@@ -28,8 +28,8 @@ from cojoin.engine.values.keys import encode_keys
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.tables import event_micros, event_millis, take_rows
 from cojoin.errors import CheckpointError
+from cojoin.session.sealed import for_workers
 from cojoin.spark.batch.packing import key_group
-from cojoin.storage.sealed import for_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,12 +20,12 @@ from cojoin.checkpoints.query_changes import check_evolution
 from cojoin.checkpoints.written_state import WrittenState, check_free
 from cojoin.engine import rescaling
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
+from cojoin.session.stores import open_store
 from cojoin.spark.savepoints.given_parts import GivenParts, StateTarget
 from cojoin.spark.savepoints.new_savepoint import NewSavepoint, Positions, keep, told_of
 from cojoin.spark.savepoints.state_packing import Part, packed_contents
 from cojoin.spark.savepoints.state_shapes import PartShape
 from cojoin.spark.savepoints.written_header import WatermarkLike, group_headers, moments, new_watermark, written_report
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,24 +20,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
+from cojoin.delta_jvm.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
+from cojoin.delta_jvm.table_version import read_table, table_in_sql
+from cojoin.delta_jvm.transactions import TableTransactions
 from cojoin.engine.inputs import REJECTED_SCHEMA, STAMPED_SCHEMA
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import CheckpointError, ConfigurationError, QueryFailedError, did_you_mean
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.kinds import adapter_of
+from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.spark.sinks.stored_markers import StoredMarkers
 from cojoin.spark.sinks.table_columns import misfits
-from cojoin.storage.arrow_types import spark_schema
-from cojoin.storage.delta_files import append_files, has_no_log, plain_defaults, plain_shape, shape_of, table_log
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.table_version import read_table, table_in_sql
-from cojoin.storage.transactions import TableTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
+    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.sinks.batch_marker import BatchMarker
-    from cojoin.storage.delta_files import WrittenFile
 
 __all__ = ["DeltaSink", "DeltaWriter"]
 
@@ -237,7 +236,7 @@ class DeltaWriter(SinkWriter):
             )
             try:
                 self._save(writer)
-            except (Py4JError, PySparkException):
+            except SPARK_ERRORS:
                 # Where another run has taken over, that is the reason, and this says so.
                 self._transactions.look()
                 raise
@@ -284,7 +283,7 @@ class DeltaWriter(SinkWriter):
 
     def _plain_target(self, schema: pa.Schema) -> FileTarget | None:
         # Files can be committed only by Delta's classes.
-        if is_connect(self._session):
+        if not adapter_of(self._session).has_delta_classes:
             return None
         if self._sink.partition_by or self._sink.options or self._left_out:
             return None

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.batch.written_files import FileTarget, check_seen, local_path
+from cojoin.session.kinds import adapter_of
+from cojoin.session.stores import open_store
+from cojoin.spark.batch.written_files import FileTarget, check_seen
 from cojoin.spark.sinks.sink import OutputId, Position, Sink, SinkWriter
 from cojoin.storage.document_text import Form
 from cojoin.storage.documents import read_document, write_document
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.sinks.batch_marker import BatchMarker
-    from cojoin.storage.delta_files import WrittenFile
     from cojoin.storage.store import Store
 
 __all__ = ["ParquetSink", "ParquetWriter"]
@@ -149,10 +150,10 @@ class ParquetWriter(SinkWriter):
             QueryFailedError: A file is not there.
         """
         del schema
-        written = Path(str(local_path(self._session, self._folder(marker.batch_id, _UNFINISHED))))
+        written = Path(str(adapter_of(self._session).local_path(self._folder(marker.batch_id, _UNFINISHED))))
         check_seen(str(written), files)
         self._claim()
-        folder = Path(str(local_path(self._session, self._folder(marker.batch_id))))
+        folder = Path(str(adapter_of(self._session).local_path(self._folder(marker.batch_id))))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for each in files:

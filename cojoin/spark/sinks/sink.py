@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cojoin.errors import CheckpointError, ConfigurationError
-from cojoin.spark.session.connect_server import check_full
-from cojoin.storage.stores import open_store
+from cojoin.session.session_settings import check_full
+from cojoin.session.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.delta_jvm.delta_files import WrittenFile
     from cojoin.spark.batch.written_files import FileTarget
     from cojoin.spark.sinks.batch_marker import BatchMarker
     from cojoin.spark.sources.sources import Source
-    from cojoin.storage.delta_files import WrittenFile
 
 __all__ = ["OutputId", "Position", "Sink", "SinkWriter"]
 

@@ -15,7 +15,7 @@ from cojoin.spark.sinks.batch_marker import BatchMarker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.storage.transactions import TableTransactions
+    from cojoin.delta_jvm.transactions import TableTransactions
 
 __all__ = ["StoredMarkers"]
 

@@ -14,18 +14,18 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import commit_versions
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.engine.row_changes import COMMITTED_AT
 from cojoin.engine.values.texts import back_quoted
 from cojoin.errors import ConfigurationError
+from cojoin.session.kinds import active_session
 from cojoin.storage.locations import literally
-from cojoin.storage.session_settings import active_session
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from cojoin.delta_jvm.table_version import TableVersion
     from cojoin.spark.sources.source import Source
-    from cojoin.storage.table_version import TableVersion
 
 __all__ = ["with_arrival"]
 

@@ -21,16 +21,16 @@ from urllib.parse import unquote
 from pyspark.sql import functions as F  # noqa: N812
 
 from cojoin.checkpoints.delta_log import commit_versions
+from cojoin.delta_jvm.table_version import log_path
 from cojoin.errors import CheckpointError
+from cojoin.session.kinds import adapter_of
+from cojoin.session.stores import open_store
 from cojoin.storage.locations import literally
-from cojoin.storage.session_settings import is_connect
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import log_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cojoin.storage.table_version import TableVersion
+    from cojoin.delta_jvm.table_version import TableVersion
 
 __all__ = ["count_files", "files_in_commit", "vacuumed_versions"]
 
@@ -75,7 +75,7 @@ def files_in_commit(spark: SparkSession, location: str, version: int, *, is_feed
     try:
         store = open_store(spark, folder, "Delta log")
     except CheckpointError:
-        if not is_connect(spark):
+        if adapter_of(spark).shares_paths:
             raise
         return None
     text = store.read(f"{version:020d}.json")

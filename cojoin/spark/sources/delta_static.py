@@ -12,17 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
+from cojoin.delta_jvm.table_version import quoted_table, read_table
 from cojoin.engine.time.durations import Duration, milliseconds
 from cojoin.errors import CheckpointError, ConfigurationError
+from cojoin.session.arrow_types import arrow_type
+from cojoin.session.kinds import active_session
+from cojoin.session.spark_errors import JAVA_ERRORS
 from cojoin.spark.sources.format_options import as_options
 from cojoin.spark.sources.source import Source
-from cojoin.storage.arrow_types import arrow_type
 from cojoin.storage.locations import without_login
-from cojoin.storage.session_settings import active_session
-from cojoin.storage.table_version import quoted_table, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,7 +129,7 @@ class StaticTable(Source):
         """
         try:
             table = read_table(session, str(self.location))
-        except (PySparkException, Py4JJavaError) as error:
+        except JAVA_ERRORS as error:
             if _NOT_FOUND not in str(error):
                 msg = f"{self._shown} can't be read: {_first_line(error)}"
                 raise ConfigurationError(msg) from error
@@ -159,7 +157,7 @@ class StaticTable(Source):
                 reader: Any = session.read.format("delta").options(**others).option("versionAsOf", table.version)
                 frame = reader.load(self.location)
             _ = frame.columns
-        except (PySparkException, Py4JJavaError) as error:
+        except JAVA_ERRORS as error:
             msg = (
                 f"{self._shown}: version {table.version} can't be read: {_first_line(error)}; a version is gone "
                 f"once its log is cleaned or its files are vacuumed"
@@ -186,7 +184,7 @@ class StaticTable(Source):
             return
         try:
             is_stream = session.read.table(str(self.location)).isStreaming
-        except (PySparkException, Py4JJavaError):
+        except JAVA_ERRORS:
             # What is wrong with it is said when it is read.
             return
         if is_stream:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from cojoin.errors import ConfigurationError
+from cojoin.session.kinds import active_session, adapter_of
+from cojoin.session.stores import open_store
 from cojoin.spark.sources.secrets import without_login
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
 from cojoin.storage.locations import is_path
-from cojoin.storage.session_settings import active_session, check_delta
-from cojoin.storage.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -305,7 +305,7 @@ class Source:
             )
             raise ConfigurationError(msg)
         if self.format == "delta":
-            check_delta(spark)
+            adapter_of(spark).check_delta()
         reader: Any = (spark.readStream if streaming else spark.read).format(self.format).options(**self.options)
         if self.schema is not None:
             reader = reader.schema(self.schema)

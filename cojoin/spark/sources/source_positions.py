@@ -11,14 +11,12 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from cojoin.checkpoints.delta_log import commit_versions, session_with_long_history
+from cojoin.delta_jvm.table_version import read_table
 from cojoin.errors import CheckpointError
+from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.stores import open_store
 from cojoin.storage.locations import is_path
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,7 +132,7 @@ def _check_snapshot(spark: SparkSession, where: str, location: str, version: int
             files_then = {*(then.load if by_path else then.table)(location).inputFiles()}
         gone = [file for file in sorted(files_then - files_now) if not _exists(spark, file)]
         why = f"{len(gone):,} of its {len(files_then):,} files" if gone else None
-    except (PySparkException, Py4JError):
+    except SPARK_ERRORS:
         why = "its commits"
     if why is not None:
         msg = (

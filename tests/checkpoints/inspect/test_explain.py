@@ -20,7 +20,7 @@ from cojoin.engine.formats import format_span
 from cojoin.engine.inputs import InputSpec
 from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.errors import ConfigurationError
-from cojoin.storage.stores import open_store
+from cojoin.session.stores import open_store
 from tests.spark.data import MORNING
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cojoin.checkpoints.state_cleaner import StateCleaner
 from cojoin.checkpoints.state_table import StateTable
 from cojoin.engine.formats import format_time
 from cojoin.errors import CheckpointError, ConfigurationError, FunctionError
-from cojoin.storage.stores import open_store
+from cojoin.session.stores import open_store
 from tests.checkpoints.lakes import CLOCK_FAR, asof_lake
 from tests.spark.data import MORNING, rows
 

@@ -117,7 +117,7 @@ def test_a_type_is_written(dtype: pa.DataType, ddl: str) -> None:
 @pytest.mark.push
 @WRITTEN
 def test_pyspark_writes_the_same(dtype: pa.DataType, ddl: str) -> None:
-    from cojoin.storage.arrow_types import spark_data_type
+    from cojoin.session.arrow_types import spark_data_type
 
     assert spark_data_type(dtype).simpleString() == ddl
 

@@ -25,7 +25,7 @@ from cojoin.kafka.formats.record_formats import json as json_format
 from cojoin.kafka.record_description import RecordDescription
 from cojoin.kafka.records import FAULT, VALUE, decode_parts
 from cojoin.kafka.topics import Topics
-from cojoin.storage.arrow_types import spark_schema
+from cojoin.session.arrow_types import spark_schema
 from tests.kafka.formats.encoded import framed
 from tests.kafka.formats.test_avro_fuzz import spoilt
 from tests.kafka.formats.test_schema_heads import GuidRegistry

@@ -23,10 +23,10 @@ from cojoin.engine.inputs import DIRECT
 from cojoin.engine.key_groups import group_labels
 from cojoin.engine.values.ipc import read_message
 from cojoin.engine.values.xx_hashes import spark_xx_hashes
+from cojoin.session.arrow_types import spark_schema
+from cojoin.session.failures import explain
 from cojoin.spark.batch.packing import CONTROL_TAG
 from cojoin.spark.bound_input import BoundInput
-from cojoin.spark.query.failures import explain
-from cojoin.storage.arrow_types import spark_schema
 from tests.seeds import SEED
 from tests.seeds import drawn as drawn_parameters
 

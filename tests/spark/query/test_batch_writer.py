@@ -15,11 +15,11 @@ from cojoin.checkpoints.progress_table import ProgressTable
 from cojoin.checkpoints.snapshot_record import Snapshot
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.engine.batch_report import BatchReport
+from cojoin.session.stores import open_store
 from cojoin.spark.batch.call import EMITTED_DDL
 from cojoin.spark.query.batch_protocol import OpenOutput
 from cojoin.spark.query.batch_writer import BatchWriter
 from cojoin.spark.sinks.sink import OutputId, Position
-from cojoin.storage.stores import open_store
 from tests.checkpoints.leases import held_by
 from tests.spark.data import asof, connect
 from tests.spark.refused import refused

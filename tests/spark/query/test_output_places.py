@@ -10,9 +10,9 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifest
 from cojoin.engine.batch_report import BatchReport
+from cojoin.session.stores import open_store
 from cojoin.spark.query.output_places import check_unchanged
 from cojoin.spark.sinks.sinks import as_sink
-from cojoin.storage.stores import open_store
 from tests.spark.data import Folders, asof, connect, customers, rows, table, trades
 from tests.spark.functions import SEEN, UNKNOWN, SplitTrades
 from tests.spark.refused import refused

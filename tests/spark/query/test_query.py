@@ -14,10 +14,10 @@ import pytest
 import cojoin as cj
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.snapshots import Snapshots
+from cojoin.delta_jvm import delta_files
+from cojoin.session.stores import open_store
 from cojoin.spark.batch.arrow_limits import counted_by_rows
 from cojoin.spark.query import batch_writer
-from cojoin.storage import delta_files
-from cojoin.storage.stores import open_store
 from tests.spark.data import (
     Folders,
     asof,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cojoin as cj
+from cojoin.delta_jvm.delta_files import table_log
+from cojoin.delta_jvm.table_version import read_table
+from cojoin.session.stores import open_store
 from cojoin.spark.sources.source_positions import check_position, with_losses_accepted
-from cojoin.storage.delta_files import table_log
-from cojoin.storage.stores import open_store
-from cojoin.storage.table_version import read_table
 from tests.spark.refused import refused
 
 if TYPE_CHECKING:

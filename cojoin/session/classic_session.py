@@ -1,0 +1,236 @@
+"""A session with a JVM in this process, which is asked by py4j for what PySpark has no public way to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyspark
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from cojoin.errors import ConfigurationError, EnvironmentSetupError
+from cojoin.session.execution_listener import ExecutionListener
+from cojoin.session.hadoop_store import HadoopStore, qualified
+from cojoin.session.java_classes import java_class, java_session
+from cojoin.session.session_adapter import SessionAdapter, StreamSource
+from cojoin.session.spark_errors import SPARK_ERRORS
+from cojoin.session.spark_versions import DELTA_SETTINGS, delta_package
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.locations import is_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from cojoin.storage.store import Store
+
+__all__ = ["ClassicSession", "stopped"]
+
+_WITH_DELTA: set[str] = set()
+"""The applications whose JVMs have Delta's classes."""
+
+_FILE, _PLAIN_FILE = "file:", re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
+_LOCAL_CLASSES = frozenset({"LocalFileSystem", "RawLocalFileSystem"})
+_ENCRYPTION = "parquet.crypto.factory.class"
+"""The setting of Hadoop's with which Spark encrypts the files that it writes."""
+
+# Spark 4.1 moved the classes of its logs.
+_LOGS = "org.apache.spark.sql.execution.streaming" + ("" if pyspark.__version__[:4] == "4.0." else ".checkpointing")
+
+
+class ClassicSession(SessionAdapter):
+    """A session with a JVM in this process."""
+
+    has_delta_classes: ClassVar[bool] = True
+    runs_batches: ClassVar[bool] = True
+    has_local_properties: ClassVar[bool] = True
+    has_listeners: ClassVar[bool] = True
+    shares_paths: ClassVar[bool] = True
+
+    @property
+    def application_id(self) -> str:
+        """The id of the application that the session belongs to."""
+        return str(self.spark.sparkContext.applicationId)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the session was stopped."""
+        context = self.spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no other way to ask
+        return context is None or bool(context.sc().isStopped())
+
+    @property
+    def workers(self) -> str:
+        """The session's workers as a message names them."""
+        return f"the workers of {self.spark.sparkContext.master}"
+
+    def check(self, what: str) -> None:
+        """Check that it is a session that runs."""
+        if not isinstance(self.spark, SparkSession):
+            msg = f"{what}: expected a SparkSession, got {type(self.spark).__name__}"
+            raise ConfigurationError(msg)
+        if self.is_stopped:
+            raise stopped(what)
+
+    def check_delta(self) -> None:
+        """Check that the JVM has Delta's classes."""
+        if self.application_id in _WITH_DELTA:
+            return
+        catalog, version = DELTA_SETTINGS["spark.sql.catalog.spark_catalog"], self.spark.version
+        loader = java_class(self.spark, "java.lang.Thread").currentThread().getContextClassLoader()
+        try:
+            loader.loadClass(catalog)
+        except Py4JJavaError:
+            package = delta_package(version)
+            msg = (
+                f"this Spark {version} has no Delta: expected the jars of {package}, found no {catalog}; "
+                f"start the program with spark-submit --packages {package} (where there is no way to a Maven "
+                f"repository, with --jars and that package's jars), and with a session of cojoin.spark_session() or "
+                f"the settings spark.sql.extensions={DELTA_SETTINGS['spark.sql.extensions']} and "
+                f"spark.sql.catalog.spark_catalog={catalog}. Started as a plain Python program, "
+                f"cojoin.spark_session() fetches the package itself"
+            )
+            raise EnvironmentSetupError(msg) from None
+        _WITH_DELTA.add(self.application_id)
+
+    def check_checkpoint(self, files: Store) -> None:
+        """Do nothing: Spark is in this process, and its file systems were asked for the directory."""
+
+    def is_set(self, name: str) -> bool:
+        """Return whether a setting was set explicitly."""
+        return bool(self._java.conf().contains(name))
+
+    def setting_names(self) -> list[str]:
+        """Return the names of all settings that were set explicitly."""
+        # All names in one call: one call per name takes a tenth of a second.
+        return str(self._java.conf().getAll().keySet().mkString("\n")).splitlines()
+
+    def hadoop_setting(self, name: str) -> str | None:
+        """Return a setting of Hadoop's; None if it is not set."""
+        found = self.spark._jsc.hadoopConfiguration().get(name)  # noqa: SLF001 - PySpark has no way to it
+        return None if found is None or found == "" else str(found)
+
+    @contextlib.contextmanager
+    def with_setting(self, name: str, value: str) -> Iterator[SparkSession]:
+        """Yield a copy of the session, with the setting."""
+        copy = SparkSession(self.spark.sparkContext, self._java.cloneSession())
+        copy.conf.set(name, value)
+        yield copy
+
+    def parallel_tasks(self) -> int:
+        """Return how many tasks run at the same time."""
+        return max(1, int(self.spark.sparkContext.defaultParallelism))
+
+    def executors(self) -> frozenset[str]:
+        """Return the addresses of the driver and of the executors that it knows."""
+        status = self.spark.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - there is no public way
+        return frozenset(str(status.keySet().mkString("\n")).splitlines())
+
+    @property
+    def has_child_workers(self) -> bool:
+        """Whether all workers are children of this process's Spark."""
+        return not self.has_other_hosts
+
+    def open_store(self, root: str, what: str) -> Store:
+        """Return the files below a directory, after Spark was asked whether it reaches the directory."""
+        if _PLAIN_FILE.fullmatch(root) is None:
+            root = qualified(self.spark, root, what)
+        local = self.hadoop_setting("fs.file.impl")
+        if root.startswith(_FILE) and (local is None or local.rpartition(".")[2] in _LOCAL_CLASSES):
+            return LocalStore(root.removeprefix(_FILE), what)
+        return self._object_store(root, what) or HadoopStore(self.spark, root, what)
+
+    def local_path(self, location: str) -> str | None:
+        """Return a location as a path of the local file system; None if its scheme is not ``file``."""
+        path = java_class(self.spark, "org.apache.hadoop.fs.Path")(location)
+        found = path.getFileSystem(self._hadoop()).makeQualified(path).toUri()
+        return str(found.getPath()) if found.getScheme() == "file" else None
+
+    def encrypts_files(self) -> bool:
+        """Return whether Spark encrypts the parquet files that it writes."""
+        return self._hadoop().get(_ENCRYPTION) is not None
+
+    def table_location(self, table: str) -> str | None:
+        """Return the folder of a table, whether it exists or not; None where the catalog can't resolve its name."""
+        if is_path(table):
+            return table
+        state = self._java.sessionState()
+        try:
+            identifier = state.sqlParser().parseTableIdentifier(table)
+            catalog = state.catalog()
+            if catalog.tableExists(identifier):
+                return str(catalog.getTableMetadata(identifier).location().toString())
+            return str(catalog.defaultTablePath(identifier).toString())
+        except SPARK_ERRORS:
+            # It is a catalog of another kind, or the name is wrong, for which opening the table raises an error.
+            return None
+
+    def plan_bytes(self, frame: DataFrame) -> int:
+        """Return the size of a static DataFrame in bytes, as Spark estimates it."""
+        return int(_plans(frame).optimizedPlan().stats().sizeInBytes())
+
+    def runs_python(self, frame: DataFrame) -> bool:
+        """Return whether the plan of a DataFrame contains a Python function."""
+        pattern = java_class(self.spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
+        return bool(_plans(frame).analyzed().containsPattern(pattern))
+
+    def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
+        """Return the sources of the streams that the plan of a DataFrame reads, in order."""
+        leaves = _plans(frame).analyzed().collectLeaves()
+        each = [leaves.apply(at) for at in range(leaves.size())]
+        return [_stream_source(leaf) for leaf in each if leaf.isStreaming()]
+
+    def planned_metadata(self, files: Store) -> str:
+        """Return the line of metadata with which Spark would plan a new query's first batch now."""
+        del files
+        # Only Spark knows which settings a query keeps from its first batch on.
+        metadata = java_class(self.spark, f"{_LOGS}.OffsetSeqMetadata")
+        entry = json.loads(metadata.apply(0, int(1000 * time.time()), self._java.conf()).json())
+        settings = entry["conf"].items()
+        entry["conf"] = {name: self.spark.conf.get(name, value) if value is None else value for name, value in settings}
+        return json.dumps(entry)
+
+    def add_listener(self, awaited: Callable[[], Sequence[str]], take: Callable[[str, dict[str, Any]], None]) -> None:
+        """Have a listener called after each action of the session."""
+        ensure_callback_server_started(self.spark.sparkContext._gateway)  # noqa: SLF001 - as foreachBatch does
+        self._java.listenerManager().register(ExecutionListener(awaited, take))
+
+    def await_listeners(self, milliseconds: int) -> None:
+        """Wait until the listeners were called for all that has ended."""
+        self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(milliseconds)  # noqa: SLF001
+
+    @property
+    def _java(self) -> Any:
+        return java_session(self.spark)
+
+    def _hadoop(self) -> Any:
+        """Return Hadoop's configuration with the session's own settings."""
+        return self._java.sessionState().newHadoopConf()
+
+
+def _plans(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution()  # noqa: SLF001 - PySpark has no public way to a plan
+
+
+def _stream_source(leaf: Any) -> StreamSource | None:
+    """Return the source of a leaf of an analysed plan; None of a stream that is not read by a ``DataSource``."""
+    try:
+        name, given, options = str(leaf.sourceName()), leaf.dataSource().options().iterator(), {}
+        while given.hasNext():
+            option = given.next()
+            options[str(option._1()).lower()] = str(option._2())  # noqa: SLF001 - Scala's names
+    except Py4JError:
+        return None
+    return StreamSource(name, options)
+
+
+def stopped(what: str) -> ConfigurationError:
+    """Return the error for a session that was stopped."""
+    return ConfigurationError(
+        f"{what}: its Spark session was stopped; make another with cojoin.spark_session(), and its DataFrames anew"
+    )

@@ -1,0 +1,300 @@
+"""Files on any file system that Spark supports, through Hadoop's classes in the JVM.
+
+It serves what nothing else reaches, such as HDFS. A file is written under a temporary name and then renamed. Since not
+every file system can replace a file in one step, the former file is first renamed to a second name and deleted once its
+successor is in place. A reader in between, or after a crash in between, finds the former file.
+
+Hadoop's file systems share no compare-and-swap: ``create`` and ``replace`` look first and then write, so two processes
+that do so at the same moment may both succeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from cojoin.errors import CheckpointError
+from cojoin.session.java_classes import java_class
+from cojoin.session.spark_errors import JAVA_ERRORS, java_message
+from cojoin.storage.locations import without_login
+from cojoin.storage.store import (
+    Store,
+    Tagged,
+    UnplacedFileError,
+    UnreadableFileError,
+    former_name,
+    is_abandoned,
+    visible_names,
+)
+from cojoin.storage.store_cures import cure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["HadoopStore", "qualified"]
+
+_TRIES = 5
+# What says something of the file itself; other errors, such as those of rights or of the network, do not.
+_DAMAGE = ("BlockMissingException", "BlockLengthException", "EOFException", "Corrupt")
+
+
+def qualified(spark: SparkSession, root: str, what: str) -> str:
+    """Return a directory absolute and with its scheme, as Hadoop spells it.
+
+    Raises:
+        CheckpointError: Spark has no file system for the directory.
+    """
+    return str(_system_and_root(spark, root, what)[1].toString())
+
+
+def _system_and_root(spark: SparkSession, root: str, what: str) -> tuple[Any, Any]:
+    configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - PySpark has no way to Hadoop's file systems
+    try:
+        path = java_class(spark, "org.apache.hadoop.fs.Path")(root)
+        system = path.getFileSystem(configuration)
+        return system, system.makeQualified(path)
+    except JAVA_ERRORS as error:
+        msg = (
+            f"{what} {without_login(root)!r}: Spark has no file system for it ({_said(error)}); expected a path that "
+            f"Spark reaches, such as '/lake/{what}'. An object store needs its connector's package in "
+            f"spark.jars.packages, and the scheme that this serves: s3a:// for S3, abfss:// for Azure, gs:// for "
+            f"Google"
+        )
+        raise CheckpointError(msg) from error
+
+
+class HadoopStore(Store):
+    """The files below a directory of one of Hadoop's file systems.
+
+    Args:
+        spark: The session whose Hadoop configuration is used.
+        root: The directory; a path without a scheme is on Spark's default file system.
+        what: What the directory is, for messages.
+
+    Raises:
+        CheckpointError: Spark has no file system for the directory.
+    """
+
+    swaps = False
+
+    def __init__(self, spark: SparkSession, root: str, what: str = "checkpoint") -> None:
+        self.what, self._hadoop_path = what, java_class(spark, "org.apache.hadoop.fs.Path")
+        self._to_bytes = java_class(spark, "org.apache.commons.io.IOUtils").toByteArray
+        self._system, self._root = _system_and_root(spark, root, what)
+
+    @property
+    def root(self) -> str:
+        """The directory, absolute and with its scheme."""
+        return str(self._root.toString())
+
+    def path(self, name: str) -> str:
+        """Return the full path of a file or directory below the root."""
+        return self._path(name).toString()  # type: ignore[no-any-return]
+
+    def url(self, name: str) -> str:
+        """Return the full path of a file as a URL, as Spark's own logs write it: with blanks and the like escaped."""
+        return str(self._path(name).toUri().toString())
+
+    def exists(self, name: str = "") -> bool:
+        """Return whether a file or directory exists."""
+        with self._told(name, "looked for"):
+            return any(self._system.exists(place) for place in self._places(name))
+
+    def read_tagged(self, name: str) -> Tagged | None:
+        """Return a file with its tag, or None where there is no such file.
+
+        Raises:
+            UnreadableFileError: The file exists and can't be read.
+        """
+        why = ""
+        for _ in range(_TRIES):
+            for place in self._places(name):
+                content, why = self._read_at(name, place)
+                if content is not None:
+                    return Tagged(content, hashlib.sha256(content).hexdigest())
+            if not self.exists(name):
+                return None
+        raise UnreadableFileError(self.root, name, why)
+
+    def _read_at(self, name: str, place: Any) -> tuple[bytes | None, str]:
+        """Return the content and no reason, or None and the reason why it can't be read at this moment."""
+        try:
+            stream = self._system.open(place)
+            try:
+                return bytes(self._to_bytes(stream)), ""
+            finally:
+                stream.close()
+        except JAVA_ERRORS as error:
+            # A local file's checksum is a second file: during a replacement, the two may not match.
+            said = _said(error)
+            if any(kind in said for kind in ("FileNotFoundException", "ChecksumException")):
+                return None, said
+            if not any(kind in said for kind in _DAMAGE):
+                raise self._refused(name, "read", said, cure_of(said)) from error
+            raise UnreadableFileError(self.root, name, said) from error
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file whole, in place of an earlier one.
+
+        Raises:
+            CheckpointError: The directory can't be created or written to.
+            UnplacedFileError: The file was written and could not be renamed.
+        """
+        target = self._path(name)
+        partial = self._hadoop_path(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}.tmp")
+        with self._told(name, "written"):
+            stream = self._system.create(partial, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+        former = self._former(target)
+        for _ in range(_TRIES):
+            with contextlib.suppress(*JAVA_ERRORS):
+                # Another process that replaces the file at the same moment may have renamed it since.
+                if self._system.exists(target):
+                    self._system.delete(former, False)
+                    self._system.rename(target, former)
+            if self._system.rename(partial, target):
+                self._system.delete(former, False)
+                return
+        msg = (
+            f"{self.what} {self.root}: {name} can't be put in place: the file system does not rename "
+            f"{partial.getName()}; see that nothing else writes there, and start again"
+        )
+        raise UnplacedFileError(msg)
+
+    def replace(self, name: str, content: bytes, tag: str | None) -> bool:
+        """Write a file whole, if it still is the one that was read; see ``Store.replace``. It is not atomic."""
+        found = self.read_tagged(name)
+        if (None if found is None else found.tag) != tag:
+            return False
+        try:
+            self.write_bytes(name, content)
+        except UnplacedFileError:
+            # Another process's rename came first.
+            return False
+        found = self.read_tagged(name)
+        return found is not None and found.content == content
+
+    def make_directory(self, name: str) -> None:
+        """Create a directory where it does not exist.
+
+        Raises:
+            CheckpointError: The directory can't be created.
+        """
+        self._make(self._path(name), name)
+
+    def check_place(self) -> None:
+        """Check that the root directory exists or can be created; directories created for the check are deleted again.
+
+        Raises:
+            CheckpointError: The directory can't be created.
+        """
+        made, place = [], self._root
+        with self._told("", "looked for"):
+            while place is not None and not self._system.exists(place):
+                made.append(place)
+                place = place.getParent()
+        if made:
+            self._make(self._root, "")
+            with contextlib.suppress(*JAVA_ERRORS):
+                # Not recursive: the file system keeps a directory in which another process has written meanwhile.
+                for each in made:
+                    self._system.delete(each, False)
+
+    def _make(self, place: Any, name: str) -> None:
+        with self._told(name, "made"):
+            made = self._system.mkdirs(place)
+        if not made:
+            raise self._refused(name, "made", "the file system declines")
+
+    def modified(self, name: str) -> int:
+        """Return when a file was last written, in epoch milliseconds."""
+        with self._told(name, "looked for"):
+            return int(self._system.getFileStatus(self._path(name)).getModificationTime())
+
+    def size(self, name: str) -> int:
+        """Return the size of a file, or of all files below a directory, in bytes."""
+        return int(self._system.getContentSummary(self._path(name)).getLength())
+
+    def delete(self, name: str) -> None:
+        """Delete a file where it exists."""
+        target = self._path(name)
+        self._system.delete(self._former(target), False)
+        self._system.delete(target, False)
+
+    def delete_directory(self, name: str) -> None:
+        """Delete a directory with its content where it exists."""
+        self._system.delete(self._path(name), True)
+
+    def delete_empty_directory(self, name: str) -> None:
+        """Delete a directory if nothing is in it; one that holds files, or that is not there, is left as it is."""
+        with contextlib.suppress(*JAVA_ERRORS):
+            # Not recursive: the file system keeps a directory in which another process has written meanwhile.
+            self._system.delete(self._path(name), False)
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names of a directory's complete files in order; none where the directory does not exist."""
+        if not self.exists(directory):
+            return []
+        with self._told(directory, "listed"):
+            return visible_names({each.getPath().getName() for each in self._system.listStatus(self._path(directory))})
+
+    def times(self, descends: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+        """Yield the path of each file below the root, and when it was written; see ``Store.times``."""
+        folders = [self._root]
+        with self._told("", "listed"):
+            while folders:
+                listed = self._system.listStatusIterator(folders.pop())
+                while listed.hasNext():
+                    each = listed.next()
+                    if not each.isDirectory():
+                        yield str(each.getPath().toUri().getPath()), int(each.getModificationTime())
+                    elif descends(str(each.getPath().getName())):
+                        folders.append(each.getPath())
+
+    def delete_abandoned(self, directory: str) -> None:
+        """Delete the temporary files that killed processes have left in a directory; see ``Store.delete_abandoned``.
+
+        Raises:
+            CheckpointError: They can't be listed or deleted.
+        """
+        if not self.exists(directory):
+            return
+        with self._told(directory, "cleaned"):
+            for each in self._system.listStatus(self._path(directory)):
+                if is_abandoned(each.getPath().getName(), each.getModificationTime() / 1000):
+                    self._system.delete(each.getPath(), False)
+
+    @contextlib.contextmanager
+    def _told(self, name: str, what: str) -> Iterator[None]:
+        """Raise an error of the JVM as a ``CheckpointError`` with the file system's message on one line."""
+        try:
+            yield
+        except JAVA_ERRORS as error:
+            raise self._refused(name, what, _said(error)) from error
+
+    def _places(self, name: str) -> Iterator[Any]:
+        """Yield where a file may be: its path, its second name, and its path again, where it was replaced meanwhile."""
+        target = self._path(name)
+        yield target
+        if name:
+            yield self._former(target)
+            yield target
+
+    def _former(self, target: Any) -> Any:
+        return self._hadoop_path(target.getParent(), former_name(target.getName()))
+
+    def _path(self, name: str) -> Any:
+        return self._hadoop_path(self._root, name) if name else self._root
+
+
+def _said(error: BaseException) -> str:
+    """Return the first line of Java's message, without the package of the error's class."""
+    kind, colon, text = java_message(error).strip().partition("\n")[0].partition(": ")
+    return f"{kind.rpartition('.')[2]}{colon}{text}"

@@ -1,0 +1,243 @@
+"""What a Spark session is to cojoin: one interface over a session with a JVM in this process and one of Spark Connect.
+
+All other code asks the adapter of its session (``kinds.adapter_of``) for what it needs: what the session can do, as an
+attribute, or the thing itself, by a method that both kinds implement. It never asks which kind a session is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from cojoin.storage.object_store_settings import settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cojoin.storage.object_store import ObjectStore
+    from cojoin.storage.object_store_settings import Settings
+    from cojoin.storage.store import Store
+
+__all__ = ["SessionAdapter", "StreamSource"]
+
+_STORAGE = "spark.cojoin.storage"
+
+
+class StreamSource(NamedTuple):
+    """A source that the plan of a DataFrame reads as a stream.
+
+    Attributes:
+        format: Spark's name of the format, such as ``"delta"``.
+        options: The source's options, with their names in lower case.
+    """
+
+    format: str
+    options: Mapping[str, str]
+
+
+class SessionAdapter(ABC):
+    """A Spark session, of either kind.
+
+    Args:
+        spark: The session.
+    """
+
+    has_delta_classes: ClassVar[bool]
+    """Whether Delta's classes can be called from this process, which so commits files to tables by itself."""
+
+    runs_batches: ClassVar[bool]
+    """Whether the function of ``foreachBatch`` is called in the process that starts a query."""
+
+    has_local_properties: ClassVar[bool]
+    """Whether a job's tasks can be given properties (``SparkContext.setLocalProperty``)."""
+
+    has_listeners: ClassVar[bool]
+    """Whether ``add_listener`` and ``await_listeners`` can be called."""
+
+    shares_paths: ClassVar[bool]
+    """Whether a local path is surely the same place for Spark as for this process."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    @property
+    @abstractmethod
+    def application_id(self) -> str:
+        """The id of the application that the session belongs to; of a session of Spark Connect, its own id."""
+
+    @property
+    @abstractmethod
+    def is_stopped(self) -> bool:
+        """Whether the session was stopped."""
+
+    @property
+    @abstractmethod
+    def workers(self) -> str:
+        """The session's workers as a message names them, such as ``"the workers of local[2]"``."""
+
+    @abstractmethod
+    def check(self, what: str) -> None:
+        """Check that it is a session that answers.
+
+        Args:
+            what: What it belongs to, for the message, such as ``"input 'trades'"``.
+
+        Raises:
+            ConfigurationError: It is no session, its server does not answer, or the server has another version.
+        """
+
+    @abstractmethod
+    def check_delta(self) -> None:
+        """Check that Delta can be used; without its classes the first use of a table ends with Java's stack.
+
+        Raises:
+            EnvironmentSetupError: It can't; the message names the package.
+        """
+
+    @abstractmethod
+    def check_checkpoint(self, files: Store) -> None:
+        """Check that Spark sees the files that this process writes into a checkpoint.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
+
+    @abstractmethod
+    def is_set(self, name: str) -> bool:
+        """Return whether a setting was set explicitly; PySpark's own API does not distinguish that from a default."""
+
+    @abstractmethod
+    def setting_names(self) -> list[str]:
+        """Return the names of all settings that were set explicitly."""
+
+    @abstractmethod
+    def hadoop_setting(self, name: str) -> str | None:
+        """Return a setting of Hadoop's, such as ``fs.s3a.endpoint``; None if it is not set.
+
+        With Spark Connect, only what Spark's own configuration sets is known.
+
+        Args:
+            name: The setting, without ``spark.hadoop.``.
+        """
+
+    @abstractmethod
+    def with_setting(self, name: str, value: str) -> AbstractContextManager[SparkSession]:
+        """Return a context with a session in which a setting has a value; the session's own value stays or is restored.
+
+        Args:
+            name: The setting.
+            value: Its value in the context.
+        """
+
+    @abstractmethod
+    def parallel_tasks(self) -> int:
+        """Return how many tasks run at the same time: Spark's default parallelism, the number of all cores."""
+
+    @abstractmethod
+    def executors(self) -> frozenset[str]:
+        """Return the addresses of the driver and of the executors that it knows; none with Spark Connect."""
+
+    @property
+    @abstractmethod
+    def has_child_workers(self) -> bool:
+        """Whether all workers are children of this process's Spark, so that they have what it has."""
+
+    @property
+    def has_other_hosts(self) -> bool:
+        """Whether the workers may be on other hosts, or have other disks, than the driver."""
+        master = str(self.spark.conf.get("spark.master", ""))
+        return master != "local" and not master.startswith("local[")
+
+    @abstractmethod
+    def open_store(self, root: str, what: str) -> Store:
+        """Return the files below a directory.
+
+        Args:
+            root: The directory; a path without a scheme is on Spark's default file system, and with Spark Connect on
+                the local one.
+            what: What the directory is, for messages.
+
+        Raises:
+            CheckpointError: There is no way to the directory.
+        """
+
+    @abstractmethod
+    def local_path(self, location: str) -> str | None:
+        """Return a location as a path of the local file system that every worker reaches; None if there is none."""
+
+    @abstractmethod
+    def encrypts_files(self) -> bool:
+        """Return whether Spark encrypts the parquet files that it writes."""
+
+    @abstractmethod
+    def table_location(self, table: str) -> str | None:
+        """Return the folder of a table by path or name; None where no table has the name.
+
+        With a JVM of its own, it is also known of a table that does not exist yet.
+
+        Args:
+            table: The table's path, with a ``/``, or its name.
+        """
+
+    @abstractmethod
+    def plan_bytes(self, frame: DataFrame) -> int:
+        """Return the size of a static DataFrame in bytes, as Spark estimates it; of an unknown one, the largest."""
+
+    @abstractmethod
+    def runs_python(self, frame: DataFrame) -> bool:
+        """Return whether the plan of a DataFrame may contain a Python function."""
+
+    @abstractmethod
+    def stream_sources(self, frame: DataFrame) -> list[StreamSource | None]:
+        """Return the sources of the streams that the plan of a DataFrame reads, in order.
+
+        Each has one line in Spark's offset log. None stands for a source of which nothing is known: one without a
+        reader of Spark's first kind (``DataSource``), and any of a session of Spark Connect.
+        """
+
+    @abstractmethod
+    def planned_metadata(self, files: Store) -> str:
+        """Return the line of metadata with which Spark would plan a new query's first batch now.
+
+        Args:
+            files: A directory that Spark reaches; with Spark Connect, the checkpoint of a query that only shows the
+                line lies there for a moment.
+        """
+
+    @abstractmethod
+    def add_listener(self, awaited: Callable[[], Sequence[str]], take: Callable[[str, dict[str, Any]], None]) -> None:
+        """Have an ``ExecutionListener`` called after each action of the session; needs ``has_listeners``.
+
+        Args:
+            awaited: Returns the names of the observations that nobody has had yet.
+            take: Takes such a name and its counts.
+        """
+
+    @abstractmethod
+    def await_listeners(self, milliseconds: int) -> None:
+        """Wait until the listeners were called for all that has ended; needs ``has_listeners``.
+
+        Raises:
+            Exception: It takes longer, or the session was stopped.
+        """
+
+    def object_store_settings(self, root: str) -> Settings | None:
+        """Return how an object store is reached without Hadoop; None if it is none, or is left to Hadoop.
+
+        Args:
+            root: A directory with its scheme, such as ``s3a://lake/trades``.
+        """
+        if str(self.spark.conf.get(_STORAGE, "")).lower() == "hadoop":
+            return None
+        return settings_of(root, self.hadoop_setting)
+
+    def _object_store(self, root: str, what: str) -> ObjectStore | None:
+        settings = self.object_store_settings(root)
+        if settings is None:
+            return None
+        from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - local queries do not load obstore
+
+        return ObjectStore.of(settings, root, what)

@@ -1,0 +1,24 @@
+"""The errors that calls of Spark raise: PySpark's own, and py4j's where PySpark has no class for one of Java's."""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+__all__ = ["JAVA_ERRORS", "SPARK_ERRORS", "has_own_class", "java_message"]
+
+SPARK_ERRORS = (Py4JError, PySparkException)
+"""What a call of Spark raises, also where the JVM has no such method or does not answer any more."""
+
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
+"""What Spark itself has raised, in the JVM or in PySpark."""
+
+
+def has_own_class(error: BaseException) -> bool:
+    """Return whether PySpark has a class of its own for an error of Java's."""
+    return isinstance(error, PySparkException)
+
+
+def java_message(error: BaseException) -> str:
+    """Return the text of an error with the class of Java's that was raised, without Python's stack."""
+    return str(error.java_exception if isinstance(error, Py4JJavaError) else error)

@@ -1,1 +1,0 @@
-"""The Spark session: its jars, its settings and its Python workers."""
