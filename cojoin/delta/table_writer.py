@@ -42,7 +42,7 @@ from cojoin.delta.delta_errors import (
 from cojoin.delta.file_checks import check_files, nullable_schema
 from cojoin.delta.place import place_of, why_unreachable
 from cojoin.delta.plainness import HARMLESS_PROPERTIES, why_not_plain, why_not_removable
-from cojoin.delta.table_log import LOG, commit_name
+from cojoin.delta.table_log import LOG, TableLog, commit_name
 from cojoin.errors import QueryFailedError
 from cojoin.storage.locations import without_login
 
@@ -197,12 +197,18 @@ class TableWriter:
 
         Args:
             removes: Whether files are to be removed or replaced, too.
+
+        Raises:
+            UnreadableLogError: A part of the table's log is gone or damaged.
         """
-        handle = self._current()
-        return None if handle is None else _refusal(handle, removes=removes)
+        found = TableLog(self._store, self._folder).newest()
+        return None if found is None else _refusal(found.protocol, found.metadata, removes=removes)
 
     def _error(self, kind: type[QueryFailedError], why: str) -> QueryFailedError:
         return kind(f"Delta table {without_login(self._path)}: {why}")
+
+    def _not_allowed(self, why: str) -> QueryFailedError:
+        return self._error(TableRefusedError, f"{why} does not allow this commit; Spark writes it")
 
     def _lost(self, version: int, now: str) -> LostCommitError:
         return LostCommitError(
@@ -237,14 +243,17 @@ class TableWriter:
 
     def _opened(self) -> Any:
         from deltalake import DeltaTable  # noqa: PLC0415 - it takes a third of a second
-        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+        from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415
 
         with translated(self._path, "opened", self._place.secrets):
             try:
                 return DeltaTable(self._place.url, storage_options=dict(self._place.options) or None)
-            except TableNotFoundError:
-                # It says the same of a log that it can't read.
-                if any(each[:1].isdigit() for each in self._store.names(self._name(LOG))):
+            except DeltaError as error:
+                # It opens no table with a feature that it does not know, and finds none where it can't read the log.
+                why = self.refusal()
+                if why is not None:
+                    raise self._not_allowed(why) from None
+                if not isinstance(error, TableNotFoundError) or self._store.names(self._name(LOG)):
                     raise
         return None
 
@@ -255,9 +264,9 @@ class TableWriter:
             TableRefusedError: It does not.
         """
         if handle is not None:
-            why = _refusal(handle, removes=bool(change.removed))
+            why = _refusal(_protocol(handle), _metadata(handle), removes=bool(change.removed))
             if why is not None:
-                raise self._error(TableRefusedError, f"{why} does not allow this commit; Spark writes it")
+                raise self._not_allowed(why)
             gone = _gone(handle, change.removed)
             if gone:
                 why = f"{len(gone)} files that this commit removes are not there any more, such as {gone[0]}"
@@ -366,8 +375,8 @@ def _metadata_of_new(new: NewTable) -> dict[str, Any]:
     return {"schemaString": described, "partitionColumns": list(new.partition_by), "configuration": {}}
 
 
-def _refusal(handle: Any, *, removes: bool) -> str | None:
-    return (why_not_removable if removes else why_not_plain)(_protocol(handle), _metadata(handle))
+def _refusal(protocol: Protocol, metadata: Mapping[str, Any], *, removes: bool) -> str | None:
+    return (why_not_removable if removes else why_not_plain)(protocol, metadata)
 
 
 def _interval(configuration: Mapping[str, str] | None) -> int:

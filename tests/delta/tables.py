@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
 
 from cojoin.delta.actions import DataFile
 from cojoin.delta.table_writer import Change, NewTable, TableWriter
@@ -47,6 +48,12 @@ def append(
     change = Change({app_id: batch_id}, SCHEMA, [data_file(folder, [batch_id])], metadata=f"batch {batch_id}")
     new = NewTable(SCHEMA, properties=properties or {})
     return to.commit(change, lambda version: (version(app_id) or -1) >= batch_id, new=new)
+
+
+def ids(folder: Path) -> list[int]:
+    """Return a table's rows as ``deltalake`` reads them."""
+    found = QueryBuilder().register("rows", DeltaTable(str(folder))).execute("select id from rows").read_all()
+    return sorted(pa.table(found)["id"].to_pylist())
 
 
 def by_hand(

@@ -55,7 +55,9 @@ def test_random_tables_of_another_writer_are_read_as_it_reads_them(tmp_path: Pat
         table = DeltaTable(str(folder)) if number else None
         kind = draws.choice(["append", "append", "ours", "delete", "optimize", "checkpoint"]) if table else "append"
         if kind == "append":
-            write_deltalake(str(folder), rows, mode="append", partition_by=["day"], configuration={"delta.checkpointInterval": "7"})
+            write_deltalake(
+                str(folder), rows, mode="append", partition_by=["day"], configuration={"delta.checkpointInterval": "7"}
+            )
         elif table is not None and kind == "ours":
             commit(folder, table.version() + 1, {"txn": {"appId": draws.choice("ab"), "version": number}})
         elif table is not None and kind == "delete":
