@@ -31,6 +31,10 @@ LAYERS = (
     "cojoin.embedded",
     "cojoin.storage",
     "cojoin.delta",
+    # What reaches Delta's tables through the JVM, and reads their logs as files where there is none.
+    "cojoin.storage.table_version",
+    "cojoin.storage.newest_batch",
+    "cojoin.storage.transactions",
     "cojoin.checkpoints",
     "cojoin.checkpoints.inspect",
     "cojoin.comparison",
