@@ -12,23 +12,20 @@ and where someone has given the table a feature that it does not know.
 from __future__ import annotations
 
 import io
-import json
 import threading
 import time
 import uuid
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
 from cojoin.delta.delta_errors import check_deltalake
 from cojoin.delta.place import place_of
 from cojoin.delta.table_batches import NO_BATCH, TableBatches
 from cojoin.delta.table_rows import TableRows
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
-from cojoin.engine.values.types import parse_schema
 from cojoin.storage.delta_files import append_files, default_properties, is_loaded, plain_defaults, table_log
 from cojoin.storage.file_statistics import file_statistics
 from cojoin.storage.session_settings import is_connect
@@ -44,21 +41,7 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.storage.store import Store
 
-__all__ = ["PROGRESS_DDL", "PROGRESS_SCHEMA", "ProgressTable", "has_progress_table", "progress_row"]
-
-PROGRESS_DDL = """
-    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
-    boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,
-    bigint>,
-        late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
-        holding_partition: string, partitions: map<string, timestamp>, idle_partitions: array<string>>>,
-    rows_out bigint, emitted map<string, bigint>, state_bytes bigint,
-    state_bytes_by_key_group map<string, bigint>, output_delay_ms bigint, details map<string, bigint>,
-    durations_ms map<string, double>, offsets array<string>, outputs string
-"""
-
-PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
-"""The table's columns."""
+__all__ = ["ProgressTable"]
 
 _FOLDER = "progress"
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
@@ -201,60 +184,3 @@ class ProgressTable:
         self._files.write_bytes(f"progress/{name}", content)
         statistics = file_statistics(pq.read_metadata(io.BytesIO(content)), rows.schema)
         return WrittenFile(name, rows.num_rows, len(content), int(1000 * time.time()), statistics)
-
-
-def has_progress_table(files: Store) -> bool:
-    """Return whether a checkpoint's progress table has its first commit."""
-    return any(name.endswith(".json") for name in files.names("progress/_delta_log"))
-
-
-def progress_row(manifest: Manifest) -> dict[str, Any]:
-    """Return a batch's row."""
-    report = manifest.report
-    inputs = [
-        {
-            "name": each.name,
-            "rows_in": each.rows_in,
-            "done": each.done,
-            "buffered": each.buffered,
-            "rejected": dict(each.rejected),
-            "late_applied": each.late_applied,
-            "watermark": _timestamp(each.watermark),
-            "max_timestamp": _timestamp(each.max_timestamp),
-            "lag_ms": each.lag,
-            "status": each.status,
-            "holding_partition": each.holding_partition,
-            "partitions": {name: _timestamp(watermark) for name, watermark in each.partitions.items()},
-            "idle_partitions": list(each.idle_partitions),
-        }
-        for each in report.inputs
-    ]
-    return {
-        "batch_id": report.batch_id,
-        "query_id": manifest.query_id,
-        "processing_time": _timestamp(report.processing_time) if report.processing_time else None,
-        "watermark": _timestamp(report.watermark),
-        "holding_input": report.holding_input,
-        "drained": report.drained,
-        "inputs": inputs,
-        "rows_out": report.rows_out,
-        "emitted": dict(report.emitted),
-        "state_bytes": report.state_bytes,
-        "state_bytes_by_key_group": dict(report.state_bytes_by_key_group),
-        "output_delay_ms": report.output_delay_ms,
-        "details": dict(report.details),
-        "durations_ms": {name: float(value) for name, value in manifest.durations_ms.items()},
-        "offsets": list(manifest.offsets),
-        "outputs": json.dumps(manifest.outputs),
-    }
-
-
-def _timestamp(millis: int) -> datetime | None:
-    """Return a time as a datetime; None where a timestamp can't represent it."""
-    if millis in (NONE, END_OF_TIME):
-        return None
-    try:
-        whole = datetime.fromtimestamp(millis // 1000, tz=timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return whole.replace(microsecond=millis % 1000 * 1000)

@@ -9,11 +9,10 @@ there. With ``spark.cojoin.storage=hadoop`` in the session's configuration, Hado
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cojoin.errors import CheckpointError
-from cojoin.storage.local_store import LocalStore
+from cojoin.storage.direct_store import FILE, direct_store
 from cojoin.storage.locations import scheme_and_place, without_login
 from cojoin.storage.object_store_settings import settings_of
 from cojoin.storage.session_settings import hadoop_setting, is_connect
@@ -23,14 +22,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cojoin.storage.object_store import ObjectStore
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
 __all__ = ["open_store", "places_of"]
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_FILE, _PLAIN_FILE = "file:", re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
+_PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
 _LOCAL_CLASSES = frozenset({"LocalFileSystem", "RawLocalFileSystem"})
 
 
@@ -53,17 +50,13 @@ def open_store(spark: SparkSession, root: str, what: str = "checkpoint") -> Stor
     if _PLAIN_FILE.fullmatch(root) is None:
         root = qualified(spark, root, what)
     local = hadoop_setting(spark, "fs.file.impl")
-    if root.startswith(_FILE) and (local is None or local.rpartition(".")[2] in _LOCAL_CLASSES):
-        return LocalStore(root.removeprefix(_FILE), what)
-    return _object_store(spark, root, what) or HadoopStore(spark, root, what)
+    is_direct = not root.startswith(FILE) or local is None or local.rpartition(".")[2] in _LOCAL_CLASSES
+    store = direct_store(root, lambda place: _settings(spark, place), what) if is_direct else None
+    return store or HadoopStore(spark, root, what)
 
 
 def _open_without_jvm(spark: SparkSession, root: str, what: str) -> Store:
-    if root.startswith(_FILE):
-        return LocalStore("/" + root.removeprefix(_FILE).lstrip("/"), what)
-    if _SCHEME.match(root) is None:
-        return LocalStore(str(Path(root).absolute()), what)
-    store = _object_store(spark, root, what)
+    store = direct_store(root, lambda place: _settings(spark, place), what)
     if store is None:
         msg = (
             f"{what} {without_login(root)!r}: there is no way to it from a session of Spark Connect; expected a local "
@@ -92,12 +85,3 @@ def _settings(spark: SparkSession, root: str) -> Settings | None:
     if str(spark.conf.get("spark.cojoin.storage", "")).lower() == "hadoop":
         return None
     return settings_of(root, lambda name: hadoop_setting(spark, name))
-
-
-def _object_store(spark: SparkSession, root: str, what: str) -> ObjectStore | None:
-    settings = _settings(spark, root)
-    if settings is None:
-        return None
-    from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - queries on local files do not load obstore
-
-    return ObjectStore.of(settings, root, what)
