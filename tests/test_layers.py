@@ -30,6 +30,7 @@ LAYERS = (
     "cojoin.testing",
     "cojoin.embedded",
     "cojoin.storage",
+    "cojoin.delta",
     "cojoin.session",
     "cojoin.delta_jvm",
     "cojoin.checkpoints",
@@ -117,6 +118,17 @@ def test_nothing_imports_upward() -> None:
     place = {module: LAYERS.index(layer(module)) for module in MODULES if module != "cojoin"}
     upward = {(module, name) for module in place for name in used(module) if place[name] > place[module]}
     assert upward == set()
+
+
+def test_the_room_of_deltas_tables_knows_no_spark() -> None:
+    needed, waiting = set[str](), [module for module in MODULES if module.startswith("cojoin.delta.")]
+    while waiting:
+        module = waiting.pop()
+        if module not in needed:
+            needed.add(module)
+            waiting += used(module)
+    roots = {module: {name.split(".")[0] for name in imports(MODULES[module])} for module in needed}
+    assert {module for module, found in roots.items() if found & {"pyspark", "py4j", "delta"}} == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

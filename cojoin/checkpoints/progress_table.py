@@ -1,32 +1,36 @@
 """The ``progress`` table: one row for each batch with content, for users to query.
 
-Rows are added in groups, because a Delta commit costs some tenths of a second. Until then they are in the manifests,
-so a crash loses none: the next run adds those that are missing. Times are timestamps. A watermark is null where there
-is none yet, and after the end of all inputs.
+Rows are added in groups, so that the table has few files. Until then they are in the manifests, so a crash loses none:
+the next run adds those that are missing. Times are timestamps. A watermark is null where there is none yet, and after
+the end of all inputs.
+
+The table is read and written without the JVM on local disks and object stores (``cojoin/delta``). Spark does it where
+only Hadoop reaches the store, where a session's default properties for new tables are others than that writer gives,
+and where someone has given the table a feature that it does not know.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import threading
 import time
 import uuid
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
-from cojoin.delta_jvm.delta_files import WrittenFile, append_files, is_loaded, plain_defaults, table_log
-from cojoin.delta_jvm.first_commit import create_table, is_worth_it
-from cojoin.delta_jvm.newest_batch import NO_BATCH
+from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
+from cojoin.delta.delta_errors import check_deltalake
+from cojoin.delta.place import place_of
+from cojoin.delta.table_batches import NO_BATCH, TableBatches
+from cojoin.delta.table_rows import TableRows
+from cojoin.delta_jvm.delta_files import append_files, default_properties, is_loaded, plain_defaults, table_log
 from cojoin.delta_jvm.transactions import TableTransactions
-from cojoin.engine.time.watermarks import END_OF_TIME, NONE
 from cojoin.engine.values.encoding import encode_rows
-from cojoin.engine.values.types import parse_schema
 from cojoin.session.kinds import adapter_of
 from cojoin.storage.file_statistics import file_statistics
+from cojoin.storage.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,22 +41,9 @@ if TYPE_CHECKING:
     from cojoin.checkpoints.manifest import Manifest, Manifests
     from cojoin.storage.store import Store
 
-__all__ = ["PROGRESS_DDL", "PROGRESS_SCHEMA", "ProgressTable", "has_progress_table", "progress_row"]
+__all__ = ["ProgressTable"]
 
-PROGRESS_DDL = """
-    batch_id bigint, query_id string, processing_time timestamp, watermark timestamp, holding_input string, drained
-    boolean, inputs array<struct<name: string, rows_in: bigint, done: bigint, buffered: bigint, rejected: map<string,
-    bigint>,
-        late_applied: bigint, watermark: timestamp, max_timestamp: timestamp, lag_ms: bigint, status: string,
-        holding_partition: string, partitions: map<string, timestamp>, idle_partitions: array<string>>>,
-    rows_out bigint, emitted map<string, bigint>, state_bytes bigint,
-    state_bytes_by_key_group map<string, bigint>, output_delay_ms bigint, details map<string, bigint>,
-    durations_ms map<string, double>, offsets array<string>, outputs string
-"""
-
-PROGRESS_SCHEMA = parse_schema(PROGRESS_DDL, what="progress")
-"""The table's columns."""
-
+_FOLDER = "progress"
 _GROUP_BATCHES, _GROUP_SECONDS = 20, 60.0
 _KEPT_MANIFESTS, _TRIES = 100, 5
 
@@ -64,7 +55,7 @@ class ProgressTable:
         self._spark = spark
         self._manifests = manifests
         self._files = files
-        self._path = files.path("progress")
+        self._path, self._is_spark_needed = files.path(_FOLDER), place_of(files, _FOLDER) is None
         self._waiting: list[Manifest] = []
         self._written = -1
         self._since = time.monotonic()
@@ -73,13 +64,20 @@ class ProgressTable:
 
     def recover(self) -> None:
         """Read the manifests of the batches that are not yet in the table, to be written with the next group."""
-        if has_progress_table(self._files):
-            newest = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
-            self._written = -1 if newest is None or newest[0] is None else int(newest[0])
+        rows = None if self._is_spark_needed else TableRows(self._files, _FOLDER)
+        if rows is not None and rows.why_not is None:
+            newest = rows.largest("batch_id")
+            self._written = NO_BATCH if newest is None else newest
+        elif has_progress_table(self._files):
+            row = self._spark.read.format("delta").load(self._path).agg(F.max("batch_id")).first()
+            self._written = NO_BATCH if row is None or row[0] is None else int(row[0])
         self._waiting = self._manifests.read_all(each for each in self._manifests.batch_ids() if each > self._written)
 
     def prepare(self) -> None:
-        """Create the table where it does not exist, which also spares a batch the second that a first commit takes."""
+        """Load what the first commit needs, which would make a batch wait for it."""
+        if not self._is_spark_needed:
+            check_deltalake()
+            return
         with self._lock:
             if self._written < 0 and plain_defaults(self._spark) and not self._files.exists("progress"):
                 self._make()
@@ -102,7 +100,7 @@ class ProgressTable:
 
     def flush_early(self) -> None:
         """Write the batches of the group beside other work, where this takes more than a moment."""
-        if not adapter_of(self._spark).has_delta_classes or is_loaded(self._spark):
+        if self._is_spark_needed and (not adapter_of(self._spark).has_delta_classes or is_loaded(self._spark)):
             self.flush()
 
     def flush(self) -> None:
@@ -114,7 +112,7 @@ class ProgressTable:
         if not self._waiting:
             return
         last = self._waiting[-1]
-        transactions = TableTransactions(self._spark, self._path, f"cojoin-{last.query_id}-progress")
+        transactions = self._transactions(f"cojoin-{last.query_id}-progress")
         for _ in range(_TRIES):
             # Another driver, which held the lease before or after this one, may have written some of them.
             _, newest = transactions.look()
@@ -124,6 +122,15 @@ class ProgressTable:
         self._waiting = []
         self._written = last.batch_id
         self._manifests.clean(last.batch_id - _KEPT_MANIFESTS)
+
+    def _transactions(self, app_id: str) -> TableBatches | TableTransactions:
+        """Return the writer of the table: the one without the JVM where it serves, else Spark's."""
+        if not self._is_spark_needed:
+            properties = {} if has_progress_table(self._files) else default_properties(self._spark)
+            found = TableBatches(self._files, _FOLDER, app_id, properties=properties)
+            if found.refusal(PROGRESS_SCHEMA) is None:
+                return found
+        return TableTransactions(self._spark, self._path, app_id)
 
     def _following(self, newest: int) -> list[Manifest]:
         """Return the batches that follow the table's newest one, with those that this run has not seen.
@@ -139,11 +146,11 @@ class ProgressTable:
             waiting = sorted([*waiting, *self._manifests.read_all(unseen)], key=lambda each: each.batch_id)
         return waiting
 
-    def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableTransactions) -> bool:
+    def _append(self, waiting: Sequence[Manifest], newest: int, transactions: TableBatches | TableTransactions) -> bool:
         """Write batches that follow the table's newest batch; return whether that was still the newest."""
         rows = encode_rows([progress_row(each) for each in waiting], PROGRESS_SCHEMA, "progress")
         last = waiting[-1]
-        if not plain_defaults(self._spark):
+        if not isinstance(transactions, TableBatches) and not plain_defaults(self._spark):
             # An Arrow table becomes a local relation; Python rows would start a Python worker.
             writer = self._spark.createDataFrame(rows).coalesce(1).write.format("delta").mode("append")
             writer.option("txnAppId", transactions.app_id).option("txnVersion", last.batch_id).save(self._path)
@@ -154,12 +161,8 @@ class ProgressTable:
             found.append(now)
             return now > newest
 
-        # For a few rows, a file and a transaction take a fifth of the time of a Spark job.
+        # For a few rows, a file and a commit take a small part of the time of a Spark job.
         files = [self._write_file(rows)]
-        if newest == NO_BATCH and is_worth_it(self._spark, self._files):
-            applications = {transactions.app_id: last.batch_id}
-            if create_table(self._spark, self._files, "progress", PROGRESS_SCHEMA, files, applications, last.query_id):
-                return True
         transactions.append(PROGRESS_SCHEMA, files, last.batch_id, query_id=last.query_id, is_done=is_done)
         return found[-1] == newest
 
@@ -181,60 +184,3 @@ class ProgressTable:
         self._files.write_bytes(f"progress/{name}", content)
         statistics = file_statistics(pq.read_metadata(io.BytesIO(content)), rows.schema)
         return WrittenFile(name, rows.num_rows, len(content), int(1000 * time.time()), statistics)
-
-
-def has_progress_table(files: Store) -> bool:
-    """Return whether a checkpoint's progress table has its first commit."""
-    return any(name.endswith(".json") for name in files.names("progress/_delta_log"))
-
-
-def progress_row(manifest: Manifest) -> dict[str, Any]:
-    """Return a batch's row."""
-    report = manifest.report
-    inputs = [
-        {
-            "name": each.name,
-            "rows_in": each.rows_in,
-            "done": each.done,
-            "buffered": each.buffered,
-            "rejected": dict(each.rejected),
-            "late_applied": each.late_applied,
-            "watermark": _timestamp(each.watermark),
-            "max_timestamp": _timestamp(each.max_timestamp),
-            "lag_ms": each.lag,
-            "status": each.status,
-            "holding_partition": each.holding_partition,
-            "partitions": {name: _timestamp(watermark) for name, watermark in each.partitions.items()},
-            "idle_partitions": list(each.idle_partitions),
-        }
-        for each in report.inputs
-    ]
-    return {
-        "batch_id": report.batch_id,
-        "query_id": manifest.query_id,
-        "processing_time": _timestamp(report.processing_time) if report.processing_time else None,
-        "watermark": _timestamp(report.watermark),
-        "holding_input": report.holding_input,
-        "drained": report.drained,
-        "inputs": inputs,
-        "rows_out": report.rows_out,
-        "emitted": dict(report.emitted),
-        "state_bytes": report.state_bytes,
-        "state_bytes_by_key_group": dict(report.state_bytes_by_key_group),
-        "output_delay_ms": report.output_delay_ms,
-        "details": dict(report.details),
-        "durations_ms": {name: float(value) for name, value in manifest.durations_ms.items()},
-        "offsets": list(manifest.offsets),
-        "outputs": json.dumps(manifest.outputs),
-    }
-
-
-def _timestamp(millis: int) -> datetime | None:
-    """Return a time as a datetime; None where a timestamp can't represent it."""
-    if millis in (NONE, END_OF_TIME):
-        return None
-    try:
-        whole = datetime.fromtimestamp(millis // 1000, tz=timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return whole.replace(microsecond=millis % 1000 * 1000)

@@ -1,8 +1,9 @@
 """``cojoin checkpoints``: shows the snapshots, state and progress of a query, takes and removes snapshots, erases keys.
 
 All commands but ``savepoint``, ``clean`` and ``erase`` only read, and all but ``erase`` work also while the query runs.
-``restore`` is a run (``run``). With ``--json`` the standard output is one JSON document; all other messages go to the
-standard error.
+``restore`` is a run (``run``). ``list``, ``show`` and ``progress`` start no Spark where this process reaches the
+checkpoint by itself (``without_spark``). With ``--json`` the standard output is one JSON document; all other messages
+go to the standard error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cojoin.cli.checkpoint_texts import as_json, typed_key, typed_row
 from cojoin.cli.embedded_spark import local_session
 from cojoin.cli.hints import in_options
 from cojoin.cli.run_report import say, tell
+from cojoin.cli.without_spark import store_without_spark
 from cojoin.engine.values.rows import decode_rows
 from cojoin.engine.values.texts import dump_json
 from cojoin.errors import CheckpointError, ConfigurationError, did_you_mean
@@ -27,6 +29,7 @@ from cojoin.spark.sources.secrets import without_login
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cojoin.checkpoints.inspect.query_state import QueryState
@@ -44,13 +47,38 @@ _SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseS
 
 def run_checkpoints(arguments: Arguments) -> int:
     """Run the command, and return the exit code."""
+    return 0 if _read_without_spark(arguments) else _run_in_session(arguments)
+
+
+def _read_without_spark(arguments: Arguments) -> bool:
+    """Run a command that only reads files, if this process reaches them by itself, and return whether it did."""
+    from cojoin.checkpoints.progress_rows import read_progress_rows  # noqa: PLC0415 - so that --help is quick
+
+    if arguments.action not in {"list", "show", "progress"}:
+        return False
+    files = store_without_spark(arguments.path, arguments.conf)
+    if files is None:
+        return False
+    command = _Command(arguments, None, files)
+    if arguments.action == "progress":
+        rows = read_progress_rows(files)
+        if rows is not None:
+            command.show_progress(rows)
+        return rows is not None
+    (command.snapshots if arguments.action == "list" else command.show)()
+    return True
+
+
+def _run_in_session(arguments: Arguments) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="cojoin-checkpoints-", ignore_cleanup_errors=True) as folder,
         local_session(
             Path(folder), _aside, master=arguments.master, conf={**_SETTINGS, **arguments.conf}, log=arguments.log
         ) as spark,
     ):
-        command = _Command(arguments, spark)
+        from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is checked before Spark
+
+        command = _Command(arguments, spark, open_files(spark, arguments.path))
         actions: dict[str, Callable[[], None]] = {
             "list": command.snapshots,
             "show": command.show,
@@ -71,17 +99,20 @@ def _aside(text: str) -> None:
 
 
 class _Command:
-    """A command with its session and its open checkpoint."""
+    """A command with its open checkpoint, and its session where it has one."""
 
-    def __init__(self, arguments: Arguments, spark: SparkSession) -> None:
-        from cojoin.checkpoints.checkpoint import open_files  # noqa: PLC0415 - Java is checked before Spark
+    def __init__(self, arguments: Arguments, spark: SparkSession | None, files: Store) -> None:
         from cojoin.checkpoints.identity import read_query  # noqa: PLC0415
         from cojoin.checkpoints.snapshots import Snapshots  # noqa: PLC0415
 
-        self._arguments, self._spark = arguments, spark
-        self._files: Store = open_files(spark, arguments.path)
-        self._query = read_query(self._files)
-        self._snapshots = Snapshots(self._files)
+        self._arguments, self._session, self._files = arguments, spark, files
+        self._query = read_query(files)
+        self._snapshots = Snapshots(files)
+
+    @property
+    def _spark(self) -> SparkSession:
+        assert self._session is not None
+        return self._session
 
     def snapshots(self) -> None:
         """List the snapshots."""
@@ -156,11 +187,16 @@ class _Command:
         """Show the last batches."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-        from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
         from cojoin.checkpoints.inspect.read import read_progress  # noqa: PLC0415
 
         frame = read_progress(self._spark, self._arguments.path)
-        last = frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow()
+        self.show_progress(frame.orderBy(F.desc("batch_id")).limit(self._arguments.limit).orderBy("batch_id").toArrow())
+
+    def show_progress(self, found: pa.Table) -> None:
+        """Show the last of some batches."""
+        from cojoin.checkpoints.inspect.key_state import plain  # noqa: PLC0415
+
+        last = found.slice(max(0, found.num_rows - self._arguments.limit))
         rows = [plain(row) for row in decode_rows(last, beyond=str)]
         self._show(rows, checkpoint_report.progress(rows))
 

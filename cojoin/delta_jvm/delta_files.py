@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -24,6 +23,7 @@ from cojoin.session.java_classes import java_class, java_session
 from cojoin.session.kinds import adapter_of
 from cojoin.session.stores import open_store
 from cojoin.storage.locations import is_path
+from cojoin.storage.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ __all__ = [
     "added_files",
     "append_files",
     "commit_applications",
-    "has_defaults",
+    "default_properties",
     "has_no_log",
     "is_loaded",
     "keep_checksums_small",
@@ -90,34 +90,6 @@ class Shape(NamedTuple):
     schema: str
     partitions: str
     configuration: str
-
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """A Parquet file in a table's folder.
-
-    Attributes:
-        name: The file's name.
-        rows: The number of rows.
-        size: The size in bytes.
-        modified: The time at which it was written, in epoch milliseconds.
-        statistics: The column statistics for the Delta log, as JSON (``file_statistics``).
-    """
-
-    name: str
-    rows: int
-    size: int
-    modified: int
-    statistics: str
-
-    def to_json(self) -> bytes:
-        """Return the file as one line of JSON, which ``read`` reads."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def read(cls, line: bytes) -> WrittenFile:
-        """Read a line that ``to_json`` returned."""
-        return cls(**json.loads(line))
 
 
 def table_log(session: SparkSession, location: str) -> Any:
@@ -283,9 +255,12 @@ def plain_defaults(session: SparkSession) -> bool:
     return adapter_of(session).has_delta_classes and _HARMLESS.issuperset(_defaults(session))
 
 
-def has_defaults(session: SparkSession) -> bool:
-    """Return whether a session has default properties for new tables."""
-    return bool(_defaults(session))
+def default_properties(session: SparkSession) -> dict[str, str]:
+    """Return the properties that a session gives to new tables, by their names."""
+    if adapter_of(session).has_delta_classes:
+        return {name: str(session.conf.get(_DEFAULTS + name.removeprefix("delta."))) for name in _defaults(session)}
+    rows = session.sql("SET").collect()
+    return {f"delta.{row.key.removeprefix(_DEFAULTS)}": row.value for row in rows if row.key.startswith(_DEFAULTS)}
 
 
 def _defaults(session: SparkSession) -> list[str]:

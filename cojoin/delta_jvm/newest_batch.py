@@ -14,9 +14,9 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cojoin.delta.table_batches import FENCE, NO_BATCH, FencedOffError, fenced_off
 from cojoin.delta_jvm.delta_files import has_no_log, table_log
 from cojoin.delta_jvm.table_version import read_table
-from cojoin.errors import QueryFailedError
 from cojoin.session.kinds import adapter_of
 from cojoin.session.stores import open_store
 
@@ -27,25 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FENCE", "NO_BATCH", "FencedOffError", "NewestBatch", "Seen", "TableNow"]
 
-NO_BATCH = -1
-"""The newest batch of a table that has no batch of the query."""
-
-FENCE = "epoch-of-"
-"""What precedes an application's id in the id of the application that fences it."""
-
 _MOST_COMMITS = 20
-
-
-class FencedOffError(QueryFailedError):
-    """A table that a run of a higher epoch has fenced.
-
-    Attributes:
-        epoch: The highest epoch in the table.
-    """
-
-    def __init__(self, message: str, epoch: int) -> None:
-        super().__init__(message)
-        self.epoch = epoch
 
 
 @dataclass(frozen=True)
@@ -181,11 +163,7 @@ class NewestBatch:
             found = Seen(now.table_id, now.version, now.newest(self._app_id), epoch=epoch)
         self._seen = found
         if self._epoch is not None and found.epoch > self._epoch:
-            msg = (
-                f"Delta table {self._location}: fenced off: another run of this query has taken over at epoch "
-                f"{found.epoch}; this one held epoch {self._epoch} and stops here, nothing was written"
-            )
-            raise FencedOffError(msg, found.epoch)
+            raise fenced_off(self._location, found.epoch, self._epoch)
         return found
 
     def _look_since(self, log_path: str, seen: Seen, version: int) -> Seen | None:

@@ -1,41 +1,31 @@
 """What a Delta table's log says at its newest version: its id, its version, its transactions, its partition columns.
 
 In a session with a JVM of its own, Delta's classes answer. A session of Spark Connect has no access to them. There the
-log is read as files: the newest checkpoint with Spark, the commits after it through ``open_store``. The log's format is
-open. (Delta's protocol, "Delta Log Entries", "Checkpoints", "Transaction Identifiers".)
+log is read as files (``cojoin/delta/table_log.py``), without Spark.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from cojoin.delta.table_log import TableLog
 from cojoin.delta_jvm.delta_files import table_log
 from cojoin.session.java_classes import java_class, java_session
 from cojoin.session.kinds import adapter_of
 from cojoin.session.stores import open_store
-from cojoin.storage.locations import is_path, is_relative, literally
+from cojoin.storage.locations import is_path, is_relative
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyspark.sql import SparkSession
 
-__all__ = ["TableVersion", "log_path", "quoted_table", "read_log", "read_table", "table_in_sql"]
+    from cojoin.delta import table_log as delta
 
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[\w-]+)*\.(parquet|json)")
-_ACTIONS = (
-    "metaData struct<id: string, partitionColumns: array<string>, schemaString: string>, "
-    "txn struct<appId: string, version: bigint>"
-)
+__all__ = ["TableVersion", "log_path", "quoted_table", "read_log", "read_table", "table_in_sql"]
 
 
 class TableVersion(ABC):
@@ -164,28 +154,23 @@ class _JvmTable(TableVersion):
         return int(found.apply(app_id)) if found.contains(app_id) else None
 
 
-@dataclass(frozen=True)
 class _ReadTable(TableVersion):
     """A table whose log was read as files."""
 
-    path: str
-    version: int
-    table_id: str
-    columns: tuple[str, ...]
-    transactions: Mapping[str, int]
-    text: str = ""
+    def __init__(self, path: str, found: delta.TableVersion) -> None:
+        self.path, self.version, self.table_id, self._found = path, found.version, found.table_id, found
 
     def partition_columns(self) -> tuple[str, ...]:
         """Return the columns by which the table is partitioned."""
-        return self.columns
+        return self._found.partition_columns
 
     def schema_text(self) -> str:
         """Return the table's columns as Spark's JSON of a schema; empty where the log does not say."""
-        return self.text
+        return self._found.schema_text
 
     def transaction(self, app_id: str) -> int | None:
         """Return the newest version that an application has written to the table; None if it has written none."""
-        return self.transactions.get(app_id)
+        return self._found.transaction(app_id)
 
 
 def read_log(session: SparkSession, path: str) -> TableVersion | None:
@@ -195,40 +180,5 @@ def read_log(session: SparkSession, path: str) -> TableVersion | None:
         session: The session.
         path: The table's folder.
     """
-    folder = f"{path.rstrip('/')}/_delta_log"
-    files = open_store(session, folder)
-    names = files.names("")
-    commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
-    checkpoints = sorted((int(found[1]), name) for name in names if (found := _CHECKPOINT.fullmatch(name)))
-    if not commits and not checkpoints:
-        return None
-    begin = checkpoints[-1][0] if checkpoints else -1
-    table_id, columns, text, transactions = "", (), "", {}
-    parts = [f"{folder}/{name}" for version, name in checkpoints if version == begin]
-    for row in _of_checkpoint(session, parts):
-        if row.metaData is not None and row.metaData.id is not None:
-            table_id, columns = row.metaData.id, tuple(row.metaData.partitionColumns or ())
-            text = row.metaData.schemaString or ""
-        if row.txn is not None and row.txn.appId is not None:
-            transactions[row.txn.appId] = int(row.txn.version)
-    version = begin
-    for version in [each for each in commits if each > begin]:
-        for line in (files.read(f"{version:020d}.json") or "").splitlines():
-            action = json.loads(line) if '"txn"' in line or '"metaData"' in line else {}
-            if "txn" in action:
-                transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
-            if "metaData" in action:
-                table_id, columns = action["metaData"]["id"], tuple(action["metaData"]["partitionColumns"])
-                text = action["metaData"].get("schemaString", "")
-    return _ReadTable(path, version, table_id, columns, transactions, text)
-
-
-def _of_checkpoint(session: SparkSession, parts: Sequence[str]) -> list[Any]:
-    """Return the rows of a checkpoint's files that name the table or a transaction."""
-    if not parts:
-        return []
-    read: Any = session.read.schema(_ACTIONS)
-    paths = [*map(literally, parts)]
-    frame = read.json(paths) if parts[0].endswith(".json") else read.parquet(*paths)
-    rows: list[Any] = frame.where(F.col("metaData.id").isNotNull() | F.col("txn.appId").isNotNull()).collect()
-    return rows
+    found = TableLog(open_store(session, path)).newest()
+    return None if found is None else _ReadTable(path, found)

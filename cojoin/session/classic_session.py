@@ -20,7 +20,7 @@ from cojoin.session.java_classes import java_class, java_session
 from cojoin.session.session_adapter import SessionAdapter, StreamSource
 from cojoin.session.spark_errors import SPARK_ERRORS
 from cojoin.session.spark_versions import DELTA_SETTINGS, delta_package
-from cojoin.storage.local_store import LocalStore
+from cojoin.storage.direct_store import FILE, direct_store
 from cojoin.storage.locations import is_path
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["ClassicSession", "stopped"]
 _WITH_DELTA: set[str] = set()
 """The applications whose JVMs have Delta's classes."""
 
-_FILE, _PLAIN_FILE = "file:", re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
+_PLAIN_FILE = re.compile(r"file:(/(?!\.{1,2}(/|$))[^/]+)+")
 _LOCAL_CLASSES = frozenset({"LocalFileSystem", "RawLocalFileSystem"})
 _ENCRYPTION = "parquet.crypto.factory.class"
 """The setting of Hadoop's with which Spark encrypts the files that it writes."""
@@ -141,9 +141,9 @@ class ClassicSession(SessionAdapter):
         if _PLAIN_FILE.fullmatch(root) is None:
             root = qualified(self.spark, root, what)
         local = self.hadoop_setting("fs.file.impl")
-        if root.startswith(_FILE) and (local is None or local.rpartition(".")[2] in _LOCAL_CLASSES):
-            return LocalStore(root.removeprefix(_FILE), what)
-        return self._object_store(root, what) or HadoopStore(self.spark, root, what)
+        is_direct = not root.startswith(FILE) or local is None or local.rpartition(".")[2] in _LOCAL_CLASSES
+        store = direct_store(root, self.object_store_settings, what) if is_direct else None
+        return store or HadoopStore(self.spark, root, what)
 
     def local_path(self, location: str) -> str | None:
         """Return a location as a path of the local file system; None if its scheme is not ``file``."""

@@ -11,7 +11,6 @@ import re
 import sys
 import time
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import pyspark
@@ -22,7 +21,7 @@ from cojoin.errors import CheckpointError, ConfigurationError
 from cojoin.session.classic_session import stopped
 from cojoin.session.plan_text import plan_text
 from cojoin.session.session_adapter import SessionAdapter
-from cojoin.storage.local_store import LocalStore
+from cojoin.storage.direct_store import direct_store
 from cojoin.storage.locations import is_path, literally, without_login
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ _CHECKED: set[str] = set()
 _TASKS: dict[str, int] = {}
 """How many tasks run at the same time, by session."""
 
-_FILE, _SCHEME = "file:", re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _NO_TABLE = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND")
 _SIZE, _UNITS = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B"), ("", *"KMGTPE")
 """The size of a plan in its text, and the units of 1024 bytes."""
@@ -169,11 +167,7 @@ class ConnectSession(SessionAdapter):
 
     def open_store(self, root: str, what: str) -> Store:
         """Return the files below a directory, which this process reaches without Spark."""
-        if root.startswith(_FILE):
-            return LocalStore("/" + root.removeprefix(_FILE).lstrip("/"), what)
-        if _SCHEME.match(root) is None:
-            return LocalStore(str(Path(root).absolute()), what)
-        store = self._object_store(root, what)
+        store = direct_store(root, self.object_store_settings, what)
         if store is None:
             msg = (
                 f"{what} {without_login(root)!r}: there is no way to it from a session of Spark Connect; expected a "

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cojoin.storage.object_store import ObjectStore
     from cojoin.storage.object_store_settings import Settings
     from cojoin.storage.store import Store
 
@@ -233,11 +232,3 @@ class SessionAdapter(ABC):
         if str(self.spark.conf.get(_STORAGE, "")).lower() == "hadoop":
             return None
         return settings_of(root, self.hadoop_setting)
-
-    def _object_store(self, root: str, what: str) -> ObjectStore | None:
-        settings = self.object_store_settings(root)
-        if settings is None:
-            return None
-        from cojoin.storage.object_store import ObjectStore  # noqa: PLC0415 - local queries do not load obstore
-
-        return ObjectStore.of(settings, root, what)

@@ -9,8 +9,10 @@ import pytest
 from cojoin.checkpoints import progress_table
 from cojoin.checkpoints.manifest import Manifests
 from cojoin.checkpoints.progress_table import ProgressTable
+from cojoin.delta.table_log import TableLog
 from cojoin.delta_jvm import delta_files
 from cojoin.session.stores import open_store
+from cojoin.storage.local_store import LocalStore
 from tests.checkpoints.reports import MOMENT, manifest
 from tests.spark.data import table
 
@@ -27,7 +29,7 @@ def manifests(spark: SparkSession, tmp_path: Path) -> Manifests:
     return Manifests(open_store(spark, str(tmp_path)))
 
 
-@pytest.fixture(params=[pytest.param("Delta is loaded", marks=pytest.mark.slow), "Delta is not loaded"])
+@pytest.fixture(params=["without the JVM", pytest.param("by Spark", marks=pytest.mark.slow)])
 def start(
     request: pytest.FixtureRequest,
     spark: SparkSession,
@@ -35,8 +37,9 @@ def start(
     manifests: Manifests,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Started:
-    loaded = {spark.sparkContext.applicationId} if request.param == "Delta is loaded" else set()
-    monkeypatch.setattr(delta_files, "_LOADED", loaded)
+    if request.param == "by Spark":
+        # As where only Hadoop reaches the store.
+        monkeypatch.setattr(progress_table, "place_of", lambda *_: None)
     return Started(spark, tmp_path, manifests)
 
 
@@ -130,15 +133,64 @@ def test_a_former_run_that_creates_the_table_at_the_same_moment_adds_its_rows_on
     assert start.batch_ids() == [0, 1]
 
 
-def test_an_early_flush_waits_for_the_last_one_where_delta_would_be_loaded_for_it(
-    spark: SparkSession, start: Started, tmp_path: Path
+def test_without_the_jvm_no_class_of_deltas_is_loaded(
+    spark: SparkSession, tmp_path: Path, manifests: Manifests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    was_loaded = delta_files.is_loaded(spark)
+    monkeypatch.setattr(delta_files, "_LOADED", set())
+    start = Started(spark, tmp_path, manifests)
     started = start()
+    started.prepare()
     start.batch(started, 0)
+    # It takes a moment, so it waits for the last batch.
     started.flush_early()
-    assert (tmp_path / "progress").exists() == was_loaded
+    assert not (tmp_path / "progress").exists()
     start.batch(started, 1)
     started.flush()
-    assert delta_files.is_loaded(spark) == was_loaded
+    start.batch(start(), 2)
+    assert not delta_files.is_loaded(spark)
     assert start.batch_ids() == [0, 1]
+
+
+def test_a_session_that_gives_new_tables_a_feature_has_spark_make_it(
+    spark: SparkSession, tmp_path: Path, manifests: Manifests
+) -> None:
+    start = Started(spark, tmp_path, manifests)
+    name = "spark.databricks.delta.properties.defaults.enableDeletionVectors"
+    spark.conf.set(name, "true")
+    try:
+        started = start()
+        start.batch(started, 0)
+        started.flush()
+    finally:
+        spark.conf.unset(name)
+    found = TableLog(LocalStore(str(tmp_path)), "progress").newest()
+    assert found is not None
+    assert "deletionVectors" in found.protocol.features
+    again = start()
+    start.batch(again, 1)
+    again.flush()
+    spark.sql(f"DELETE FROM delta.`{tmp_path}/progress` WHERE batch_id = 0")
+    last = start()
+    start.batch(last, 2)
+    last.flush()
+    assert start.batch_ids() == [1, 2]
+
+
+def test_a_table_that_spark_has_written_goes_on(spark: SparkSession, tmp_path: Path, manifests: Manifests) -> None:
+    start = Started(spark, tmp_path, manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress_table, "place_of", lambda *_: None)
+        started = start()
+        start.batch(started, 0)
+        started.flush()
+    again = start()
+    start.batch(again, 0)
+    start.batch(again, 1)
+    again.flush()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress_table, "place_of", lambda *_: None)
+        back = start()
+        start.batch(back, 1)
+        start.batch(back, 2)
+        back.flush()
+    assert start.batch_ids() == [0, 1, 2]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -105,6 +108,25 @@ def test_progress_is_a_row_a_batch(typed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("action", ["list", "show", "progress"])
+def test_what_only_reads_files_starts_no_spark(lake, typed, action):
+    command = [sys.executable, "-m", "cojoin", "checkpoints", action, lake.checkpoint]
+    environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
+    for options in ([], ["--json"]):
+        alone = subprocess.run([*command, *options], capture_output=True, text=True, env=environment, check=True)
+        assert alone.stdout == typed(action, *options)
+        assert alone.stderr == ""
+
+
+@pytest.mark.parametrize("setting", ["spark.hadoop.fs.defaultFS=hdfs://lake", "spark.cojoin.storage=hadoop"])
+def test_what_only_hadoop_knows_is_left_to_a_session(lake, setting):
+    command = [sys.executable, "-m", "cojoin", "checkpoints", "list", lake.checkpoint, "--conf", setting]
+    environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode
+    assert "Java" in done.stderr
+
+
 def test_explain_says_it(typed):
     out = typed("explain", "--input", "trades", "--row", "trade_id=6")
     assert "10.001 s behind." in " ".join(out.split())

@@ -182,7 +182,7 @@ class _Messages:
 
 
 def _write_progress(table: Any, rows: Any) -> Any:
-    from cojoin.delta_jvm.delta_files import WrittenFile
+    from cojoin.storage.written_file import WrittenFile
 
     name = f"part-{uuid.uuid4()}.parquet"
     table._files.write_bytes(f"progress/{name}", json.dumps(rows).encode())
@@ -254,7 +254,6 @@ _SEAMS: dict[str, dict[str, Any]] = {
         "table_log": DeltaTables.table_log,
         "append_files": DeltaTables.append_files,
         "is_loaded": lambda _: True,
-        "is_worth_it": lambda *_: False,
         "plain_defaults": lambda _: True,
         "encode_rows": lambda rows, *_: rows,
         "progress_row": lambda manifest: {"batch_id": manifest.batch_id},

@@ -16,7 +16,7 @@ from cojoin.checkpoints.checkpoint import Checkpoint, Moment, open_files
 from cojoin.checkpoints.identity import described_at, read_query
 from cojoin.checkpoints.inspect.query_state import QueryState
 from cojoin.checkpoints.manifest import Manifests
-from cojoin.checkpoints.progress_table import PROGRESS_SCHEMA, has_progress_table, progress_row
+from cojoin.checkpoints.progress_rows import PROGRESS_SCHEMA, has_progress_table, progress_row
 from cojoin.checkpoints.savepoint import take_savepoint
 from cojoin.checkpoints.snapshots import Snapshots
 from cojoin.checkpoints.spark_state_store import committed_batches, open_batch

@@ -1,0 +1,83 @@
+"""What a commit of one file costs on a local disk, without the JVM and by Delta's classes, by the size of the table.
+
+    python -m benchmarks.tables.commits [--files 10 10000] [--commits 60] [--spark]
+
+A commit looks at the table, compares the application's version, looks at the file, and commits; the file itself is
+written before. Each line has the median and the largest of all commits, in milliseconds, log checkpoints included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cojoin.delta.actions import DataFile
+from cojoin.delta.table_batches import TableBatches
+from cojoin.delta.table_writer import Change, NewTable, TableWriter
+from cojoin.storage.local_store import LocalStore
+from cojoin.storage.written_file import WrittenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCHEMA, APP = pa.schema([("id", pa.int64())]), "query/output"
+STATISTICS = '{"numRecords":1,"minValues":{"id":1},"maxValues":{"id":1},"nullCount":{"id":0}}'
+
+
+def make(folder: Path, files: int) -> None:
+    """Make a table of many files in one commit."""
+    (folder / "out").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}, schema=SCHEMA), folder / "out" / "0.parquet")
+    content = (folder / "out" / "0.parquet").read_bytes()
+    for number in range(1, files):
+        (folder / "out" / f"{number}.parquet").write_bytes(content)
+    added = [DataFile(f"{number}.parquet", len(content), 1, STATISTICS) for number in range(files)]
+    TableWriter(LocalStore(str(folder)), "out").commit(
+        Change({APP: 0}, SCHEMA, added), lambda _: False, new=NewTable(SCHEMA)
+    )
+
+
+def measure(name: str, folder: Path, commits: int, append: Callable[..., Any]) -> None:
+    """Append files of one row, and print what the commits took."""
+    content, taken = (folder / "out" / "0.parquet").read_bytes(), []
+    for batch_id in range(1, commits + 1):
+        (folder / "out" / f"{name}-{batch_id}.parquet").write_bytes(content)
+        file = WrittenFile(f"{name}-{batch_id}.parquet", 1, len(content), 1, STATISTICS)
+        begin = time.perf_counter()
+        append(SCHEMA, [file], batch_id, query_id="q", is_done=lambda newest, wanted=batch_id: newest >= wanted)
+        taken.append(1000 * (time.perf_counter() - begin))
+    print(f"  {name:16} median {statistics.median(taken):7.1f} ms, largest {max(taken):7.1f} ms")
+
+
+def main() -> None:
+    """Measure each size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", nargs="+", type=int, default=[10, 10_000])
+    parser.add_argument("--commits", type=int, default=60)
+    parser.add_argument("--spark", action="store_true", help="by Delta's classes, too")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        for files in chosen.files:
+            print(f"a table of {files} files, {chosen.commits} commits")
+            folder = Path(root) / str(files)
+            make(folder, files)
+            ours = TableBatches(LocalStore(str(folder)), "out", APP, 1)
+            measure("without the JVM", folder, chosen.commits, ours.append)
+            if chosen.spark:
+                from benchmarks.session import make_session  # noqa: PLC0415
+                from cojoin.delta_jvm.transactions import TableTransactions  # noqa: PLC0415
+
+                make(folder / "again", files)
+                theirs = TableTransactions(make_session("commits", Path(root)), f"{folder}/again/out", APP, 1)
+                measure("by Delta", folder / "again", chosen.commits, theirs.append)
+
+
+if __name__ == "__main__":
+    main()

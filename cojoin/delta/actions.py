@@ -1,0 +1,181 @@
+"""The actions of a commit in a Delta table's log, by the published protocol.
+
+A commit is a file of JSON lines, one action each. Paths of files are URL-encoded there; here they are decoded.
+Actions that nobody asks for, such as those of a domain's metadata, are passed over. (Delta's protocol, "Actions".)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Commit", "DataFile", "Protocol", "commit_of", "lines_of"]
+
+_IMPLIED_BY_WRITER = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+"""The features that a version of the protocol for writers has, before features had names of their own."""
+
+_NAMED_WRITER_FEATURES, _NAMED_READER_FEATURES = 7, 3
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What a table asks of those who read and write it.
+
+    Attributes:
+        reader: The protocol's version for readers.
+        writer: The protocol's version for writers.
+        features: The names of its features, those among them that an old version implies.
+    """
+
+    reader: int
+    writer: int
+    features: frozenset[str]
+
+    @classmethod
+    def of(cls, action: Mapping[str, Any]) -> Protocol:
+        """Return the protocol of a ``protocol`` action.
+
+        >>> sorted(Protocol.of({"minReaderVersion": 1, "minWriterVersion": 3}).features)
+        ['appendOnly', 'checkConstraints', 'invariants']
+        """
+        reader, writer = int(action["minReaderVersion"]), int(action["minWriterVersion"])
+        named = {*(action.get("readerFeatures") or ()), *(action.get("writerFeatures") or ())}
+        if writer < _NAMED_WRITER_FEATURES:
+            named |= {name for version, names in _IMPLIED_BY_WRITER.items() if version <= writer for name in names}
+        return cls(reader, writer, frozenset(named))
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file that a commit adds, removes, or holds changes in.
+
+    Attributes:
+        path: Its path below the table's folder, decoded; a URL where it lies elsewhere.
+        size: Its size in bytes; 0 where a removal does not say it.
+        modified: When it was written, or removed, in epoch milliseconds; 0 where that is unknown.
+        statistics: Its statistics as JSON; None where it has none.
+        partition_values: The values of its partition columns as texts; None for a null.
+        changes_data: Whether the commit changes the table's rows by it; False for compaction.
+        deletion_vector: Which of its rows are deleted, as the protocol describes it; None where none is.
+    """
+
+    path: str
+    size: int
+    modified: int = 0
+    statistics: str | None = None
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    changes_data: bool = True
+    deletion_vector: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, action: Mapping[str, Any]) -> DataFile:
+        """Return the file of an ``add``, ``remove`` or ``cdc`` action."""
+        # A checkpoint has maps as lists of pairs.
+        values = dict(action.get("partitionValues") or {})
+        return cls(
+            unquote(action["path"]),
+            int(action.get("size") or 0),
+            int(action.get("modificationTime") or action.get("deletionTimestamp") or 0),
+            action.get("stats"),
+            values,
+            bool(action.get("dataChange", True)),
+            action.get("deletionVector"),
+        )
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows, deleted ones among them; None where the statistics do not say it."""
+        found = self.counted().get("numRecords")
+        return None if found is None else int(found)
+
+    def counted(self) -> dict[str, Any]:
+        """Return the statistics; empty where there are none."""
+        found = json.loads(self.statistics) if self.statistics else {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table: what its commit did.
+
+    Attributes:
+        version: The version.
+        info: ``commitInfo``: the operation, its parameters and metrics, the user metadata; empty where there is none.
+        applications: The versions that it wrote of applications, by their ids.
+        added: The files that it added.
+        removed: The files that it removed.
+        changes: The files of its change feed; without any, the added and removed files are the change.
+        protocol: The new protocol; None where it stays.
+        metadata: The new ``metaData`` action; None where it stays.
+    """
+
+    version: int
+    info: Mapping[str, Any]
+    applications: Mapping[str, int]
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+    changes: tuple[DataFile, ...]
+    protocol: Protocol | None
+    metadata: Mapping[str, Any] | None
+
+    @property
+    def user_metadata(self) -> str | None:
+        """The user metadata (``userMetadata``); None where there is none."""
+        found = self.info.get("userMetadata")
+        return None if found is None else str(found)
+
+    @property
+    def timestamp(self) -> int | None:
+        """The commit's time in epoch milliseconds; None where it does not say it."""
+        found = self.info.get("inCommitTimestamp", self.info.get("timestamp"))
+        return None if found is None else int(found)
+
+
+def lines_of(content: bytes) -> list[dict[str, Any]]:
+    """Return the actions of a commit's file, or of a checkpoint's in JSON.
+
+    Raises:
+        ValueError: It is no JSON; or an action is no object.
+    """
+    found = [json.loads(line) for line in content.splitlines() if line.strip()]
+    if not all(isinstance(each, dict) for each in found):
+        msg = "a line is no JSON object"
+        raise ValueError(msg)
+    return found
+
+
+def commit_of(version: int, content: bytes) -> Commit:
+    """Return a commit by its file's content.
+
+    Raises:
+        ValueError, KeyError, TypeError: The content is damaged.
+
+    >>> commit_of(3, b'{"txn":{"appId":"a","version":7}}').applications
+    {'a': 7}
+    """
+    actions = lines_of(content)
+
+    def of(kind: str) -> list[Any]:
+        return [each[kind] for each in actions if each.get(kind) is not None]
+
+    return Commit(
+        version,
+        next(iter(of("commitInfo")), {}),
+        {str(each["appId"]): int(each["version"]) for each in of("txn")},
+        tuple(map(DataFile.of, of("add"))),
+        tuple(map(DataFile.of, of("remove"))),
+        tuple(map(DataFile.of, of("cdc"))),
+        next((Protocol.of(each) for each in of("protocol")), None),
+        next(iter(of("metaData")), None),
+    )

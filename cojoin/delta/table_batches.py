@@ -1,0 +1,177 @@
+"""The commits of a query's batches to a Delta table, so that none takes effect twice.
+
+Each commit writes the batch as the version of an application, and the epoch of the query's lease as that of a second
+one, which fences the table: a driver that takes over writes its epoch into the table before it reads anything
+(``fence``). Both are read and compared on the version on which the commit is made, and with any commit in between they
+are compared anew. So a former driver that was suspended and continues can't commit any more, and of two drivers that
+commit a batch at the same moment one finds it done. (Delta's protocol, "Transaction Identifiers".)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cojoin.delta.actions import DataFile
+from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_writer import Change, NewTable, TableWriter
+from cojoin.errors import QueryFailedError
+from cojoin.storage.locations import without_login
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from cojoin.storage.store import Store
+    from cojoin.storage.written_file import WrittenFile
+
+__all__ = ["FENCE", "NO_BATCH", "FencedOffError", "TableBatches", "fenced_off"]
+
+NO_BATCH = -1
+"""The newest batch of a table that has no batch of the query."""
+
+FENCE = "epoch-of-"
+"""What precedes an application's id in the id of the application that fences it."""
+
+
+class FencedOffError(QueryFailedError):
+    """A table that a run of a higher epoch has fenced.
+
+    Attributes:
+        epoch: The highest epoch in the table.
+    """
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+
+
+def fenced_off(location: str, epoch: int, ours: int) -> FencedOffError:
+    """Return the error for a run whose table another run has fenced.
+
+    Args:
+        location: The table's path or name.
+        epoch: The highest epoch in the table.
+        ours: The run's own epoch.
+    """
+    msg = (
+        f"Delta table {without_login(location)}: fenced off: another run of this query has taken over at epoch {epoch};"
+        f" this one held epoch {ours} and stops here, nothing was written"
+    )
+    return FencedOffError(msg, epoch)
+
+
+class TableBatches:
+    """The commits of one application (one output of a query) to one Delta table.
+
+    Args:
+        store: The store.
+        folder: The table's folder below the store's root.
+        app_id: The application id; the application writes each batch once, in ascending order.
+        epoch: The epoch of the query's lease, which fences the table; None where the table is not fenced.
+        properties: The properties of the table where ``append`` makes it.
+
+    Raises:
+        EnvironmentSetupError: ``deltalake`` is missing or too old.
+        QueryFailedError: ``deltalake`` does not reach the folder.
+
+    Example:
+        ``TableBatches(store, "out", "q/output", epoch=3).look()``
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        app_id: str,
+        epoch: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.app_id, self._epoch, self._path, self._properties = app_id, epoch, store.path(folder), properties or {}
+        self._log, self._writer = TableLog(store, folder), TableWriter(store, folder)
+
+    def look(self) -> tuple[str | None, int]:
+        """Return the table's id and its newest batch; None and ``NO_BATCH`` where there is no table.
+
+        Raises:
+            FencedOffError: A later run of the query has fenced the table.
+            UnreadableLogError: A part of the table's log is gone or damaged.
+        """
+        found = self._log.newest()
+        return (None, NO_BATCH) if found is None else (found.table_id, self._newest(found.transaction))
+
+    def refusal(self, schema: pa.Schema) -> str | None:
+        """Return why only Spark commits to the table, or makes it with these columns; None where this does.
+
+        Raises:
+            UnreadableLogError: A part of the table's log is gone or damaged.
+        """
+        if self._log.newest() is not None:
+            return self._writer.refusal()
+        is_made_here = NewTable(schema, properties=self._properties).is_made_here
+        return None if is_made_here else f"new tables have properties that only Spark gives: {list(self._properties)}"
+
+    def append(
+        self,
+        schema: pa.Schema,
+        files: Sequence[WrittenFile],
+        batch_id: int,
+        *,
+        query_id: str,
+        metadata: str | None = None,
+        is_done: Callable[[int], bool],
+    ) -> int:
+        """Append files in the table's folder as a batch, unless the table already has the batch.
+
+        Args:
+            schema: The files' columns.
+            files: The files.
+            batch_id: The batch.
+            query_id: The query id in the table's history.
+            metadata: The user metadata of the commit.
+            is_done: Takes the newest batch that the table has of this application, and returns whether this batch is
+                among those written; it raises where the newest batch is impossible.
+
+        Returns:
+            The table's version afterwards.
+
+        Raises:
+            FencedOffError: A later run of the query has fenced the table.
+            QueryFailedError: The errors of ``TableWriter.commit``.
+        """
+        added = [DataFile(each.name, each.size, each.modified, each.statistics) for each in files]
+        change = Change({self.app_id: batch_id, **self._fence}, schema, added, metadata=metadata, query_id=query_id)
+        new = NewTable(schema, properties=self._properties)
+        return self._writer.commit(change, lambda version: is_done(self._newest(version)), new=new).version
+
+    def fence(self, query_id: str, new: NewTable | None = None) -> None:
+        """Write this run's epoch into the table, so that no earlier run can commit any more.
+
+        Args:
+            query_id: The query id in the table's history.
+            new: The table to make, empty, where there is none; without it, a table that is not there is not fenced.
+
+        Raises:
+            FencedOffError: A later run of the query has fenced the table.
+            QueryFailedError: The errors of ``TableWriter.commit``.
+        """
+        if not self._fence or (new is None and self._log.newest() is None):
+            return
+
+        def is_fenced(version: Callable[[str], int | None]) -> bool:
+            self._newest(version)
+            return version(f"{FENCE}{self.app_id}") == self._epoch
+
+        self._writer.commit(Change(self._fence, query_id=query_id), is_fenced, new=new)
+
+    @property
+    def _fence(self) -> dict[str, int]:
+        return {} if self._epoch is None else {f"{FENCE}{self.app_id}": self._epoch}
+
+    def _newest(self, version: Callable[[str], int | None]) -> int:
+        """Return the newest batch in a version of the table; raise where a later run has fenced it."""
+        epoch = version(f"{FENCE}{self.app_id}")
+        if self._epoch is not None and epoch is not None and epoch > self._epoch:
+            raise fenced_off(self._path, epoch, self._epoch)
+        found = version(self.app_id)
+        return NO_BATCH if found is None else found

@@ -1,0 +1,365 @@
+"""Reads a Delta table's log as files, by the published protocol: what a version has, and what each commit did.
+
+``deltalake`` would do for most of it, but opens no table with a reader's feature that it does not know, no path with a
+``%`` in it, and not without the list of all files; and it gives no commit's actions. The application ids of a table
+that only Spark may write are needed all the same. So one reader serves every table on every store, and it reads a file
+list only where one is asked for.
+
+A version is the newest checkpoint that can be read, and the commits after it. What was read once is kept: the next look
+reads only the new commits, as long as the last commit that was read is there as it was, so that a table that was
+deleted and made again is another one. A commit costs the reading of a small file, a checkpoint that of its columns that
+are needed. (Delta's protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation".)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cojoin.delta.actions import Commit, DataFile, Protocol, commit_of, lines_of
+from cojoin.errors import ConfigurationError
+from cojoin.storage.locations import without_login
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cojoin.storage.store import Store
+
+__all__ = ["LOG", "TableLog", "TableVersion", "UnreadableLogError", "commit_name"]
+
+LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(parquet|json)")
+_STATE = ("protocol", "metaData", "txn")
+_REQUIRED = {"protocol": "minReaderVersion", "metaData": "id", "txn": "appId", "add": "path", "sidecar": "path"}
+_FIELDS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "deletionVector")
+"""What is read of a checkpoint's ``add`` actions."""
+
+_DAMAGE = (pa.ArrowException, ValueError, KeyError, TypeError)
+
+
+class UnreadableLogError(ConfigurationError):
+    """A table's log of which a part is gone or damaged."""
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A Delta table at one version.
+
+    Attributes:
+        path: The table's folder, as Spark takes it.
+        version: The version.
+        protocol: What the table asks of readers and writers.
+        metadata: The ``metaData`` action.
+        applications: The newest versions that applications have written, by their ids.
+    """
+
+    path: str
+    version: int
+    protocol: Protocol
+    metadata: Mapping[str, Any]
+    applications: Mapping[str, int]
+
+    @property
+    def table_id(self) -> str:
+        """The table's id; empty where the log does not say it."""
+        return str(self.metadata.get("id") or "")
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns by which the table is partitioned."""
+        return tuple(self.metadata.get("partitionColumns") or ())
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return dict(self.metadata.get("configuration") or {})
+
+    @property
+    def schema_text(self) -> str:
+        """The table's columns as JSON of a schema, Spark's form; empty where the log does not say them."""
+        return str(self.metadata.get("schemaString") or "")
+
+    def transaction(self, app_id: str) -> int | None:
+        """Return the newest version that an application has written to the table; None if it has written none."""
+        return self.applications.get(app_id)
+
+    def after(self, commit: Commit) -> TableVersion:
+        """Return the table once a commit is made on this version."""
+        return replace(
+            self,
+            version=commit.version,
+            protocol=commit.protocol or self.protocol,
+            metadata=self.metadata if commit.metadata is None else commit.metadata,
+            applications={**self.applications, **commit.applications},
+        )
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """What a log has: the versions of its commits, and the files of its complete checkpoints by version."""
+
+    commits: tuple[int, ...]
+    checkpoints: Mapping[int, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Listed:
+        commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+        whole: dict[int, tuple[str, ...]] = {}
+        parts: dict[tuple[int, int], list[str]] = {}
+        for name in sorted(names):
+            found = _CHECKPOINT.fullmatch(name)
+            if found is not None and found[3] is None:
+                whole[int(found[1])] = (name,)
+            elif found is not None:
+                parts.setdefault((int(found[1]), int(found[3])), []).append(name)
+        for (version, count), files in parts.items():
+            if len(files) == count:
+                whole.setdefault(version, tuple(files))
+        return cls(tuple(commits), whole)
+
+    @property
+    def newest(self) -> int:
+        return max((*self.commits, *self.checkpoints), default=-1)
+
+
+class TableLog:
+    """The log of a Delta table, or of a folder that may become one.
+
+    Args:
+        store: The store.
+        folder: The table's folder below the store's root; empty for the root itself.
+
+    Example:
+        ``TableLog(LocalStore("/lake/trades", "table")).newest().properties``
+    """
+
+    def __init__(self, store: Store, folder: str = "") -> None:
+        self._store, self._folder = store, folder.strip("/")
+        self._known: tuple[TableVersion, bytes] | None = None
+
+    @property
+    def path(self) -> str:
+        """The table's folder, as Spark takes it."""
+        return self._store.path(self._folder)
+
+    def name(self, file: str) -> str:
+        """Return the name below the store's root of a file of the table."""
+        return f"{self._folder}/{file}" if self._folder else file
+
+    def newest(self) -> TableVersion | None:
+        """Return the table at its newest version; None where there is no table.
+
+        Raises:
+            UnreadableLogError: A part of the log is gone or damaged.
+            CheckpointError: The store can't be reached.
+        """
+        if self._known is not None:
+            found, content = self._known
+            if self._content(found.version) == content:
+                self._known = self._advanced(found, content)
+                return self._known[0]
+        self._known = None
+        listed = self._listed()
+        if listed.newest < 0:
+            return None
+        found = self._built(listed, listed.newest)
+        last = self._content(found.version)
+        if last is not None:
+            self._known = found, last
+        return found
+
+    def at(self, version: int) -> TableVersion:
+        """Return the table at a version.
+
+        Raises:
+            UnreadableLogError: The log does not have that version, or not any more.
+            CheckpointError: The store can't be reached.
+        """
+        listed = self._listed()
+        if not 0 <= version <= listed.newest:
+            msg = f"Delta table {self._named}: there is no version {version}; the newest is {listed.newest}"
+            raise UnreadableLogError(msg)
+        return self._built(listed, version)
+
+    def files(self, version: int) -> list[DataFile]:
+        """Return the files of a version in the order in which they were written, by their times and their paths.
+
+        Raises:
+            UnreadableLogError: The log does not have that version, or not any more.
+            CheckpointError: The store can't be reached.
+        """
+        _, rows, commits = self._replayed(self._listed(), version, "add")
+        found = {_key(each): each for each in (DataFile.of(row["add"]) for row in rows if row.get("add"))}
+        for commit in commits:
+            for each in commit.removed:
+                found.pop(_key(each), None)
+            found.update((_key(each), each) for each in commit.added)
+        return sorted(found.values(), key=lambda each: (each.modified, each.path))
+
+    def commits(self, after: int, until: int | None = None) -> Iterator[Commit]:
+        """Yield the commits after a version, oldest first.
+
+        Args:
+            after: The version; -1 for all commits.
+            until: The last one; None for the newest.
+
+        Raises:
+            UnreadableLogError: One of them is gone from the log, or damaged.
+            CheckpointError: The store can't be reached.
+        """
+        last = self._listed().newest if until is None else until
+        for version in range(after + 1, last + 1):
+            yield self.commit(version)
+
+    def commit(self, version: int) -> Commit:
+        """Return one commit; errors are those of ``commits``."""
+        content = self._content(version)
+        if content is None:
+            first = self.earliest()
+            has = "it has no commits" if first is None else f"its oldest commit is {first}"
+            msg = (
+                f"Delta table {self._named}: the commit of version {version} is not in its log: {has}; what the log "
+                f"keeps follows the table's property delta.logRetentionDuration"
+            )
+            raise UnreadableLogError(msg)
+        return self._parsed(version, content)
+
+    def earliest(self) -> int | None:
+        """Return the version of the oldest commit that the log still has; None where it has none."""
+        return next(iter(self._listed().commits), None)
+
+    @property
+    def _named(self) -> str:
+        return without_login(self.path)
+
+    def _listed(self) -> _Listed:
+        return _Listed.of(self._store.names(self.name(LOG)))
+
+    def _content(self, version: int) -> bytes | None:
+        return self._store.read_bytes(self.name(commit_name(version)))
+
+    def _parsed(self, version: int, content: bytes) -> Commit:
+        try:
+            return commit_of(version, content)
+        except _DAMAGE as error:
+            msg = (
+                f"Delta table {self._named}: {commit_name(version)} can't be read: {type(error).__name__}: {error}; "
+                f"put it back from a backup of the table"
+            )
+            raise UnreadableLogError(msg) from error
+
+    def _advanced(self, known: TableVersion, content: bytes) -> tuple[TableVersion, bytes]:
+        """Return the newest version and its commit, from a known version whose commit is still in the log."""
+        # A log has no gaps after a commit that it still has, so the first that is missing is not there yet.
+        while (more := self._content(known.version + 1)) is not None:
+            known, content = known.after(self._parsed(known.version + 1, more)), more
+        return known, content
+
+    def _built(self, listed: _Listed, version: int) -> TableVersion:
+        begin, rows, commits = self._replayed(listed, version, *_STATE)
+
+        def last(kind: str) -> Any:
+            return next((row[kind] for row in rows if row.get(kind) is not None), None)
+
+        protocol, metadata = last("protocol"), last("metaData")
+        found = TableVersion(
+            self.path,
+            begin,
+            Protocol.of(protocol) if protocol else Protocol(1, 1, frozenset()),
+            _plain_metadata(metadata or {}),
+            {row["txn"]["appId"]: int(row["txn"]["version"]) for row in rows if row.get("txn") is not None},
+        )
+        for commit in commits:
+            found = found.after(commit)
+        return found
+
+    def _replayed(
+        self, listed: _Listed, version: int, *kinds: str
+    ) -> tuple[int, list[dict[str, Any]], Iterator[Commit]]:
+        """Return a checkpoint's version, its actions of some kinds, and the commits from there to a version."""
+        begin, rows = -1, list[dict[str, Any]]()
+        damaged: UnreadableLogError | None = None
+        for begin in sorted((each for each in listed.checkpoints if each <= version), reverse=True):
+            try:
+                rows = self._of_checkpoint(listed.checkpoints[begin], kinds)
+                break
+            except UnreadableLogError as error:
+                # An older checkpoint, or the first commit, says the same with more commits.
+                damaged = error
+        else:
+            begin = -1
+        needed = range(begin + 1, version + 1)
+        missing = next((each for each in needed if each not in set(listed.commits)), None)
+        if missing is not None and damaged is not None:
+            raise damaged
+        return begin, rows, (self.commit(each) for each in needed)
+
+    def _of_checkpoint(self, names: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
+        """Return a checkpoint's actions of some kinds, by its files and those that it names."""
+        found: list[dict[str, Any]] = []
+        for name in names:
+            rows = self._of_file(f"{LOG}/{name}", (*kinds, "sidecar") if "add" in kinds else kinds)
+            for row in rows:
+                if row.get("sidecar") is not None:
+                    path = row["sidecar"]["path"]
+                    found += self._of_file(path if "/" in path else f"{LOG}/_sidecars/{path}", kinds)
+            found += rows
+        return found
+
+    def _of_file(self, name: str, kinds: Sequence[str]) -> list[dict[str, Any]]:
+        content = self._store.read_bytes(self.name(name))
+        try:
+            if content is None:
+                msg = "it is not there"
+                raise ValueError(msg)
+            if name.endswith(".json"):
+                return [each for each in lines_of(content) if any(each.get(kind) is not None for kind in kinds)]
+            return _of_parquet(content, kinds)
+        except _DAMAGE as error:
+            msg = (
+                f"Delta table {self._named}: the checkpoint {name} can't be read: {type(error).__name__}: "
+                f"{str(error).partition(chr(10))[0]}; delete it where the log still has all commits from version 0 "
+                f"on, or put it back from a backup of the table"
+            )
+            raise UnreadableLogError(msg) from error
+
+
+def commit_name(version: int) -> str:
+    """Return the name of a commit's file below the table's folder.
+
+    >>> commit_name(7)
+    '_delta_log/00000000000000000007.json'
+    """
+    return f"{LOG}/{version:020d}.json"
+
+
+def _key(file: DataFile) -> tuple[str, str]:
+    """Return what identifies a file: one whose deletion vector has changed is added anew and removed as it was."""
+    vector = file.deletion_vector or {}
+    return file.path, json.dumps([vector.get(each) for each in ("storageType", "pathOrInlineDv", "offset")])
+
+
+def _of_parquet(content: bytes, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    file = pq.ParquetFile(io.BytesIO(content))
+    found: list[dict[str, Any]] = []
+    for kind in kinds:
+        if kind not in file.schema_arrow.names:
+            continue
+        column = file.read(columns=[f"{kind}.{each}" for each in _FIELDS] if kind == "add" else [kind]).column(kind)
+        # A field that each action of the kind has: some writers leave out the action, and some its fields alone.
+        present = pc.is_valid(pc.struct_field(column, _REQUIRED[kind]))
+        found += [{kind: each} for each in column.filter(present).to_pylist()]
+    return found
+
+
+def _plain_metadata(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``metaData`` action whose properties are a mapping; a checkpoint has them as pairs."""
+    return {**action, "configuration": dict(action.get("configuration") or {})}

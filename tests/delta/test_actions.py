@@ -1,0 +1,49 @@
+"""A commit's actions are read as the protocol has them."""
+
+from __future__ import annotations
+
+import doctest
+import json
+
+import pytest
+
+from cojoin.delta import actions, plainness, table_log
+from cojoin.delta.actions import Protocol, commit_of
+
+
+@pytest.mark.parametrize("module", [actions, plainness, table_log])
+def test_examples(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+
+
+def test_a_commit_of_every_kind() -> None:
+    lines = [
+        {"commitInfo": {"timestamp": 5, "inCommitTimestamp": 7, "userMetadata": "m", "operation": "MERGE"}},
+        {"txn": {"appId": "a", "version": 3}},
+        {"txn": {"appId": "b", "version": 4}},
+        {"add": {"path": "day=1/a%20b%2541.parquet", "size": 9, "partitionValues": {"day": "1"}, "dataChange": False}},
+        {"remove": {"path": "gone.parquet", "deletionTimestamp": 8, "dataChange": True}},
+        {"cdc": {"path": "_change_data/c.parquet", "size": 2, "partitionValues": {"day": None}, "dataChange": False}},
+        {"domainMetadata": {"domain": "x", "configuration": "", "removed": False}},
+    ]
+    found = commit_of(6, "\n".join(map(json.dumps, lines)).encode())
+    assert (found.version, found.user_metadata, found.timestamp) == (6, "m", 7)
+    assert found.applications == {"a": 3, "b": 4}
+    assert (found.added[0].path, found.added[0].partition_values) == ("day=1/a b%41.parquet", {"day": "1"})
+    assert not found.added[0].changes_data
+    assert (found.removed[0].path, found.removed[0].size, found.removed[0].modified) == ("gone.parquet", 0, 8)
+    assert found.changes[0].partition_values == {"day": None}
+    assert found.protocol is None
+    assert found.metadata is None
+
+
+def test_what_is_no_commit_is_refused() -> None:
+    for content in (b'{"txn":', b"[1]", b'{"txn":{"appId":"a"}}'):
+        with pytest.raises((ValueError, KeyError)):
+            commit_of(0, content)
+
+
+def test_the_features_that_a_version_implies() -> None:
+    assert "identityColumns" in Protocol.of({"minReaderVersion": 1, "minWriterVersion": 6}).features
+    named = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["a"], "writerFeatures": ["a", "b"]}
+    assert Protocol.of(named).features == {"a", "b"}

@@ -1,0 +1,143 @@
+"""Tables on S3's protocol: commits are exact there, errors name what the store answered, and show no secret."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from cojoin.delta.actions import DataFile
+from cojoin.delta.delta_errors import LostCommitError
+from cojoin.delta.place import place_of, why_unreachable
+from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_writer import Change, NewTable, TableWriter
+from cojoin.errors import QueryFailedError
+from cojoin.storage.object_store import ObjectStore
+from cojoin.storage.object_store_settings import Settings, settings_of
+from tests.delta.tables import APP, SCHEMA
+from tests.servers.s3 import BUCKET, HANG_UP, SETTINGS, Refusal, S3Server, settings_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.push
+
+SECRETS = (SETTINGS["fs.s3a.secret.key"], SETTINGS["fs.s3a.access.key"])
+
+
+@pytest.fixture
+def server() -> Iterator[S3Server]:
+    with S3Server() as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: S3Server) -> ObjectStore:
+    root = f"s3a://{BUCKET}/{uuid.uuid4().hex}"
+    settings = settings_of(root, settings_for(server.endpoint).get)
+    assert settings is not None
+    return ObjectStore.of(settings, root, "table")
+
+
+def append(to: TableWriter, store: ObjectStore, batch_id: int) -> int:
+    file = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [batch_id]}, schema=SCHEMA), file)
+    content, name = file.getvalue().to_pybytes(), f"{uuid.uuid4()}.parquet"
+    store.write_bytes(f"t/{name}", content)
+    change = Change({APP: batch_id}, SCHEMA, [DataFile(name, len(content), 1, '{"numRecords":1}')])
+    return to.commit(change, lambda version: version(APP) == batch_id, new=NewTable(SCHEMA)).version
+
+
+def test_two_writers_append_in_turns(server: S3Server, store: ObjectStore) -> None:
+    ours, theirs = TableWriter(store, "t"), TableWriter(store, "t")
+    assert [append(each, store, number) for number, each in enumerate((ours, theirs, ours, theirs))] == [0, 1, 2, 3]
+    # The other's commit comes between our comparison and our commit.
+    compared = []
+
+    def compare(version: Callable[[str], int | None]) -> bool:
+        compared.append(version(APP))
+        if len(compared) == 1:
+            append(theirs, store, 4)
+        return version(APP) == 5
+
+    assert ours.commit(Change({APP: 5}), compare).version == 5
+    assert compared == [3, 4]
+    place = place_of(store, "t")
+    assert place is not None
+    read = DeltaTable(place.url, storage_options=dict(place.options))
+    assert (read.version(), read.transaction_version(APP), len(read.file_uris())) == (5, 5, 5)
+    log = TableLog(store, "t")
+    assert len(log.files(5)) == 5
+    assert [each.applications for each in log.commits(3)] == [{APP: 4}, {APP: 5}]
+    before = server.requests
+    append(ours, store, 6)
+    # A file and its look, two looks at the log, the listing and the reading of its new commit, the commit itself.
+    assert server.requests - before < 20
+
+
+def test_a_commit_that_another_has_overwritten_is_named(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, real = TableWriter(store, "t"), DeltaTable.create_write_transaction
+    append(ours, store, 0)
+
+    def overwritten(table: DeltaTable, *arguments: Any, **options: Any) -> None:
+        real(table, *arguments, **options)
+        store.write_bytes(f"t/_delta_log/{1:020d}.json", b'{"txn":{"appId":"theirs","version":1}}\n')
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", overwritten)
+    with pytest.raises(LostCommitError, match="version 1 was made and is that of another writer"):
+        append(ours, store, 1)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "answer", "cure"),
+    [
+        (Refusal("403 Forbidden", "AccessDenied", "no"), "AccessDenied: no", "the right to list, read, write"),
+        (
+            Refusal("403 Forbidden", "InvalidAccessKeyId", f"The key {SECRETS[1]} is unknown"),
+            "InvalidAccessKeyId: The key *** is unknown",
+            "it does not know these credentials",
+        ),
+        (HANG_UP, "the store does not answer", "see that the store runs"),
+    ],
+)
+def test_a_store_that_refuses_is_named_without_secrets(
+    server: S3Server, store: ObjectStore, refusal: Refusal, answer: str, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cojoin.delta.place._RETRIES", {"max_retries": "1", "retry_timeout": "2s"})
+    ours = TableWriter(store, "t")
+    append(ours, store, 0)
+    for refused in ("PUT", "GET"):
+        # A commit is put; what is new in the log is listed, by a request for the bucket.
+        server.refuses = lambda method, path, refused=refused: (
+            refusal if method == refused and (method == "PUT" or path == f"/{BUCKET}") else None
+        )
+        with pytest.raises(QueryFailedError) as caught:
+            ours.commit(Change({APP: 1}), lambda version: version(APP) == 1)
+        text = str(caught.value)
+        assert answer in text
+        assert cure in text
+        assert "\n" not in text
+        assert not any(each in text for each in (*SECRETS, "X-Amz", "Signature"))
+    server.refuses = lambda _method, _path: None
+    assert append(ours, store, 1) == 1
+
+
+def test_where_deltalake_would_write_elsewhere_spark_writes() -> None:
+    settings = Settings("s3", "lake", "my trades")
+    store = ObjectStore.of(settings, "s3a://lake/my trades", "table")
+    assert place_of(store, "t") is None
+    assert why_unreachable(store, "t") == "its path has characters that deltalake takes for a URL's"
+
+
+def test_options_are_texts_and_hide_their_secrets() -> None:
+    options = {"access_key_id": "AK", "secret_access_key": "opensesame", "client_options": {"allow_http": True}}
+    store = ObjectStore.of(Settings("s3", "lake", "a/b", {**options, "region": "x"}), "s3a://lake/a/b")
+    place = place_of(store, "t")
+    assert place is not None
+    assert (place.url, place.options["allow_http"], place.is_overwritten) == ("s3://lake/a/b/t", "true", True)
+    assert "opensesame" not in repr(place)
+    assert set(place.secrets) == {"AK", "opensesame"}

@@ -1,0 +1,207 @@
+"""The log read as files says what ``deltalake``'s own reader says, and names what is gone or damaged."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cojoin.delta.table_log import TableLog, UnreadableLogError
+from cojoin.storage.local_store import LocalStore
+from tests.delta.tables import FIELDS, PLAIN, append, by_hand, commit, features, writer
+from tests.seeds import SEED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def log_of(folder: Path) -> TableLog:
+    return TableLog(LocalStore(str(folder), "table"))
+
+
+def same(folder: Path, log: TableLog, version: int | None = None) -> None:
+    """Compare a version with what ``deltalake`` reads."""
+    theirs = DeltaTable(str(folder), version=version)
+    ours = log.newest() if version is None else log.at(version)
+    assert ours is not None
+    assert (ours.version, ours.table_id) == (theirs.version(), theirs.metadata().id)
+    assert ours.properties == theirs.metadata().configuration
+    assert list(ours.partition_columns) == theirs.metadata().partition_columns
+    assert json.loads(ours.schema_text) == json.loads(theirs.schema().to_json())
+    assert {each: ours.transaction(each) for each in "abc"} == {
+        each: theirs.transaction_version(each) for each in "abc"
+    }
+    added = pa.table(theirs.get_add_actions()).to_pylist()
+    found = log.files(ours.version)
+    assert {(each.path, each.size, each.rows) for each in found} == {
+        (unquote(each["path"]), each["size_bytes"], each["num_records"]) for each in added
+    }
+    assert [each.modified for each in found] == sorted(each.modified for each in found)
+
+
+def test_random_tables_of_another_writer_are_read_as_it_reads_them(tmp_path: Path) -> None:
+    draws, folder = random.Random(SEED), tmp_path / "my table"
+    log, kept = log_of(folder), 0
+    assert log.newest() is None
+    for number in range(25):
+        rows = pa.table({"id": [number, number + 1], "day": ["x y", draws.choice("ab%")]})
+        table = DeltaTable(str(folder)) if number else None
+        kind = draws.choice(["append", "append", "ours", "delete", "optimize", "checkpoint"]) if table else "append"
+        if kind == "append":
+            write_deltalake(
+                str(folder), rows, mode="append", partition_by=["day"], configuration={"delta.checkpointInterval": "7"}
+            )
+        elif table is not None and kind == "ours":
+            commit(folder, table.version() + 1, {"txn": {"appId": draws.choice("ab"), "version": number}})
+        elif table is not None and kind == "delete":
+            table.delete(f"id = {draws.randrange(number)}")
+        elif table is not None and kind == "optimize":
+            table.optimize.compact()
+        elif table is not None:
+            table.create_checkpoint()
+            kept = table.version()
+        same(folder, log)
+    for version in draws.sample(range(DeltaTable(str(folder)).version() + 1), 5):
+        same(folder, log_of(folder), version)
+    first = log_of(folder).newest()
+    for version in range(kept):
+        # The checkpoint has all that these commits did.
+        (folder / "_delta_log" / f"{version:020d}.json").unlink(missing_ok=True)
+    if kept:
+        same(folder, log_of(folder))
+        assert log_of(folder).newest() == first
+
+
+def test_a_commit_says_what_it_did(tmp_path: Path) -> None:
+    ours = writer(tmp_path)
+    append(ours, tmp_path, 0)
+    append(ours, tmp_path, 1)
+    DeltaTable(str(tmp_path)).delete("id = 0")
+    first, second, third = log_of(tmp_path).commits(-1)
+    assert [first.user_metadata, second.user_metadata] == ["batch 0", "batch 1"]
+    assert (second.info["isBlindAppend"], second.info["operationMetrics"]["numOutputRows"]) == (True, "1")
+    assert (third.info["operation"], len(third.removed), third.applications) == ("DELETE", 1, {})
+    assert third.removed[0].path == first.added[0].path
+    assert [each.version for each in log_of(tmp_path).commits(0, 1)] == [1]
+
+
+def test_a_table_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "t")
+    for number in range(3):
+        append(writer(tmp_path / "t"), tmp_path / "t", number)
+    before = log.newest()
+    assert before is not None
+    shutil.rmtree(tmp_path / "t")
+    assert log.newest() is None
+    append(writer(tmp_path / "t"), tmp_path / "t", 7)
+    after = log.newest()
+    assert after is not None
+    assert (after.version, before.version) == (0, 2)
+    assert after.table_id != before.table_id
+
+
+def test_a_feature_that_nobody_knows_does_not_hide_the_application_ids(tmp_path: Path) -> None:
+    fields = [*FIELDS, {"name": "where", "type": "geometry(OGC:CRS84)", "nullable": True, "metadata": {}}]
+    by_hand(
+        tmp_path, features(reader=["fromTheFuture"]), fields=fields, actions=[{"txn": {"appId": "a", "version": 3}}]
+    )
+    found = log_of(tmp_path).newest()
+    assert found is not None
+    assert found.transaction("a") == 3
+    assert found.protocol.features == {"fromTheFuture"}
+
+
+def checkpoint(folder: Path, name: str, *actions: dict[str, Any]) -> None:
+    """Write a checkpoint's file by hand: a column for each kind of action."""
+    kinds = sorted({kind for each in actions for kind in each})
+    rows = [{kind: each.get(kind) for kind in kinds} for each in actions]
+    place = folder / "_delta_log" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if name.endswith(".json"):
+        place.write_text("\n".join(map(json.dumps, actions)))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), place)
+
+
+METADATA = {"id": "0b8e", "schemaString": "{}", "partitionColumns": ["day"]}
+ADD = {"path": "a%20b.parquet", "size": 5, "modificationTime": 1, "dataChange": False, "stats": '{"numRecords":2}'}
+
+
+@pytest.mark.parametrize("kind", ["whole", "parts", "v2 parquet", "v2 json"])
+def test_checkpoints_of_every_kind(tmp_path: Path, kind: str) -> None:
+    state = [{"protocol": PLAIN}, {"metaData": METADATA}, {"txn": {"appId": "a", "version": 3}}]
+    one, two = {"add": ADD}, {"add": {**ADD, "path": "c.parquet"}}
+    begin = f"{4:020d}.checkpoint"
+    if kind == "whole":
+        checkpoint(tmp_path, f"{begin}.parquet", *state, one, two)
+    elif kind == "parts":
+        checkpoint(tmp_path, f"{begin}.{1:010d}.{2:010d}.parquet", *state, one)
+        checkpoint(tmp_path, f"{begin}.{2:010d}.{2:010d}.parquet", two)
+        # Of a later one, a part is not written yet.
+        checkpoint(tmp_path, f"{5:020d}.checkpoint.{1:010d}.{2:010d}.parquet", *state)
+    else:
+        side = [{"sidecar": {"path": f"{each}.parquet", "sizeInBytes": 1, "modificationTime": 1}} for each in "xy"]
+        checkpoint(tmp_path, "_sidecars/x.parquet", one)
+        checkpoint(tmp_path, "_sidecars/y.parquet", two)
+        name = f"{begin}.80a083e8-7026-4e79-81be-64bd76c43a11.{kind.split()[1]}"
+        checkpoint(tmp_path, name, {"checkpointMetadata": {"version": 4}}, *state, *side)
+    commit(tmp_path, 5, {"txn": {"appId": "a", "version": 4}}, {"remove": {"path": "c.parquet", "dataChange": True}})
+    log = log_of(tmp_path)
+    found = log.newest()
+    assert found is not None
+    assert (found.version, found.transaction("a"), found.partition_columns) == (5, 4, ("day",))
+    assert log.at(4).transaction("a") == 3
+    assert [(each.path, each.rows) for each in log.files(5)] == [("a b.parquet", 2)]
+    assert [each.path for each in log.files(4)] == ["a b.parquet", "c.parquet"]
+
+
+def test_a_file_with_another_deletion_vector_is_one_file(tmp_path: Path) -> None:
+    vectors = [{"storageType": "u", "pathOrInlineDv": each, "offset": 1} for each in "ab"]
+    by_hand(tmp_path, features(reader=["deletionVectors"]), actions=[{"add": ADD}])
+    before: dict[str, Any] = {}
+    for version, vector in enumerate(vectors, 1):
+        removed = {"remove": {"path": ADD["path"], "dataChange": True, **before}}
+        before = {"deletionVector": vector}
+        commit(tmp_path, version, {"add": {**ADD, **before}}, removed)
+    assert [each.deletion_vector for each in log_of(tmp_path).files(2)] == [vectors[1]]
+
+
+def test_a_log_that_was_cleaned_names_its_oldest_commit(tmp_path: Path) -> None:
+    for number in range(4):
+        append(writer(tmp_path), tmp_path, number)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(3):
+        (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
+    log = log_of(tmp_path)
+    assert log.earliest() == 3
+    with pytest.raises(UnreadableLogError, match="the commit of version 1 is not in its log: its oldest commit is 3"):
+        list(log.commits(0))
+    with pytest.raises(UnreadableLogError, match="version 0 is not in its log"):
+        log.at(2)
+    with pytest.raises(UnreadableLogError, match="there is no version 9; the newest is 3"):
+        log.at(9)
+
+
+def test_a_damaged_checkpoint_is_passed_over_or_named(tmp_path: Path) -> None:
+    for number in range(3):
+        append(writer(tmp_path), tmp_path, number)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    (tmp_path / "_delta_log" / f"{2:020d}.checkpoint.parquet").write_bytes(b"PAR1 damaged")
+    assert log_of(tmp_path).at(2).transaction("cojoin-0b8e-output") == 2
+    (tmp_path / "_delta_log" / f"{0:020d}.json").unlink()
+    with pytest.raises(UnreadableLogError, match=r"checkpoint _delta_log/0{19}2.checkpoint.parquet can't be read"):
+        log_of(tmp_path).newest()
+
+
+def test_a_damaged_commit_is_named(tmp_path: Path) -> None:
+    append(writer(tmp_path), tmp_path, 0)
+    (tmp_path / "_delta_log" / f"{1:020d}.json").write_text('{"txn":{"appId":"a"')
+    with pytest.raises(UnreadableLogError, match=r"_delta_log/0{19}1.json can't be read: JSONDecodeError"):
+        log_of(tmp_path).newest()

@@ -1,0 +1,174 @@
+"""Spark and cojoin's own writer on the same tables, in turns: neither loses or doubles what the other has written."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from cojoin.delta.file_checks import nullable_schema
+from cojoin.delta.plainness import why_not_plain
+from cojoin.delta.table_log import TableLog
+from cojoin.delta.table_writer import Change, NewTable
+from cojoin.delta_jvm.delta_files import default_properties
+from cojoin.delta_jvm.table_version import read_table
+from cojoin.session.arrow_types import spark_schema
+from cojoin.storage.local_store import LocalStore
+from tests.delta.tables import APP, SCHEMA, append, data_file, ids, writer
+from tests.spark.data import rows, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.push]
+
+
+def same(spark: SparkSession, folder: Path) -> list[int]:
+    """Return a table's rows, which Spark and ``deltalake`` agree on, as on all else that the log says."""
+    ours, theirs = TableLog(LocalStore(str(folder))).newest(), read_table(spark, str(folder))
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.version, ours.table_id, ours.transaction(APP)) == (
+        theirs.version,
+        theirs.table_id,
+        theirs.transaction(APP),
+    )
+    assert json.loads(ours.schema_text) == json.loads(theirs.schema_text())
+    found = [each for (each,) in rows(table(spark, folder).select("id"))]
+    assert found == ids(folder)
+    return found
+
+
+def test_a_table_made_here_is_sparks_too(spark: SparkSession, tmp_path: Path) -> None:
+    ours, name = writer(tmp_path / "t"), f"delta.`{tmp_path}/t`"
+    for number in range(3):
+        append(ours, tmp_path / "t", number, properties={"delta.checkpointInterval": "4"})
+    assert same(spark, tmp_path / "t") == [0, 1, 2]
+    spark.range(10, 12).coalesce(1).write.format("delta").mode("append").save(f"{tmp_path}/t")
+    append(ours, tmp_path / "t", 3)
+    spark.sql(f"OPTIMIZE {name}")
+    append(ours, tmp_path / "t", 4)
+    spark.sql(
+        f"MERGE INTO {name} t USING (SELECT 10L id, 20L more) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET id = more"
+    )
+    append(ours, tmp_path / "t", 5)
+    spark.sql(f"DELETE FROM {name} WHERE id = 1")
+    for number in (6, 6, 7):
+        append(ours, tmp_path / "t", number)
+    files = TableLog(LocalStore(f"{tmp_path}/t"))
+    newest = files.newest()
+    assert newest is not None
+    old = next(each for each in files.files(newest.version) if each.rows == 1)
+    kept = table(spark, tmp_path / "t").where(f"_metadata.file_name = '{old.path}'").first()
+    assert kept is not None
+    new = data_file(tmp_path / "t", [kept.id])
+    ours.commit(Change({"compaction": 0}, SCHEMA, [new], [old], changes_data=False), lambda _: False)
+    assert same(spark, tmp_path / "t") == [0, 2, 3, 4, 5, 6, 7, 11, 20]
+    history = spark.sql(f"DESCRIBE HISTORY {name}").orderBy("version").collect()
+    first, last = history[1], history[-1]
+    assert (first.operation, first.operationParameters["outputMode"], first.userMetadata) == (
+        "WRITE",
+        "Append",
+        "batch 1",
+    )
+    assert first.operationMetrics["numOutputRows"] == "1"
+    assert (first.isBlindAppend, last.isBlindAppend, first.readVersion) == (True, False, 0)
+    checkpoints = [each for each in (tmp_path / "t" / "_delta_log").iterdir() if ".checkpoint" in each.name]
+    assert len(checkpoints) >= 2
+
+
+@pytest.mark.parametrize(
+    ("made_with", "why"),
+    [
+        ("", None),
+        ("'delta.enableChangeDataFeed' = 'true'", None),
+        ("'delta.appendOnly' = 'true'", None),
+        ("'delta.checkpointPolicy' = 'v2'", None),
+        ("'delta.enableDeletionVectors' = 'true'", None),
+        ("'delta.columnMapping.mode' = 'name'", "its column mapping (delta.columnMapping.mode = name)"),
+        ("'delta.enableRowTracking' = 'true'", "its feature 'domainMetadata'"),
+        ("'delta.enableInCommitTimestamps' = 'true'", "its feature 'inCommitTimestamp'"),
+        ("'delta.enableTypeWidening' = 'true'", "its feature 'typeWidening'"),
+    ],
+)
+def test_a_table_made_by_spark_takes_commits_or_says_why_not(
+    spark: SparkSession, tmp_path: Path, made_with: str, why: str | None
+) -> None:
+    properties = f"TBLPROPERTIES ({made_with})" if made_with else ""
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/t` (id BIGINT) USING delta {properties}")
+    spark.range(100, 102).coalesce(1).write.format("delta").mode("append").save(f"{tmp_path}/t")
+    found = TableLog(LocalStore(f"{tmp_path}/t")).newest()
+    assert found is not None
+    assert why_not_plain(found.protocol, found.metadata) == why
+    if why is not None:
+        return
+    for number in range(2):
+        append(writer(tmp_path / "t"), tmp_path / "t", number)
+    assert [each for (each,) in rows(table(spark, tmp_path / "t").select("id"))] == [0, 1, 100, 101]
+    if "appendOnly" not in made_with:
+        spark.sql(f"DELETE FROM delta.`{tmp_path}/t` WHERE id = 100")
+        append(writer(tmp_path / "t"), tmp_path / "t", 2)
+        assert [each for (each,) in rows(table(spark, tmp_path / "t").select("id"))] == [0, 1, 2, 101]
+    if "ChangeDataFeed" in made_with:
+        changes = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)
+        counted = {
+            row._change_type: row["count"]
+            for row in changes.load(f"{tmp_path}/t").groupBy("_change_type").count().collect()
+        }
+        assert counted == {"insert": 5, "delete": 1}
+
+
+def test_partitions_and_names_that_are_escaped(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([*SCHEMA, pa.field("day", pa.date32()), pa.field("side", pa.string())])
+    name = "day=2026-01-01/side=a%20%2B/x y%41.parquet"
+    files = [
+        data_file(tmp_path / "t", [3], name, day="2026-01-01", side="a +"),
+        data_file(tmp_path / "t", [4], day=None, side="%"),
+    ]
+    writer(tmp_path / "t").commit(
+        Change({APP: 0}, schema, files), lambda _: False, new=NewTable(schema, ["day", "side"])
+    )
+    found = table(spark, tmp_path / "t").selectExpr("id", "string(day)", "side").orderBy("id").collect()
+    assert [tuple(each) for each in found] == [(3, "2026-01-01", "a +"), (4, None, "%")]
+
+
+def test_a_new_tables_columns_are_those_that_spark_would_give_it() -> None:
+    schema = pa.schema(
+        [
+            ("a", pa.int8()),
+            ("b", pa.int16()),
+            ("c", pa.int32()),
+            ("d", pa.float32()),
+            ("e", pa.float64()),
+            ("f", pa.bool_()),
+            ("g", pa.binary()),
+            ("h", pa.date32()),
+            ("i", pa.timestamp("us", "UTC")),
+            ("j", pa.timestamp("us")),
+            ("k", pa.decimal128(20, 4)),
+            ("l", pa.map_(pa.string(), pa.list_(pa.struct([("x", pa.int64()), ("y", pa.string())])))),
+        ]
+    )
+
+    def nullable(node: Any) -> Any:
+        if isinstance(node, dict):
+            flags = {"nullable", "containsNull", "valueContainsNull"}
+            return {name: True if name in flags else nullable(value) for name, value in node.items()}
+        return [nullable(each) for each in node] if isinstance(node, list) else node
+
+    assert nullable_schema(schema) == nullable(spark_schema(schema).jsonValue())
+
+
+def test_the_properties_that_a_session_gives_new_tables(spark: SparkSession) -> None:
+    name = "spark.databricks.delta.properties.defaults.enableDeletionVectors"
+    assert default_properties(spark) == {}
+    spark.conf.set(name, "true")
+    try:
+        assert default_properties(spark) == {"delta.enableDeletionVectors": "true"}
+        assert not NewTable(SCHEMA, properties=default_properties(spark)).is_made_here
+    finally:
+        spark.conf.unset(name)
